@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.activations import ACTIVATIONS

@@ -17,21 +17,20 @@ from dsocr_analyze.architectures.deepseek_ocr_2 import qwen2_encoder
 from dsocr_analyze.architectures.ocr_family import (
     attention,
     clip,
-    clip_network,
     decoder,
     latent_attention,
     llama,
     mixture,
+    network,
     page,
-    position_table,
     projector,
     sam,
 )
 from dsocr_analyze.tape import activations, modules
 
 FORWARDS = (
-    page, clip_network, ocr2_network, decoder, attention, latent_attention, mixture, llama, sam,
-    clip, projector, qwen2_encoder, position_table, modules, activations,
+    page, network, ocr2_network, decoder, attention, latent_attention, mixture, llama, sam,
+    clip, projector, qwen2_encoder, modules, activations,
 )  # fmt: skip
 
 

@@ -22,8 +22,7 @@ from PIL import Image
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr import NETWORK
-from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr import MODES, NETWORK
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.distinct import Measured, check_keys_fit, distinct_workloads
 from dsocr_analyze.archive.exact_sums import weighted_sum

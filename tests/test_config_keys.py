@@ -26,8 +26,7 @@ from dsocr_analyze.architectures.config_rules import (
     Used,
     leaves_of,
 )
-from dsocr_analyze.architectures.deepseek_ocr.config_table import CONFIG_TABLE
-from dsocr_analyze.architectures.deepseek_ocr.published import PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.deepseek_ocr import CONFIG_TABLE, PUBLISHED_SECTIONS
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import read_config

@@ -418,7 +418,7 @@ class TestSizes:
                 image_size=mode.image_size,
                 crop_mode=mode.crop_mode,
             )
-            assert found.warnings_of(workload) == []
+            assert list(found.warnings_of(workload)) == []
 
     def test_without_crops_the_other_size_does_not_matter(self, capsys):
         code, _, err = run(capsys, "fit", "h100", "--crop-mode", 0, *self.SWAPPED)

@@ -15,12 +15,13 @@ from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
+from dsocr_analyze.architectures.ocr_family.dimensions import (
     PROJECTOR_TYPES,
+    ClipDimensions,
+    ModelDimensions,
     ProjectorDimensions,
+    SamDimensions,
 )
-from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.model.directory import read_config
 

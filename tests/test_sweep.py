@@ -23,7 +23,7 @@ from sampling import first, sampled
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.cli import main
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.metadata import opening_of

@@ -19,7 +19,6 @@ from dsocr_analyze.architectures.ocr_family.page import (
     _sum_of_pixels,
     embedded_page,
 )
-from dsocr_analyze.architectures.ocr_family.position_table import bicubic, linear1d
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import (
     _absolute_positions,
@@ -31,6 +30,7 @@ from dsocr_analyze.architectures.ocr_family.sam import (
 from dsocr_analyze.architectures.ocr_family.sam import _attention as grid_attention
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.kernels import Attention, Gemm
+from dsocr_analyze.tape.modules import bicubic, linear1d
 from dsocr_analyze.workload import ViewBatch, Workload
 
 E = BFLOAT16.nbytes  # bytes of a feature

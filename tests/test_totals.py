@@ -13,7 +13,7 @@ from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.lookup import distinct
+from dsocr_analyze.architectures.ocr_family.totals import distinct
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.model.directory import read_config
@@ -271,11 +271,13 @@ class TestBadArrays:
         assert "2-dimensional" in self.refused(text_tokens=np.ones((2, 2), dtype=int))
 
 
-def test_distinct_values_and_their_places():
-    values, places = distinct(np.array([7, 3, 7, 5]))
-    assert values.tolist() == [3, 5, 7]
-    assert places.tolist() == [2, 0, 2, 1]
-    assert distinct(np.array([0, 10**12])) is None
+def test_distinct_combinations_and_their_places():
+    sizes, texts = np.array([7, 3, 7, 5, 7]), np.array([1, 2, 1, 2, 2])
+    rows, places = distinct([sizes, texts])
+    found = list(zip(sizes[rows].tolist(), texts[rows].tolist(), strict=True))
+    assert sorted(found) == [(3, 2), (5, 2), (7, 1), (7, 2)]
+    assert [found[place] for place in places] == [(7, 1), (3, 2), (7, 1), (5, 2), (7, 2)]
+    assert distinct([np.array([0, 10**12])]) is None
 
 
 def test_torch_is_not_imported():

@@ -13,12 +13,12 @@ from taped_passes import noted, taped
 from traced_passes import traced
 
 from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
+from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     ProjectorDimensions,
@@ -29,10 +29,9 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.relative import relative
-from dsocr_analyze.architectures.ocr_family.repetition import alike
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -123,7 +122,6 @@ class ToyDimensions(RelativeDimensions):
 
 class Toy(Network):
     vision = (SAM, PROJECTOR)
-    separators = ("model.view_seperator",)
     crop = CropRule(tile=128, most=4)
     base_size, image_size, text_tokens = 192, 128, 3
 
@@ -161,7 +159,6 @@ def toy(tmp_path, monkeypatch):
         published_code={},
         read_dimensions=ToyDimensions.from_config,
         config_table=key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}}),
-        repeats=alike,
     )
     monkeypatch.setitem(ARCHITECTURES, toy.name, toy)
     monkeypatch.chdir(tmp_path)

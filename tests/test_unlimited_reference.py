@@ -18,7 +18,7 @@ from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
 from dsocr_analyze.architectures.key_value_cache import lengthened
-from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr import decode_cache
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_deepseekv2,
     modeling_unlimitedocr,

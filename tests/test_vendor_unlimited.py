@@ -30,7 +30,7 @@ from unlimited import (
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr import decode_cache
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.trace.summary import ledger_of

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr import NETWORK
-from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.deepseek_ocr import MODES, NETWORK
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch
 from dsocr_analyze.workload.image_file import page_of_image

@@ -6,30 +6,27 @@ A new architecture is a new package with one `Architecture`, plus one line in th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
+from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
+from dsocr_analyze.kernels import Kernel, Work
+from dsocr_analyze.tape import Size
+from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
-    from dsocr_analyze.kernels import Kernel, Work
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 __all__ = [
     "Architecture",
     "ClosedForms",
     "Composition",
-    "CropGrids",
     "GenerateUse",
     "ModelDimensions",
     "NotModelled",
@@ -155,24 +152,6 @@ class PageTotals:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CropGrids:
-    """How many local views pages are cropped into, for many pages at once.
-
-    A grid of local views has a code, a small integer.
-
-    Attributes:
-        count: Upper bound of the codes, exclusive.
-        codes: Computes the codes of pages' grids, `[n]`, from widths and heights in pixels, `[n]`.
-        columns_and_rows: Computes columns and rows of local views, `[n]` each, from codes, `[n]`;
-            one column and one row for a page that is not cropped.
-    """
-
-    count: int
-    codes: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
-    columns_and_rows: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
-
-
 class PixelWork(NamedTuple):
     """What the CPU does to a page before the model sees it; arrays for many pages.
 
@@ -272,7 +251,7 @@ class ClosedForms:
     compose: Callable[[Any, Workload, Dtype, bool], Composition]
     step_kernels: Callable[..., Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
-    crop_grids: CropGrids
+    crop_grids: CropRule
     parameter_count: Callable[[Any], int]
     memory: Callable[[Any, Workload, Dtype, bool], Memory]
     prefill_bytes_alive: Callable[[Any, Workload, Dtype, bool], BytesAlive]
@@ -361,7 +340,7 @@ class Architecture:
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"
-    warnings_of: Callable[[Any], list[str]] = lambda _: []
+    warnings_of: Callable[[Any], Iterable[str]] = lambda _: ()
 
     @property
     def forms(self) -> ClosedForms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
@@ -104,7 +104,7 @@ class ConfigKeys:
             ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if not _is_whole(value, least, most):
             raise self.refusal(key, f"a whole number from {least} to {most}")
         return value
 
@@ -134,12 +134,11 @@ class ConfigKeys:
             ConfigError: The key is absent without a default, or holds anything else.
         """
         values = self.value(key, default)
-        right = f"a list of whole numbers from {least} to {most}"
-        if not isinstance(values, list | tuple):
-            raise self.refusal(key, right)
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise self.refusal(key, right)
+        are_whole = isinstance(values, list | tuple) and all(
+            _is_whole(value, least, most) for value in values
+        )
+        if not are_whole:
+            raise self.refusal(key, f"a list of whole numbers from {least} to {most}")
         return tuple(values)
 
     def number(self, key: str, default: float | _Required = _REQUIRED, *, least: float) -> float:
@@ -149,10 +148,9 @@ class ConfigKeys:
             ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
-        right = f"a number of at least {least}" if least else "a number above 0"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refusal(key, right)
-        if not least <= value < float("inf") or value == 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not least <= value < float("inf") or value == 0:
+            right = f"a number of at least {least}" if least else "a number above 0"
             raise self.refusal(key, right)
         return float(value)
 
@@ -177,3 +175,7 @@ class ConfigKeys:
         if not isinstance(value, str) or value not in choices:
             raise self.refusal(key, f"one of {', '.join(choices)}")
         return value
+
+
+def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

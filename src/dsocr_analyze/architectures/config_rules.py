@@ -7,7 +7,8 @@ against it, so that no key is silently ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from dsocr_analyze.errors import ConfigError
@@ -141,11 +142,11 @@ class KeyTable:
     defaults: Mapping[str, object]
     copy: str
     built: Mapping[str, Mapping[str, Any]]
-    sections: frozenset[KeyPath] = field(init=False)
 
-    def __post_init__(self) -> None:
-        parents = {path[:length] for path in self.rules for length in range(1, len(path))}
-        object.__setattr__(self, "sections", frozenset(parents))
+    @cached_property
+    def sections(self) -> frozenset[KeyPath]:
+        """Paths of the objects whose keys have rules of their own."""
+        return frozenset(path[:length] for path in self.rules for length in range(1, len(path)))
 
     def is_section(self, path: KeyPath) -> bool:
         """Whether the keys of the object at `path` have rules of their own."""
@@ -245,7 +246,7 @@ def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> Confi
         elif isinstance(rule, Ignored):
             warnings += _of_ignored(path, value, rule)
         elif isinstance(rule, Fixed):
-            if _is_among(value, rule.values):
+            if any(_is_same(value, each) for each in rule.values):
                 continue
             if code == "published" and rule.ignored_by_published:
                 warnings += _of_ignored(path, value, Ignored())
@@ -341,10 +342,6 @@ def _value_at(path: KeyPath, config: Mapping[str, Any]) -> object:
             return _MISSING
         value = value[key]
     return value
-
-
-def _is_among(value: object, values: tuple[object, ...]) -> bool:
-    return any(_is_same(value, each) for each in values)
 
 
 def _is_same(one: object, other: object) -> bool:

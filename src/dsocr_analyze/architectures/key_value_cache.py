@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.workload import DecodeStep
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["GrowingCache", "lengthened"]
 
@@ -39,6 +39,8 @@ class GrowingCache:
         Raises:
             IndexError: A layer is filled before the one below it.
         """
+        import torch
+
         if layer_idx > len(self):
             raise IndexError(f"layer {layer_idx} came before layer {len(self)}")
         if layer_idx == len(self):
@@ -73,4 +75,6 @@ def lengthened(cache: Any, step: DecodeStep) -> Any:
 
 def _padded(held: Tensor, tokens: int) -> Tensor:
     """`[B, heads, K, head_dim]` -> `[B, heads, tokens, head_dim]`."""
+    import torch
+
     return torch.nn.functional.pad(held, (0, 0, 0, tokens - held.shape[-2]))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict
+from typing import Final, TypeAlias, TypedDict
 
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import page_of_image, parse_page
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.workload import AnyWorkload
+from dsocr_analyze.workload import AnyWorkload, page_of_image, parse_page
 
 __all__ = ["DEFAULT_PAGE", "Asked", "ImagePath", "PageSize", "given_or_planned", "planned"]
 

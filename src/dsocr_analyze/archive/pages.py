@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from dsocr_analyze.architectures.architecture import CropGrids
+    from dsocr_analyze.architectures.crop_grid import CropRule
     from dsocr_analyze.row_files.kind import RawRows
 
 __all__ = ["REPORTED_ROWS", "Malformed", "Pages", "read_pages"]
@@ -70,7 +70,7 @@ class Pages:
         """Number of rows, malformed ones included."""
         return len(self.numbers) + self.malformed.rows
 
-    def workloads(self, crop_grids: CropGrids) -> Workloads:
+    def workloads(self, crop_grids: CropRule) -> Workloads:
         """The pages as workloads with batch size 1."""
         grids = crop_grids.codes(self.widths, self.heights)
         return Workloads(grids, self.text_tokens, self.max_new_tokens)

@@ -1,1 +1,37 @@
-"""A network's forward, written once, from which all that it costs follows."""
+"""A network's forward, written once, from which all that it costs follows.
+
+What a forward is written with is here; what runs it on other sizes is in modules of its own.
+"""
+
+from dsocr_analyze.tape.activations import ACTIVATIONS, activation, quick_gelu
+from dsocr_analyze.tape.modules import (
+    bicubic,
+    conv2d,
+    conv2d_side,
+    embedding,
+    layer_norm,
+    linear,
+    linear1d,
+    rms_norm,
+)
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape.tensor import Operand, View
+
+__all__ = [
+    "ACTIVATIONS",
+    "Operand",
+    "Size",
+    "Tape",
+    "View",
+    "activation",
+    "bicubic",
+    "conv2d",
+    "conv2d_side",
+    "embedding",
+    "layer_norm",
+    "linear",
+    "linear1d",
+    "quick_gelu",
+    "rms_norm",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from dsocr_analyze.kernels import Kind
 from dsocr_analyze.tape.tape import Tape
@@ -11,10 +11,10 @@ from dsocr_analyze.tape.tensor import Operand
 
 __all__ = ["ACTIVATIONS", "activation", "quick_gelu"]
 
-Activation: TypeAlias = Callable[[Tape, Operand], Any]
+Activation: TypeAlias = Callable[[Tape, Operand], Operand]
 
 
-def activation(t: Tape, x: Operand, name: str) -> Any:
+def activation(t: Tape, x: Operand, name: str) -> Operand:
     """The module of an activation of `ACTIVATIONS`; elements in, as many out."""
     return ACTIVATIONS[name](t, x)
 
@@ -31,12 +31,12 @@ _RELU: Final = _one("relu")
 _GELU: Final = _one("gelu", 5)
 
 
-def quick_gelu(t: Tape, x: Operand) -> Any:
+def quick_gelu(t: Tape, x: Operand) -> Operand:
     """`x sigmoid(1.702 x)` (Hendrycks and Gimpel 2016)."""
     return t.map("mul", x, _SIGMOID(t, t.map("mul", x)))
 
 
-def _gelu_new(t: Tape, x: Operand) -> Any:
+def _gelu_new(t: Tape, x: Operand) -> Operand:
     """`0.5 x (1 + tanh(c (x + 0.044715 x^3)))`."""
     half = t.map("mul", x)
     return t.map(
@@ -46,7 +46,7 @@ def _gelu_new(t: Tape, x: Operand) -> Any:
     )
 
 
-def _gelu_fast(t: Tape, x: Operand) -> Any:
+def _gelu_fast(t: Tape, x: Operand) -> Operand:
     """`0.5 x (1 + tanh(c x (1 + 0.044715 x x)))`."""
     half = t.map("mul", x)
     return t.map(
@@ -59,13 +59,13 @@ def _gelu_fast(t: Tape, x: Operand) -> Any:
     )
 
 
-def _gelu_python(t: Tape, x: Operand) -> Any:
+def _gelu_python(t: Tape, x: Operand) -> Operand:
     """`0.5 x (1 + erf(x / sqrt(2)))`."""
     half = t.map("mul", x)
     return t.map("mul", half, t.map("add", _ERF(t, t.map("div", x))))
 
 
-def _laplace(t: Tape, x: Operand) -> Any:
+def _laplace(t: Tape, x: Operand) -> Operand:
     """`0.5 (1 + erf((x - mu) / (sigma sqrt(2))))`."""
     x = t.map("div", t.map("sub", x))
     halved = t.map("mul", t.map("add", _ERF(t, x)))
@@ -73,7 +73,7 @@ def _laplace(t: Tape, x: Operand) -> Any:
     return halved
 
 
-def _relu2(t: Tape, x: Operand) -> Any:
+def _relu2(t: Tape, x: Operand) -> Operand:
     """`relu(x)^2`."""
     return t.map("pow", _RELU(t, x))
 

@@ -50,9 +50,7 @@ class FormulaTape(SymbolicTape):
         """Bytes alive: those of which one is the most, besides what the forward was given."""
         return tuple(map(Polynomial.of, self.levels("")))
 
-    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
-        """Like `call`: every module has rows of its own."""
-        return self.call(name, forward, *inputs, **options)
+    again = SymbolicTape.call  # every module has rows of its own
 
     def each(
         self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any, **limits: Any

@@ -1,14 +1,26 @@
-"""Forwards of modules that every network is built from: those of torch, and RMSNorm."""
+"""Forwards that networks are built from: torch's modules, RMSNorm, and resampled position tables.
+
+Source of the tables: `get_abs_pos_sam`, `get_abs_pos` and `get_rel_pos` (`deepencoder.py`).
+"""
 
 from __future__ import annotations
 
 from dsocr_analyze.dtypes import FLOAT32
-from dsocr_analyze.kernels import Convolution, Gemm, Rows, Work
+from dsocr_analyze.kernels import Convolution, Elements, Gemm, Rows, Work
 from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.tape.tensor import Operand, Tensor
 
-__all__ = ["conv2d", "conv2d_side", "embedding", "layer_norm", "linear", "rms_norm"]
+__all__ = [
+    "bicubic",
+    "conv2d",
+    "conv2d_side",
+    "embedding",
+    "layer_norm",
+    "linear",
+    "linear1d",
+    "rms_norm",
+]
 
 
 def linear(
@@ -54,7 +66,7 @@ def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
     wide = t.cast(x, FLOAT32)
     variance = t.reduce("mean", t.map("pow", wide), rows, d)
     wide = t.map("mul", wide, t.map("rsqrt", t.map("add", variance)))
-    weighted: Operand = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
+    weighted = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
     t.hold(variance, wide)
     return weighted
 
@@ -87,3 +99,30 @@ def conv2d(
     shape = Convolution(N, positions, d_in, d_out, taps)
     t.record("convolution", "conv2d", shape, x.dtype, x.dtype, work)
     return Tensor(t, n, x.dtype)
+
+
+# --- learned position tables, resampled in fp32 for another grid -------------------------------
+
+
+def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand:
+    """`[d, source, source] -> [d, target, target]`, antialiased; fp32 in, the model's type out.
+
+    One dimension after another, last first, 2 FLOPs per tap of the window: an upper bound. A window
+    has 2 h + 1 taps with `h = ceil(2 max(1, source / target))`, as in ATen's
+    `_upsample_bicubic2d_aa`; the filter is only `4 max(1, source / target)` wide (Keys 1981), and
+    taps outside it have weight zero: 9 taps for a width of 6.4 from 64 to 40.
+    """
+    half = max(2, -(-2 * source // target))
+    flops = 2 * (2 * half + 1) * d * target * (source + target)
+    return _interpolated(t, "_upsample_bicubic2d_aa", grid, target * target * d, flops)
+
+
+def linear1d(t: Tape, columns: Operand, rows: int, d: int) -> Operand:
+    """`[d, source] -> [d, rows]`, fp32 in, the model's type out: 2 taps of 2 FLOPs per output."""
+    return _interpolated(t, "upsample_linear1d", columns, rows * d, 4 * rows * d)
+
+
+def _interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> Operand:
+    work = Work(0, flops, 0, table.nbytes, n * FLOAT32.nbytes)
+    t.record("interpolation", operator, Elements(n), FLOAT32, FLOAT32, work)
+    return t.cast(Tensor(t, n, FLOAT32), t.dtype)

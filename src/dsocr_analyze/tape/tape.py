@@ -10,7 +10,7 @@ PyTorch. Sizes are integers, or polynomials in the sizes of a workload (`polynom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
@@ -20,26 +20,19 @@ from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
 
 __all__ = ["Forward", "Tape"]
 
+_Inputs = ParamSpec("_Inputs")
+_Output = TypeVar("_Output")
+
 Forward: TypeAlias = Callable[..., Any]
 """A forward: takes the tape, then what it computes from."""
 
 
 class _Span(NamedTuple):
-    """What one call left on the tape, for `Tape.again` to copy.
+    """What one call at `path` left on a tape of its own, and a description of its output."""
 
-    `above` is the most bytes that were alive beyond those before; `outputs` describes what it made.
-    """
-
+    tape: Tape
     path: str
-    times: int
-    is_noted: bool
-    kernels: list[Kernel]
-    calls: list[tuple[str, str, int]]
-    weights: list[tuple[str, str, Size]]
-    savings: list[Size]
-    above: int
-    peak_path: str
-    outputs: Any
+    output: Any
 
 
 class Tape:
@@ -86,7 +79,13 @@ class Tape:
 
     # --- modules and repetition
 
-    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def call(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, _Inputs], _Output],
+        *inputs: _Inputs.args,
+        **options: _Inputs.kwargs,
+    ) -> _Output:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
         path, stage = self.path, self.stage
         self._enter(name)
@@ -104,54 +103,60 @@ class Tape:
         self.path = f"{self.path}.{name}" if self.path and name else self.path or name
         self.stage = self._stages.get(self.path, self.stage)
 
-    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def again(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, _Inputs], _Output],
+        *inputs: _Inputs.args,
+        **options: _Inputs.kwargs,
+    ) -> _Output:
         """Like `call`, but copies the records of an equal call: same forward, sizes and options.
 
         For forwards that do nothing but run operators and return new tensors.
         """
+        path, stage = self.path, self.stage
+        self._enter(name)
         sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
         key = (forward, sizes, tuple(options.items()), self._is_idle)
         span = self._spans.get(key)
-        if span is None or self._is_noted > span.is_noted:
-            output, self._spans[key] = self._run_once(name, forward, *inputs, **options)
-            return output
-        path, stage = self.path, self.stage
-        self._enter(name)
-        if not self._follows_memory_alone:
-            self._copy(span)
-        if not self._is_idle:
-            self._reached(self.alive + span.above, self.path + span.peak_path[len(span.path) :])
+        if span is None or self._is_noted > span.tape._is_noted:
+            span = self._spans[key] = self._run_apart(forward, *inputs, **options)
+        self._copy(span)
         self.path, self.stage = path, stage
-        return made(self, span.outputs)
+        output: _Output = made(self, span.output)
+        return output
 
-    def _run_once(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
-        """Calls a child; returns its output, and what it left."""
-        lists: list[list[Any]] = [self.kernels, self.calls, self.weights, self.savings]
-        marks, alive = [len(each) for each in lists], self.alive
-        outer, outer_at, self._most = self._most, self._most_at, 0
-        output = self.call(name, forward, *inputs, **options)
-        most, at, self._most, self._most_at = self._most, self._most_at, outer, outer_at
-        self._reached(most, at)
-        path = f"{self.path}.{name}" if self.path else name
-        left: list[Any] = [each[mark:] for each, mark in zip(lists, marks, strict=True)]
-        held: list[Any] = [most - alive, at, described(output)]
-        return output, _Span(path, self._times, self._is_noted, *left, *held)
+    def _run_apart(self, forward: Forward, *inputs: Any, **options: Any) -> _Span:
+        """What a call leaves at the module that is running, on a tape of its own."""
+        records = not self._follows_memory_alone
+        t = type(self)(self.dtype, stage=self.stage, records=records, spans=self._spans)
+        t._is_idle = self._is_idle
+        output = described(t.call(self.path, forward, *inputs, **options))
+        t.check_nothing_is_left()
+        return _Span(t, self.path, output)
 
     def _copy(self, span: _Span) -> None:
         """Copies what an equal call left, to the module that is running."""
-        old, path, stage = len(span.path), self.path, self.stage
-        before, now = span.times, self._times
+        t, old, path, stage, now = span.tape, len(span.path), self.path, self.stage, self._times
+        if not self._is_idle:
+            self._reached(self.alive + t._most, path + t._most_at[old:])
+        if self._follows_memory_alone:
+            return
+        if (path, stage, now) == (span.path, t.stage, 1):  # nothing differs, so these very records
+            self.kernels += t.kernels
+            self.calls += t.calls
+            self.weights += t.weights
+            self.savings += t.savings
+            return
         new = tuple.__new__  # as a named tuple's own, in half the time
         self.kernels += [
-            new(Kernel, (kind, operator, shape, dtype, output, work, calls // before * now,
+            new(Kernel, (kind, operator, shape, dtype, output, work, calls * now,
                          path + below[old:], stage))
-            for kind, operator, shape, dtype, output, work, calls, below, _ in span.kernels
+            for kind, operator, shape, dtype, output, work, calls, below, _ in t.kernels
         ]  # fmt: skip
-        self.calls += [
-            (path + below[old:], stage, times // before * now) for below, _, times in span.calls
-        ]
-        self.weights += [(path + below[old:], name, n) for below, name, n in span.weights]
-        self.savings += [macs // before * now for macs in span.savings]
+        self.calls += [(path + below[old:], stage, times * now) for below, _, times in t.calls]
+        self.weights += [(path + below[old:], name, n) for below, name, n in t.weights]
+        self.savings += [macs * now for macs in t.savings]
 
     def each(
         self,

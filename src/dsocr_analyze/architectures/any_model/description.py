@@ -32,9 +32,12 @@ KEYS: Final = "keys"
 
 _ATTENTIONS: Final = ("eager", "sdpa")
 MODEL_DTYPE: Final = "model"
-_FLOATS: Final = ("float32", "float16", "bfloat16", "float64")
-_WHOLES: Final = ("int64", "int32", "int16", "int8", "uint8")
-_DTYPES: Final = (MODEL_DTYPE, *_FLOATS, *_WHOLES, "bool")
+_DTYPES: Final = (
+    MODEL_DTYPE,
+    *("float32", "float16", "bfloat16", "float64"),
+    *("int64", "int32", "int16", "int8", "uint8"),
+    "bool",
+)
 
 _DTYPES_OF_KINDS: Final = {"b": "bool", "i": "int64", "f": MODEL_DTYPE}
 """By the kinds of data that numpy tells apart."""

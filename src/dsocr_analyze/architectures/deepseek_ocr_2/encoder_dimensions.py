@@ -18,7 +18,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     SamDimensions,
     check_projector,
 )
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 
 __all__ = ["VIEW_SIZES", "EncoderDimensions", "OCR2Dimensions"]
 

@@ -5,26 +5,20 @@ Source: `DeepseekOCR2Model.forward` (`modeling_deepseekocr2.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import VIEW_SIZES
+from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import VIEW_SIZES, OCR2Dimensions
 from dsocr_analyze.architectures.deepseek_ocr_2.qwen2_encoder import qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
-from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
-from dsocr_analyze.architectures.ocr_family.network import Network
+from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import OCR2Dimensions
-    from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
-    from dsocr_analyze.workload import ViewBatch
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["NETWORK"]
 
@@ -33,7 +27,6 @@ class _OCR2(Network):
     """Each view becomes as many tokens as it has queries, and the views are concatenated."""
 
     vision = (SAM, ENCODER, PROJECTOR)
-    separators = ("model.view_seperator",)
     crop = CropRule(tile=768, most=6)
     base_size, image_size = 1024, 768
     text_tokens = 10

@@ -6,18 +6,13 @@ transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
 from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated, swiglu
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.kernels import Attention
-from dsocr_analyze.tape.modules import linear, rms_norm
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand, View
+from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm
 
 __all__ = ["qwen2_encoder"]
 
@@ -58,16 +53,23 @@ def _queries(t: Tape, rows: int, d: int) -> None:
 # --- the model -------------------------------------------------------------------------------
 
 
-def _decoder(t: Tape, *inputs: object) -> tuple[Operand, list[Operand]]:
+def _decoder(
+    t: Tape,
+    x: Operand,
+    token_type_ids: Operand,
+    N: Size,
+    n: int,
+    c: EncoderDimensions,
+    has_mask: bool,
+) -> tuple[Operand, list[Operand]]:
     """`CustomQwen2Decoder`."""
-    outputs: tuple[Operand, list[Operand]] = t.call("model", _model, *inputs)
-    return outputs
+    return t.call("model", _model, x, token_type_ids, N, n, c, has_mask)
 
 
 def _model(
     t: Tape,
     inputs_embeds: Operand,
-    token_type_ids: View,
+    token_type_ids: Operand,
     N: Size,
     n: int,
     c: EncoderDimensions,
@@ -93,7 +95,7 @@ def _model(
     return hidden_states, cache
 
 
-def _mixed_mask(t: Tape, token_type_ids: View, N: Size, n: int) -> Operand:
+def _mixed_mask(t: Tape, token_type_ids: Operand, N: Size, n: int) -> Operand:
     """The additive mask `[N, 1, T, T]`, written view by view (`CustomQwen2Decoder`)."""
     T = 2 * n
     masks: list[Operand] = []
@@ -102,7 +104,7 @@ def _mixed_mask(t: Tape, token_type_ids: View, N: Size, n: int) -> Operand:
     return t.move("stack", *masks, n=N * T * T)
 
 
-def _mask_of_view(t: Tape, token_type_ids: View, n: int) -> Operand:
+def _mask_of_view(t: Tape, token_type_ids: Operand, n: int) -> Operand:
     """Zero where a token may attend, the lowest number elsewhere, `[T, T]`.
 
     Image tokens see each other; each query, in a row of its own, sees these and the queries up to

@@ -6,18 +6,12 @@ Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape.modules import linear
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
+from dsocr_analyze.tape import Operand, Size, Tape, linear
 
 __all__ = [
     "Pass",

@@ -6,19 +6,19 @@ Vaswani et al. 2017, eq. 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dsocr_analyze.architectures.ocr_family.position_table import bicubic
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention
-from dsocr_analyze.tape.activations import quick_gelu
-from dsocr_analyze.tape.modules import embedding, layer_norm, linear
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import ClipDimensions
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
+from dsocr_analyze.tape import (
+    Operand,
+    Size,
+    Tape,
+    bicubic,
+    embedding,
+    layer_norm,
+    linear,
+    quick_gelu,
+)
 
 __all__ = ["clip"]
 
@@ -35,7 +35,7 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
     """
     x = t.call("embeddings", _embeddings, features, N, q, c)
     hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
-    output: Operand = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
+    output = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
     t.hold(x, hidden_states)
     return output
 
@@ -49,12 +49,11 @@ def _embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) 
     t.idle("patch_embedding", _patch_embedding, c)
     tokens = t.move("cat", t.weight(d, "class_embedding"), features, n=N * (q * q + 1) * d)
     ids = t.input(positions, INT64)
-    embedded: Operand = t.map(
+    return t.map(
         "add",
         tokens,
         _absolute_positions(t, t.call("position_embedding", embedding, ids, positions, d), q, c),
     )
-    return embedded
 
 
 def _patch_embedding(t: Tape, c: ClipDimensions) -> None:
@@ -92,9 +91,7 @@ def _layer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
     n, d = N * T, c.width
     residual = t.call("self_attn", _attention, t.call("layer_norm1", layer_norm, x, n, d), N, T, c)
     h = t.map("add", x, residual)
-    out: Operand = t.map(
-        "add", h, t.call("mlp", _mlp, t.call("layer_norm2", layer_norm, h, n, d), n, c)
-    )
+    out = t.map("add", h, t.call("mlp", _mlp, t.call("layer_norm2", layer_norm, h, n, d), n, c))
     t.hold(residual)
     return out
 
@@ -103,9 +100,7 @@ def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Opera
     """`softmax(q k^T / sqrt(D)) v`, whose kernel merges the heads (`NoTPAttention`)."""
     n, d, H, D = N * T, c.width, c.heads, c.head_dim
     qkv = t.call("qkv_proj", linear, x, n, d, 3 * d, bias=True)
-    output: Operand = t.attention(
-        "scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv
-    )
+    output = t.attention("scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv)
     output = t.call("out_proj", linear, output, n, d, d, bias=True)
     t.hold(qkv)
     return output
@@ -113,7 +108,7 @@ def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Opera
 
 def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:
     """`W_2 quick_gelu(W_1 x)` (`NoTPFeedForward`)."""
-    output: Operand = t.call(
+    return t.call(
         "fc2",
         linear,
         quick_gelu(t, t.call("fc1", linear, x, n, c.width, c.mlp, bias=True)),
@@ -122,4 +117,3 @@ def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:
         c.width,
         bias=True,
     )
-    return output

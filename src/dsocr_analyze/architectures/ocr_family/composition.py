@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.architecture import Composition
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.memory import memory_of
 from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.passes import (
+    OwnedParams,
     owned_params,
     prefill,
     step,
@@ -19,22 +21,13 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     work_of_step,
 )
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import ExpertsTouched, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged
+from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.tape.integers import largest, maximum
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import (
-        DecoderDimensions,
-        RelativeDimensions,
-    )
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.architectures.ocr_family.passes import OwnedParams
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import Workload
 
 __all__ = ["check_positions", "compose", "experts_by_stage", "step_kernels"]
 

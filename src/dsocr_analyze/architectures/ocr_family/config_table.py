@@ -41,9 +41,8 @@ def _mixed_layers(config: Mapping[str, Any]) -> list[bool]:
     """Which layers have experts; for impossible values, one with and one without."""
     keys = ("num_hidden_layers", "first_k_dense_replace", "moe_layer_freq")
     layers, first, every = (config.get(key, DECODER_DEFAULTS.get(key)) for key in keys)
-    if not (isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)):
-        return [False, True]
-    if not 0 <= layers <= MOST_LAYERS:
+    are_whole = isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)
+    if not are_whole or not 0 <= layers <= MOST_LAYERS:
         return [False, True]
     if not _is_mixed(config) or not every:
         return [False]
@@ -227,30 +226,7 @@ PROJECTOR_KEYS: Final[Rules] = {
 _WINDOW: Final = Fixed(
     (None,), "it bounds what a decode step attends to and caches", counted_by_trace=False
 )
-_OUTPUT: Final = Fixed(
-    (False,),
-    "it keeps intermediate results of the layers, which takes memory",
-    ignored_by_published=False,
-)
 _RETURNED: Final = "the model returns a plain tuple, from which no cache is taken"
-_SEARCH: Final = Fixed(
-    (1,),
-    "it decodes several sequences per prompt",
-    ignored_by_published=False,
-    counted_by_trace=False,
-)
-_ENCODER_DECODER: Final = Fixed(
-    (False,),
-    "it makes an encoder-decoder model with cross-attention",
-    ignored_by_published=False,
-    counted_by_trace=False,
-)
-_ATTENTION_KERNEL: Final = Fixed(
-    (None,),
-    "it overrides the choice of flash or eager attention",
-    ignored_by_published=False,
-    counted_by_trace=False,
-)
 
 _NOT_MODELLED: Final[Rules] = {
     **_each(_WINDOW, "sliding_window_size", "sliding_window", "attention_chunk_size"),
@@ -279,13 +255,31 @@ _NOT_MODELLED: Final[Rules] = {
     "global_view_pos": Fixed(("head",), "it places the global view elsewhere"),
     "lm_head": Fixed((True,), "it leaves out the head"),
     "rm_head": Fixed((False,), "it adds a reward model's head"),
-    **_each(_OUTPUT, "output_hidden_states", "output_attentions"),
+    **_each(
+        Fixed(
+            (False,),
+            "it keeps intermediate results of the layers, which takes memory",
+            ignored_by_published=False,
+        ),
+        "output_hidden_states",
+        "output_attentions",
+    ),
     "return_dict": Fixed((True,), _RETURNED, ignored_by_published=False, counted_by_trace=False),
     "torchscript": Fixed((False,), _RETURNED, ignored_by_published=False, counted_by_trace=False),
     "pruned_heads": Fixed(
         (None, {}), "it removes heads", ignored_by_published=False, counted_by_trace=False
     ),
-    **_each(_ENCODER_DECODER, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"),
+    **_each(
+        Fixed(
+            (False,),
+            "it makes an encoder-decoder model with cross-attention",
+            ignored_by_published=False,
+            counted_by_trace=False,
+        ),
+        "is_encoder_decoder",
+        "add_cross_attention",
+        "tie_encoder_decoder",
+    ),
     **_each(
         Fixed(
             (None,),
@@ -296,14 +290,33 @@ _NOT_MODELLED: Final[Rules] = {
         "quantization_config",
         "compression_config",
     ),
-    **_each(_ATTENTION_KERNEL, "_attn_implementation", "_attn_implementation_internal"),
+    **_each(
+        Fixed(
+            (None,),
+            "it overrides the choice of flash or eager attention",
+            ignored_by_published=False,
+            counted_by_trace=False,
+        ),
+        "_attn_implementation",
+        "_attn_implementation_internal",
+    ),
     "cache_implementation": Fixed(
         (None,),
         "it uses another kind of cache",
         ignored_by_published=False,
         counted_by_trace=False,
     ),
-    **_each(_SEARCH, "num_beams", "num_beam_groups", "num_return_sequences"),
+    **_each(
+        Fixed(
+            (1,),
+            "it decodes several sequences per prompt",
+            ignored_by_published=False,
+            counted_by_trace=False,
+        ),
+        "num_beams",
+        "num_beam_groups",
+        "num_return_sequences",
+    ),
 }
 
 

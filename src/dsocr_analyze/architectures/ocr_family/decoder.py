@@ -7,23 +7,17 @@ pass (0 in a prefill pass), K all of them, d the width.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dsocr_analyze.architectures.architecture import NotModelled
-from dsocr_analyze.architectures.ocr_family.attention import attention
+from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
 from dsocr_analyze.architectures.ocr_family.llama import swiglu
 from dsocr_analyze.architectures.ocr_family.mixture import mixture
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
 from dsocr_analyze.kernels import Gemm
-from dsocr_analyze.tape.modules import rms_norm
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand, View
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.attention import Pass
-    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
+from dsocr_analyze.tape import Operand, Size, Tape, View, rms_norm
 
 __all__ = ["NOT_MODELLED", "decoder", "lm_head"]
 
@@ -79,7 +73,7 @@ def _causal_mask(t: Tape, p: Pass) -> Operand:
         return _padding(t, p, n)
     causal = _triangle(t, p.T)
     padding = _padding(t, p, n)
-    mask: Operand = t.move("masked_fill", causal, t.cast(padding, BOOL), n=n)
+    mask = t.move("masked_fill", causal, t.cast(padding, BOOL), n=n)
     t.hold(causal, padding)
     return mask
 
@@ -88,22 +82,22 @@ def _triangle(t: Tape, T: Size) -> Operand:
     """`[T, T]`: the lowest number above the diagonal, zero elsewhere."""
     mask = t.fill("full", T * T, FLOAT32)
     index = t.fill("arange", T, INT64)
-    t.move("masked_fill", mask, _not_after(t, index, T), into=mask)
+    t.move(
+        "masked_fill",
+        mask,
+        t.map("lt", index, t.map("add", index), n=T * T, output=BOOL),
+        into=mask,
+    )
     mask = t.cast(mask, t.dtype)
     t.hold(index)
     return mask
-
-
-def _not_after(t: Tape, index: Operand, T: Size) -> Operand:
-    flags: Operand = t.map("lt", index, t.map("add", index), n=T * T, output=BOOL)
-    return flags
 
 
 def _padding(t: Tape, p: Pass, n: Size) -> Operand:
     """The mask of ones and zeros `[B, K]` as n zeros and lowest numbers."""
     visible = t.move("_to_copy", t.input(p.B * p.keys, INT64), n=n, dtype=t.dtype)
     hidden = t.map("rsub", visible)
-    mask: Operand = t.move("masked_fill", hidden, t.cast(hidden, BOOL))
+    mask = t.move("masked_fill", hidden, t.cast(hidden, BOOL))
     t.hold(visible)
     return mask
 

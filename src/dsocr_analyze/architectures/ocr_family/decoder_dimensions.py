@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
-from dsocr_analyze.tape.activations import ACTIVATIONS
+from dsocr_analyze.tape import ACTIVATIONS
 
 __all__ = [
     "DECODER_DEFAULTS",

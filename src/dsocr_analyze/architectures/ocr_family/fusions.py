@@ -11,17 +11,13 @@ same names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Attention, Experts, Gemm, Rows, Work
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand, View
+from dsocr_analyze.tape import Operand, Size, Tape, View
 
 __all__ = [
     "FUSIONS",

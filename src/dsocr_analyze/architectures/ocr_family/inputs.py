@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["decode_inputs", "prefill_inputs"]
 
@@ -23,6 +24,8 @@ def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload)
         dtype: Type of the views' pixels; a blank patch is fp32.
         workload: The page, the text and the batch.
     """
+    import torch
+
     batch, local, whole = workload.batch_size, workload.local_views, workload.global_view
     pages = workload.prompt_pages
 
@@ -60,6 +63,8 @@ def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict
         workload: The page, the text and the batch.
         cached: Tokens in the cache.
     """
+    import torch
+
     batch = workload.batch_size
     given = _mask_and_positions(device, batch, cached + 1)
     return {
@@ -72,6 +77,8 @@ def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict
 
 def _mask_and_positions(device: torch.device, batch: int, tokens: int) -> dict[str, torch.Tensor]:
     """The mask [B, K] of a prompt without padding, and the resulting positions."""
+    import torch
+
     mask = torch.ones(batch, tokens, dtype=torch.long, device=device)
     # The mask's running sum in `generate`; on meta, torch imports sympy for one.
     positions = torch.arange(tokens, device=device).repeat(batch, 1)

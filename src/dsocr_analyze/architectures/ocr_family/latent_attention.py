@@ -7,7 +7,7 @@ Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
@@ -16,16 +16,11 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     product,
     scores_of_later_tokens,
 )
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.llama import rotated
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Gemm
-from dsocr_analyze.tape.modules import linear, rms_norm
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand, View
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
+from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm
 
 __all__ = ["latent_attention"]
 
@@ -91,14 +86,11 @@ def latent_attention(
 def _queries(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
     """One projection, or two with a latent and its norm in between."""
     d, rank, width = c.hidden_size, c.q_lora_rank, c.heads * c.head_dim
-    query: Operand
     if rank is None:
-        query = t.call("q_proj", linear, x, n, d, width)
-        return query
+        return t.call("q_proj", linear, x, n, d, width)
     x = t.call("q_a_proj", linear, x, n, d, rank, bias=c.attention_bias)
     x = t.call("q_a_layernorm", rms_norm, x, n, rank)
-    query = t.call("q_b_proj", linear, x, n, rank, width)
-    return query
+    return t.call("q_b_proj", linear, x, n, rank, width)
 
 
 def _rotated_pairs(
@@ -138,7 +130,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Any
         v = t.move("constant_pad_nd", v, n=n * (H * D))
     if p.past:
         k, v = cached(t, k, v, p, H * D)
-    heads: Operand = flash_attention(t, q, k, v, p, c)
+    heads = flash_attention(t, q, k, v, p, c)
     if value != D:
         heads = t.view(heads, n * (H * value))
         if H > 1 or p.B > 1 or p.T > 1:  # a single row without its padding is contiguous
@@ -184,14 +176,14 @@ def _rotary_tables(t: Tape, K: Size, c: DecoderDimensions) -> tuple[Operand, ...
     return cos, sin, *frequencies
 
 
-def _table(t: Tape, angles: Operand, operator: str, *, is_scaled: bool) -> Any:
+def _table(t: Tape, angles: Operand, operator: str, *, is_scaled: bool) -> Operand:
     table = t.map(operator, angles)
     if is_scaled:
         table = t.map("mul", table)
     return t.cast(table, t.dtype)
 
 
-def _dynamic_frequencies(t: Tape, half: int) -> Any:
+def _dynamic_frequencies(t: Tape, half: int) -> Operand:
     """`1 / base^(2 i / P)` with a larger base; a range and a cast on the host, moved here."""
     steps = t.move("arange", n=half, dtype=INT64, into=t.host(half, INT64))
     steps = t.move("_to_copy", steps, dtype=FLOAT32, into=t.host(half, FLOAT32))
@@ -200,7 +192,7 @@ def _dynamic_frequencies(t: Tape, half: int) -> Any:
 
 def _inverse(t: Tape, x: Operand) -> Operand:
     """`1.0 / x`: a reciprocal and a product, through which Python holds `x`."""
-    inverse: Operand = t.map("mul", t.map("reciprocal", x))
+    inverse = t.map("mul", t.map("reciprocal", x))
     t.hold(x)
     return inverse
 
@@ -222,7 +214,7 @@ def _yarn_frequencies(t: Tape, half: int) -> tuple[Any, ...]:
     return blend, kept, interpolated, kept_share
 
 
-def _yarn_periods(t: Tape, half: int) -> Any:
+def _yarn_periods(t: Tape, half: int) -> Operand:
     """`base^(2 i / P)`."""
     return t.map("pow", t.map("div", t.fill("arange", half, FLOAT32)))
 

@@ -6,15 +6,9 @@ Source: `LlamaRotaryEmbedding`, `apply_rotary_pos_emb` and `LlamaMLP` of transfo
 
 from __future__ import annotations
 
-from typing import Any
-
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Gemm
-from dsocr_analyze.tape.activations import activation
-from dsocr_analyze.tape.modules import linear
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand
+from dsocr_analyze.tape import Operand, Size, Tape, activation, linear
 
 __all__ = ["rotary_tables", "rotated", "swiglu"]
 
@@ -44,8 +38,7 @@ def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, O
 
 def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
     """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out."""
-    turned: Operand = t.map("add", t.map("mul", x, cos), t.map("mul", _half_rotated(t, x), sin))
-    return turned
+    return t.map("add", t.map("mul", x, cos), t.map("mul", _half_rotated(t, x), sin))
 
 
 def _half_rotated(t: Tape, x: Operand) -> Operand:
@@ -65,10 +58,9 @@ def swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu") ->
         f: Hidden width.
         act: The activation, one of `ACTIVATIONS`.
     """
-    hidden: Any = t.map(
+    hidden = t.map(
         "mul",
         t.call("act_fn", activation, t.call("gate_proj", linear, x, n, d, f), act),
         t.call("up_proj", linear, x, n, d, f),
     )
-    output: Operand = t.call("down_proj", linear, hidden, n, f, d)
-    return output
+    return t.call("down_proj", linear, hidden, n, f, d)

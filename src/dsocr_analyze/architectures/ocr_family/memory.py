@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import head
 from dsocr_analyze.architectures.ocr_family.passes import Held, model_params, prefill
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import BytesAlive, Memory
-from dsocr_analyze.tape.tape import Tape
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.tape import Tape
+from dsocr_analyze.workload import Workload
 
 __all__ = ["decode_bytes_alive", "inputs_bytes", "memory", "memory_of", "prefill_bytes_alive"]
 

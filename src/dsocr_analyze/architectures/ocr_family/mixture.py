@@ -7,20 +7,16 @@ and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.llama import swiglu
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import Gemm, Rows
+from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.integers import ceil_log2, minimum, quotient
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 
 __all__ = ["expert_params", "experts_touched", "mixture"]
 
@@ -29,7 +25,7 @@ def mixture(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> Operand:
     """`DeepseekV2MoE`: `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20)."""
     n, d = p.tokens, c.hidden_size
     chosen, weights = t.call("gate", _gate, x, n, c)
-    y: Operand = _routed(t, chosen, weights, p, c)
+    y = _routed(t, chosen, weights, p, c)
     if c.shared_intermediate_size:
         shared = c.shared_intermediate_size
         y = t.map("add", y, t.call("shared_experts", swiglu, x, n, d, shared, c.hidden_act))
@@ -110,7 +106,7 @@ def _within_best_groups(
     return masked, best, chosen, mask
 
 
-def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimensions) -> Any:
+def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimensions) -> Operand:
     """`moe_infer`: tokens sorted by expert, each expert on its share, sorted back and summed."""
     n, d = p.tokens, c.hidden_size
     E, k = c.n_routed_experts or 0, c.num_experts_per_tok
@@ -139,7 +135,7 @@ def _order(t: Tape, chosen: Operand) -> Operand:
     return t.rows("routing", "sort", chosen, Rows(1, n), *outputs, flops=flops)[1]
 
 
-def _weighted_sum(t: Tape, by_token: Operand, weights: Operand, rows: Size, k: int) -> Any:
+def _weighted_sum(t: Tape, by_token: Operand, weights: Operand, rows: Size, k: int) -> Operand:
     wide = t.cast(by_token, FLOAT32)
     t.map("mul", wide, weights, into=wide)
     return t.reduce("sum", wide, rows, k)

@@ -7,20 +7,21 @@ ask a `Network` for the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.architectures.ocr_family.clip import clip
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.ocr_family.stages import CLIP, DECODE, PREFILL, PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
+from dsocr_analyze.dtypes import INT64
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.workload import ViewBatch, Workload
 
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
-    from dsocr_analyze.workload import ViewBatch, Workload
-
-__all__ = ["Network", "ViewFeatures"]
+__all__ = ["ClipNetwork", "Network", "ViewFeatures"]
 
 
 class ViewFeatures:
@@ -45,7 +46,6 @@ class Network(ABC):
 
     Attributes:
         vision: Stages of the vision side, in the order of their calls.
-        separators: Names of the parameters that no stage owns, each of the decoder's width.
         crop: How pages are cropped into local views.
         prompt_pages: Maximum pages per prompt.
         base_size: Default pixels per side of the global view.
@@ -54,7 +54,6 @@ class Network(ABC):
     """
 
     vision: ClassVar[tuple[Stage, ...]]
-    separators: ClassVar[tuple[str, ...]]
     crop: ClassVar[CropRule]
     prompt_pages: ClassVar[int] = 1
     base_size: ClassVar[int]
@@ -162,3 +161,64 @@ class Network(ABC):
         if crop_mode and grid != (1, 1):
             tokens += self.local_tokens(tokens_per_side(image_size), *grid)
         return int(tokens)
+
+
+class ClipNetwork(Network):
+    """A relative with SAM and CLIP, whose views are laid out in rows that end in newlines.
+
+    Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`), `UnlimitedOCRModel.forward`
+    (`modeling_unlimitedocr.py`).
+    """
+
+    vision = (SAM, CLIP, PROJECTOR)
+
+    def encode(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        pixels: Operand,
+        view: ViewBatch,
+        c: ModelDimensions,
+        *,
+        is_served: bool = False,
+    ) -> None:
+        """SAM on pixels, CLIP on its features, the projector on both."""
+        N, q = view.count, tokens_per_side(view.resolution)
+        features.spatial = t.again("sam_model", sam, pixels, N, view.resolution, c.sam)
+        features.semantic = t.again("vision_model", clip, features.spatial, N, q, c.clip)
+        patches = t.view(features.semantic, N * q * q * c.clip.width)
+        features.tokens = t.cat(patches, features.spatial)
+        del patches
+        features.tokens = t.again("projector", projector, features.tokens, N, q, c.projector)
+
+    def lay_out(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        view: ViewBatch,
+        grid: tuple[int, int],
+        c: ModelDimensions,
+    ) -> None:
+        """As one picture, with a newline after each of its rows.
+
+        Local views take a copy unless there is one column or one token per side. Their grid is a
+        tensor on the host: its sides are multiplied by q, the rows twice.
+        """
+        assert features.tokens is not None
+        (columns, rows), q, d = grid, tokens_per_side(view.resolution), c.decoder.hidden_size
+        if view.count > 1:
+            for _ in range(3):
+                t.map("mul", t.host(1, INT64), into=t.host(1, INT64))
+        if columns > 1 and q > 1:
+            features.tokens = t.clone(features.tokens)
+        newline = t.weight(d, "image_newline")
+        n = rows * q * (columns * q + 1) * d
+        features.tokens = t.move("cat", features.tokens, newline, n=n)
+
+    def whole_tokens(self, q: Size) -> Size:
+        """`q (q + 1) + 1`: a newline ends each of q rows, and a separator ends the page."""
+        return q * (q + 1) + 1
+
+    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
+        """`(q w + 1) (q h)`: the views form one picture, and a newline ends each of its rows."""
+        return (q * columns + 1) * (q * rows)

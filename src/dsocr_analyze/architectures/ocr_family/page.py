@@ -7,19 +7,15 @@ name by name, and of the last one until the decoder has finished; so do the attr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import decoder, lm_head
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.tape.modules import embedding
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand, View
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.tape import Operand, Tape, View, embedding
+from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = ["Seen", "embedded_page", "head", "pixels_of", "whole_model"]
 
@@ -52,8 +48,7 @@ def whole_model(
     Returns:
         The cache by layer.
     """
-    cache: list[Any] = t.call("", _causal_lm, network, c, p, page)
-    return cache
+    return t.call("", _causal_lm, network, c, p, page)
 
 
 def _causal_lm(
@@ -61,8 +56,7 @@ def _causal_lm(
 ) -> list[Any]:
     hidden, cache = t.call("model", _model, network, c, p, page)
     head(t, hidden, p, c)
-    kept: list[Any] = cache
-    return kept
+    return cache
 
 
 def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:

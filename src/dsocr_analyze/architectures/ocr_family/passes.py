@@ -6,31 +6,29 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from dsocr_analyze.architectures.architecture import owner_among
+from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import whole_model
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import Parameters, Peak
 from dsocr_analyze.kernels import Kernel, Work, total_work
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.polynomial import Polynomial
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.workload import ViewBatch, Workload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
 
 __all__ = [
     "Held",
     "OwnedParams",
+    "ViewSizes",
     "model_params",
     "owned_params",
+    "page_with",
     "prefill",
     "step",
     "total_of",
@@ -67,13 +65,13 @@ def prefill(
 
     def run(*, records: bool) -> tuple[Tape, Held]:
         spans = {} if is_traced else _spans(network, c, dtype)
+        if len(spans) > _MOST_SPANS:
+            spans.clear()
         t = Tape(dtype, network.begins, PREFILL.name, records=records, spans=spans)
         p = Pass(workload.batch_size, workload.seq_len, flash=flash)
         cache = whole_model(t, network, c, p, workload)
         cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
         del cache
-        if t.alive:
-            spans.clear()  # as wrong as this pass
         t.check_nothing_is_left()
         return t, Held(t.peak, cache_bytes)
 
@@ -88,16 +86,9 @@ def prefill(
 
 
 @lru_cache(maxsize=16)
-def _all_spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
-    return {}
-
-
 def _spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
     """What modules have left on earlier tapes: pages with the same views run the same encoders."""
-    spans = _all_spans(network, c, dtype)
-    if len(spans) > _MOST_SPANS:
-        spans.clear()
-    return spans
+    return {}
 
 
 def _untraced(run: Callable[[], Held]) -> Held:
@@ -133,6 +124,30 @@ def work_of_step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype)
     return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
 
 
+ViewSizes: TypeAlias = tuple[int, int, int, int, int]
+"""Pixels per side of the blank patch, of the global view and of local views; their grid."""
+
+
+def page_with(network: Network, sizes: ViewSizes) -> Workload:
+    """A page with these views."""
+    base, whole, local, columns, rows = sizes
+    is_cut = columns * rows > 1
+    seen = ViewBatch(1, whole)
+    image_size = local if is_cut else whole
+    return Workload(
+        page=(1, 1),
+        base_size=base,
+        image_size=image_size,
+        crop_mode=is_cut,
+        grid=(columns, rows),
+        views=(ViewBatch(columns * rows, local), seen) if is_cut else (seen,),
+        visual_tokens=network.visual_tokens(whole, image_size, is_cut, (columns, rows)),
+        text_tokens=1,
+        batch_size=1,
+        max_new_tokens=1,
+    )
+
+
 class OwnedParams(NamedTuple):
     """Parameters of a model by the stage that owns them, and as a whole."""
 
@@ -143,9 +158,7 @@ class OwnedParams(NamedTuple):
 @lru_cache
 def owned_params(network: Network, c: RelativeDimensions) -> OwnedParams:
     """The parameters that a prefill pass of any page declares."""
-    size = network.base_size
-    tokens = network.whole_tokens(tokens_per_side(size))
-    page = Workload((size, size), size, size, False, (1, 1), (ViewBatch(1, size),), tokens, 1, 1, 1)
+    page = page_with(network, (*3 * (network.base_size,), 1, 1))
     t, _ = prefill(network, c, page, BFLOAT16, flash=False)
     # No prefix is longer than this, so modules that begin alike have one owner.
     depth = max(prefix.count(".") + 1 for stage in network.stages for prefix in stage.prefixes)

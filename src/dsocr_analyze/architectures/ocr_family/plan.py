@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.page import check_page
 from dsocr_analyze.workload.workload import (
@@ -14,9 +13,6 @@ from dsocr_analyze.workload.workload import (
     Workload,
     check_count,
 )
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.network import Network
 
 __all__ = ["plan_workload"]
 

@@ -6,18 +6,11 @@ Source: `MlpProjector` (`deepencoder.py`), in whose order operators and names st
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from dsocr_analyze.tape.activations import activation
-from dsocr_analyze.tape.modules import layer_norm, linear
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
+from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
+from dsocr_analyze.tape import Operand, Size, Tape, activation, layer_norm, linear
 
 __all__ = ["projector"]
 
@@ -65,7 +58,7 @@ def projector(
     if "split" in kind:
         high_x, low_x = _up_projections(t, x, n, c, are_apart)
         x = t.cat(high_x, low_x)
-        output: Operand = t.call("layers", _mlp, x, n, widths, gelu_first=True)
+        output = t.call("layers", _mlp, x, n, widths, gelu_first=True)
         t.hold(high_x, low_x)
     elif kind == "mlp_gelu":
         output = t.call("layers", _mlp, x, n, [d, *widths], is_apart=are_apart)
@@ -116,7 +109,7 @@ def _downsampled(t: Tape, x: Operand, N: Size, q: int, c: ProjectorDimensions) -
     gathered = c.input_channels * c.downsample_ratio**2
     widths = [gathered, *[inner] * max(c.depth - 1, 1), c.n_embed]
     norm_first = c.projector_type.startswith("normlayer")
-    output: Operand = t.call(
+    return t.call(
         "layers",
         _mlp,
         x,
@@ -125,7 +118,6 @@ def _downsampled(t: Tape, x: Operand, N: Size, q: int, c: ProjectorDimensions) -
         is_apart=cells > 1 and (norm_first or N > 1),
         norm_first=norm_first,
     )
-    return output
 
 
 def _mlp(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
 from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
+from dsocr_analyze.architectures.key_value_cache import lengthened
 from dsocr_analyze.architectures.ocr_family import served
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
     experts_by_stage,
     step_kernels,
 )
-from dsocr_analyze.architectures.ocr_family.crop_grid_codes import crop_grids
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
 from dsocr_analyze.architectures.ocr_family.dimensions import dimensions_of
+from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs, prefill_inputs
 from dsocr_analyze.architectures.ocr_family.memory import (
     decode_bytes_alive,
     inputs_bytes,
@@ -23,23 +26,18 @@ from dsocr_analyze.architectures.ocr_family.memory import (
     prefill_bytes_alive,
 )
 from dsocr_analyze.architectures.ocr_family.mixture import expert_params
-from dsocr_analyze.architectures.ocr_family.page_in_views import page_in_views
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.passes import model_params
 from dsocr_analyze.architectures.ocr_family.plan import plan_workload
-from dsocr_analyze.architectures.ocr_family.preprocessing import pixel_work, pixel_work_of_pages
-from dsocr_analyze.architectures.ocr_family.recognition import recognizes
-from dsocr_analyze.architectures.ocr_family.size_warnings import size_warnings
-from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
+from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT, alike
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    import torch
-
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.workload import DecodeStep, Mode, Workload
+from dsocr_analyze.architectures.ocr_family.views import (
+    page_in_views,
+    pixel_work,
+    pixel_work_of_pages,
+    size_warnings,
+)
+from dsocr_analyze.workload import DecodeStep, Mode
 
 __all__ = ["relative"]
 
@@ -57,8 +55,7 @@ def relative(
     published_code: Mapping[str, str],
     read_dimensions: Callable[[Mapping[str, Any]], Any],
     config_table: KeyTable,
-    repeats: Callable[[Any], Callable[[str], str | None]],
-    decode_cache: Callable[[Any, DecodeStep], Any] | None = None,
+    decode_cache: Callable[[Any, DecodeStep], Any] = lengthened,
     without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> Architecture:
     """A relative of DeepSeek-OCR as an architecture; see its attributes for arguments of that name.
@@ -75,7 +72,6 @@ def relative(
         published_code: As in the architecture.
         read_dimensions: Reads dimensions from the top-level object of a `config.json`.
         config_table: What each key of a `config.json` does.
-        repeats: As in the closed forms.
         decode_cache: As in the architecture; default: a cache that holds every token.
         without_window: As in the architecture.
     """
@@ -89,15 +85,15 @@ def relative(
         built_in=reference,
         published_code=published_code,
         routed_expert=ROUTED_EXPERT,
-        recognizes=partial(recognizes, model_class, model_types),
+        recognizes=partial(_recognizes, model_class, model_types),
         plan=partial(plan_workload, network),
         notes_of=network.notes_of,
         warnings_of=size_warnings,
-        prefill_inputs=_prefill_inputs,
-        decode_inputs=_decode_inputs,
-        decode_cache=decode_cache or _lengthened,
+        prefill_inputs=prefill_inputs,
+        decode_inputs=decode_inputs,
+        decode_cache=decode_cache,
         without_window=without_window,
-        closed_forms=_closed_forms(network, read_dimensions, config_table, repeats),
+        closed_forms=_closed_forms(network, read_dimensions, config_table),
     )
 
 
@@ -105,7 +101,6 @@ def _closed_forms(
     network: Network,
     read_dimensions: Callable[[Mapping[str, Any]], Any],
     config_table: KeyTable,
-    repeats: Callable[[Any], Callable[[str], str | None]],
 ) -> ClosedForms:
     return ClosedForms(
         dimensions=partial(dimensions_of, read_dimensions, config_table),
@@ -114,50 +109,43 @@ def _closed_forms(
         compose=partial(compose, network),
         step_kernels=partial(step_kernels, network),
         page_totals=partial(page_totals, network),
-        crop_grids=crop_grids(network.crop),
+        crop_grids=network.crop,
         parameter_count=partial(model_params, network),
         memory=partial(memory, network),
         prefill_bytes_alive=partial(prefill_bytes_alive, network),
         decode_bytes_alive=partial(decode_bytes_alive, network),
         expert_params=lambda dimensions: expert_params(dimensions.decoder),
         experts_touched=experts_by_stage,
-        repeats=repeats,
-        served=_served(network),
+        repeats=alike,
+        served=Served(
+            check=served.check,
+            views=partial(served.views, network),
+            prompt=served.prompt,
+            step=served.step,
+            cache_elements=served.cache_elements,
+            quantizable_params=served.quantizable_params,
+            activation_bytes=partial(served.activation_bytes, network),
+            inputs_bytes=inputs_bytes,
+        ),
         page_in_views=partial(page_in_views, network.crop),
         pixel_work=partial(pixel_work, network.crop),
         pixel_work_of_pages=partial(pixel_work_of_pages, network.crop),
     )
 
 
-def _served(network: Network) -> Served:
-    return Served(
-        check=served.check,
-        views=partial(served.views, network),
-        prompt=served.prompt,
-        step=served.step,
-        cache_elements=served.cache_elements,
-        quantizable_params=served.quantizable_params,
-        activation_bytes=partial(served.activation_bytes, network),
-        inputs_bytes=inputs_bytes,
-    )
+def _recognizes(model_class: str, model_types: tuple[str, ...], config: Mapping[str, Any]) -> bool:
+    """Whether a parsed `config.json` belongs to a relative.
 
-
-def _prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.ocr_family.inputs import prefill_inputs
-
-    return prefill_inputs(device, dtype, workload)
-
-
-def _decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs
-
-    return decode_inputs(device, workload, cached)
-
-
-def _lengthened(cache: Any, step: DecodeStep) -> Any:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.key_value_cache import lengthened
-
-    return lengthened(cache, step)
+    Args:
+        model_class: The relative's class of the whole model, as named in `auto_map`.
+        model_types: Its model types, used if no class is named; relatives share some.
+        config: The file's top-level object.
+    """
+    auto_map = config.get("auto_map")
+    named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
+    if isinstance(named, str):
+        return named.rpartition(".")[2] == model_class
+    classes = config.get("architectures")
+    if isinstance(classes, list) and classes:
+        return model_class in classes
+    return config.get("model_type") in model_types

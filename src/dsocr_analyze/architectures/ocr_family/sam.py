@@ -6,19 +6,21 @@ stand; ViTDet (Li et al. 2022) for the windows; MViTv2 (Li et al. 2022), eq. 4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dsocr_analyze.architectures.ocr_family.position_table import bicubic, linear1d
+from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape.activations import activation
-from dsocr_analyze.tape.modules import conv2d, conv2d_side, layer_norm, linear
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
+from dsocr_analyze.tape import (
+    Operand,
+    Size,
+    Tape,
+    activation,
+    bicubic,
+    conv2d,
+    conv2d_side,
+    layer_norm,
+    linear,
+    linear1d,
+)
 
 __all__ = ["sam"]
 
@@ -42,19 +44,14 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     middle, out = c.downsample_channels
     halved = conv2d_side(g, 3, 2, 1)
     x2 = t.call("net_2", conv2d, x, N, g, c.neck, middle, 3, stride=2, padding=1)
-    x3: Operand = t.call(
-        "net_3", conv2d, t.clone(x2), N, halved, middle, out, 3, stride=2, padding=1
-    )
+    x3 = t.call("net_3", conv2d, t.clone(x2), N, halved, middle, out, 3, stride=2, padding=1)
     t.hold(x, x2)
     return x3
 
 
 def _patch_embed(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     """`[N, 3, R, R] -> [N, g, g, d]` (`PatchEmbed`), stored channel by channel."""
-    patches: Operand = t.call(
-        "proj", conv2d, pixels, N, R, 3, c.width, c.patch, stride=c.patch, bias=True
-    )
-    return patches
+    return t.call("proj", conv2d, pixels, N, R, 3, c.width, c.patch, stride=c.patch, bias=True)
 
 
 def _absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
@@ -83,7 +80,7 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
         x = t.call("attn", _attention, x, N * windows**2, c.window, c, c.window)
         x = _window_unpartition(t, x, N, g, windows, c)
     x = t.map("add", shortcut, x)
-    updated: Operand = t.map(
+    updated = t.map(
         "add",
         x,
         t.call("mlp", _mlp, t.call("norm2", layer_norm, x, n, d, channels_first=True), n, c),
@@ -96,8 +93,7 @@ def _mlp(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
     """`[n, d] -> [n, d]` (`MLPBlock`)."""
     x = t.call("lin1", linear, x, n, c.width, c.mlp, bias=True)
     x = t.call("act", activation, x, "gelu")
-    output: Operand = t.call("lin2", linear, x, n, c.mlp, c.width, bias=True)
-    return output
+    return t.call("lin2", linear, x, n, c.mlp, c.width, bias=True)
 
 
 def _window_partition(
@@ -143,7 +139,7 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     bias = t.map("add", rows, columns, n=N * H * T * T)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
     attended = t.attention("scaled_dot_product_attention", shape, qkv, bias)
-    output: Operand = t.call("proj", linear, attended, N * T, d, d, bias=True)
+    output = t.call("proj", linear, attended, N * T, d, d, bias=True)
     t.hold(fused, qkv, rows, columns, bias)
     return output
 
@@ -193,8 +189,7 @@ def _neck(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions) -> Operand:
     x = t.call("0", conv2d, x, N, g, c.width, c.neck, 1)
     x = t.call("1", _layer_norm_2d, x, N * g * g, c.neck)
     x = t.call("2", conv2d, x, N, g, c.neck, c.neck, 3, padding=1)
-    output: Operand = t.call("3", _layer_norm_2d, x, N * g * g, c.neck)
-    return output
+    return t.call("3", _layer_norm_2d, x, N * g * g, c.neck)
 
 
 def _layer_norm_2d(t: Tape, x: Operand, pixels: Size, channels: int) -> Operand:
@@ -202,6 +197,6 @@ def _layer_norm_2d(t: Tape, x: Operand, pixels: Size, channels: int) -> Operand:
     u = t.reduce("mean", x, pixels, channels)
     s = t.reduce("mean", t.map("pow", t.map("sub", x, u)), pixels, channels)
     x = t.map("div", t.map("sub", x, u), t.map("sqrt", t.map("add", s)))
-    output: Operand = t.map("add", t.map("mul", x, t.weight(channels)), t.weight(channels, "bias"))
+    output = t.map("add", t.map("mul", x, t.weight(channels)), t.weight(channels, "bias"))
     t.hold(u, s, x)
     return output

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.ocr_family import symbolic_passes
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import decoder
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.fusions import (
     cache_write,
     combined_experts,
@@ -29,26 +29,16 @@ from dsocr_analyze.architectures.ocr_family.fusions import (
     sampled,
     silu_and_mul,
 )
-from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
+from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.page import pixels_of
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.dtypes import BFLOAT16, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Kernel, merged
-from dsocr_analyze.tape.modules import embedding, linear
+from dsocr_analyze.tape import Operand, Size, Tape, embedding, linear
 from dsocr_analyze.tape.polynomial import Values, highest
 from dsocr_analyze.tape.record_tape import RecordTape, for_arrays
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand
 from dsocr_analyze.workload import ViewBatch, Workload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import (
-        DecoderDimensions,
-        RelativeDimensions,
-    )
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.tape.polynomial import Size
 
 __all__ = [
     "activation_bytes",

@@ -6,28 +6,25 @@ decode step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import embedded_page, whole_model
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.passes import ViewSizes, page_with
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol
+from dsocr_analyze.tape import Size
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.workload import ViewBatch, Workload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.workload import Workload
 
 __all__ = [
     "Look",
     "Prompt",
-    "Step",
-    "ViewSizes",
     "affine",
     "changes_with_length",
     "looked",
@@ -50,6 +47,15 @@ def changes_with_length(c: RelativeDimensions) -> bool:
 
 def _batch(is_several: bool) -> Size:
     return Polynomial.size("B", least=2) if is_several else 1
+
+
+def _length(name: str, c: RelativeDimensions, shortest: int, longest: int, is_long: bool) -> Size:
+    """A number of tokens: where passes change in kind beyond the longest, up to it or beyond it."""
+    if not changes_with_length(c):
+        return Polynomial.size(name, least=shortest)
+    if is_long:
+        return Polynomial.size(name, least=max(shortest, longest + 1))
+    return Polynomial.size(name, least=shortest, most=max(shortest, longest))
 
 
 # --- the decoder -----------------------------------------------------------------------------
@@ -91,29 +97,13 @@ def prompt(
         is_several: Whether there is more than one prompt.
         is_long: Whether prompts are longer than the trained length, if that changes anything.
     """
-    least, most = _SHORTEST, None
-    if changes_with_length(c):
-        trained = c.max_positions
-        least, most = (trained + 1, None) if is_long else (_SHORTEST, max(_SHORTEST, trained))
-    T = Polynomial.size("T", least=least, most=most)
+    T = _length("T", c, _SHORTEST, c.max_positions, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
     cache = whole_model(t, network, c, Pass(_batch(is_several), T, flash=flash), None)
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     t.check_nothing_is_left()
     return Prompt(t.work("model", ""), t.levels("model"), t.levels(""), cache_bytes)
-
-
-class Step(NamedTuple):
-    """A decode step: its work over an empty cache, and what each cached token adds to it."""
-
-    base: Work
-    slope: Work
-
-    def over(self, name: str) -> Work:
-        """Work over a cache of as many tokens as the size of this name."""
-        cached: Size = Polynomial.size(name)
-        return self.base.plus(self.slope.times(cached))
 
 
 @lru_cache(maxsize=256)
@@ -126,18 +116,17 @@ def step(
     is_several: bool,
     is_long: bool,
     overwrites: bool = False,
-) -> Step:
-    """A decode step, in terms of B; arguments as for `prompt` and `Pass`."""
-    least, most = 1, None
-    if changes_with_length(c):
-        trained = c.max_positions
-        least, most = (max(1, trained), None) if is_long else (1, max(1, trained - 1))
-    K = Polynomial.size("K", least=least, most=most)
+) -> tuple[Work, Work]:
+    """A decode step in terms of B: over an empty cache, and what each cached token adds to that.
+
+    Arguments as for `prompt` and `Pass`.
+    """
+    K = _length("K", c, 1, c.max_positions - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
     whole_model(t, network, c, p, None)
-    parts = [affine(Polynomial.of(count), "K") for count in t.work("")]
-    return Step(Work(*(base for base, _ in parts)), Work(*(slope for _, slope in parts)))
+    base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
+    return Work(*base), Work(*slope)
 
 
 def affine(size: Polynomial, name: str) -> tuple[Size, Size]:
@@ -167,9 +156,6 @@ def _depends_on(name: str, size: Symbol) -> bool:
 
 # --- views -----------------------------------------------------------------------------------
 
-ViewSizes: TypeAlias = tuple[int, int, int, int, int]
-"""Pixels per side of the blank patch, of the global view and of local views; their grid."""
-
 
 class Look(NamedTuple):
     """What a page's views cost: integers, or for many pages arrays `[n]`.
@@ -179,23 +165,31 @@ class Look(NamedTuple):
         alone: Most bytes alive besides embeddings, with one page in the batch.
         several: The same with several.
         left: Bytes that remain until the decoder has finished.
-        per_batch: Work for each batch, in the order of `Work`.
+        per_batch: Work for each batch.
         per_page: Work for each page.
         per_token: Work for each token of a prompt.
     """
 
-    visual_tokens: Any
-    alone: Any
-    several: Any
-    left: Any
-    per_batch: tuple[Any, ...]
-    per_page: tuple[Any, ...]
-    per_token: tuple[Any, ...]
+    visual_tokens: Size
+    alone: Size
+    several: Size
+    left: Size
+    per_batch: Work
+    per_page: Work
+    per_token: Work
+
+    @classmethod
+    def of(cls, counts: Sequence[Size]) -> Look:
+        """The same from all counts in a row."""
+        works = (Work(*counts[start : start + 5]) for start in (4, 9, 14))
+        return cls(*counts[:4], *works)
 
 
 @lru_cache(maxsize=64)
-def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[ViewSizes], Look]:
-    """Returns a cached function from the sizes of a page's views to what they cost.
+def looks(
+    network: Network, c: RelativeDimensions, dtype: Dtype
+) -> Callable[[ViewSizes], tuple[int, ...]]:
+    """Returns a cached function from the sizes of a page's views to the counts of a `Look`.
 
     Args:
         network: The relative.
@@ -206,17 +200,15 @@ def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[Vi
     B, T = _batch(is_several=True), Polynomial.size("T", least=_SHORTEST)
 
     @lru_cache(maxsize=1 << 14)
-    def look(sizes: ViewSizes) -> Look:
+    def look(sizes: ViewSizes) -> tuple[int, ...]:
         if len(spans) > _MOST_SPANS:
             spans.clear()
-        page = _page(network, sizes)
+        page = page_with(network, sizes)
         work, several, left = looked(network, c, dtype, Pass(B, T), page, spans)
         _, alone, _ = looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
-        parts = (
-            tuple(_coefficient(count, *names) for count in work)
-            for names in ((), ("B",), ("B", "T"))
-        )
-        return Look(page.visual_tokens, alone, several, left, *parts)
+        parts = ((), ("B",), ("B", "T"))
+        works = (_coefficient(count, *names) for names in parts for count in work)
+        return page.visual_tokens, alone, several, left, *works
 
     return look
 
@@ -252,25 +244,3 @@ def _number(size: Size) -> int:
     if terms:
         raise ArithmeticError(f"{size} depends on other sizes")
     return number
-
-
-def _page(network: Network, sizes: ViewSizes) -> Workload:
-    """A page with these views."""
-    base, whole, local, columns, rows = sizes
-    is_cut = columns * rows > 1
-    seen = ViewBatch(1, whole)
-    tokens = network.whole_tokens(tokens_per_side(whole))
-    if is_cut:
-        tokens += network.local_tokens(tokens_per_side(local), columns, rows)
-    return Workload(
-        page=(1, 1),
-        base_size=base,
-        image_size=local if is_cut else whole,
-        crop_mode=is_cut,
-        grid=(columns, rows),
-        views=(ViewBatch(columns * rows, local), seen) if is_cut else (seen,),
-        visual_tokens=tokens,
-        text_tokens=1,
-        batch_size=1,
-        max_new_tokens=1,
-    )

@@ -7,17 +7,18 @@ batch and length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.architecture import PageTotals
 from dsocr_analyze.architectures.ocr_family.composition import check_positions
-from dsocr_analyze.architectures.ocr_family.lookup import combinations, looked_up, taken
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     Look,
     Prompt,
-    Step,
     changes_with_length,
     looks,
     prompt,
@@ -27,13 +28,9 @@ from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape.integers import largest, maximum, minimum
-from dsocr_analyze.tape.polynomial import Bounds, Values, highest
+from dsocr_analyze.tape.polynomial import Bounds, Size, Values, highest
 
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
-
-__all__ = ["page_totals"]
+__all__ = ["distinct", "page_totals"]
 
 _LEAST: Final = {
     "base_size": 64,
@@ -49,6 +46,12 @@ _LEAST: Final = {
 _VIEWS: Final = ("base_size", "whole_resolution", "local_resolution", "columns", "rows")
 
 _LARGEST: Final = 2**63 - 1
+
+_MOST_KEYS: Final = 1 << 24
+"""Widest range of distinct values looked up in a table."""
+
+_CHUNK: Final = 1 << 14
+"""Elements evaluated at a time if there are many distinct values, so that arrays fit in cache."""
 
 
 def page_totals(
@@ -115,7 +118,7 @@ def page_totals(
     is_exact = bool(lengths) and lengths != {0} and model.exceeds_int64(found, *counts)
     if is_exact:
         counts = [n if isinstance(n, int) else n.astype(object) for n in counts]
-    look = _columns(found, index, is_exact=is_exact)
+    look = Look.of([_column(each, index, is_exact=is_exact) for each in zip(*found, strict=True)])
     text, B, new = counts
     T = look.visual_tokens + text
     check_positions(c.decoder, T, new)
@@ -154,7 +157,9 @@ def _checked(name: str, values: Any) -> Any:
 # --- views -----------------------------------------------------------------------------------
 
 
-def _looks(look: Callable[..., Look], sizes: list[Any]) -> tuple[list[Look], Any]:
+def _looks(
+    look: Callable[..., tuple[int, ...]], sizes: list[Any]
+) -> tuple[list[tuple[int, ...]], Any]:
     """What each distinct set of views costs, and the place of each page's set among them.
 
     Args:
@@ -166,37 +171,24 @@ def _looks(look: Callable[..., Look], sizes: list[Any]) -> tuple[list[Look], Any
         return [look(tuple(sizes))], None
     import numpy as np
 
-    found = combinations(arrays) if len(arrays[0]) else None
-    chosen, index = (arrays, np.arange(len(arrays[0]))) if found is None else found
-    listed, n = iter([each.tolist() for each in chosen]), len(chosen[0])
-    columns = [n * [each] if isinstance(each, int) else next(listed) for each in sizes]
-    return [look(each) for each in zip(*columns, strict=True)], index
+    rows, index = distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
+    columns = [repeat(n) if isinstance(n, int) else n[rows].tolist() for n in sizes]
+    found = [look(each) for each in zip(*columns, strict=False)]
+    return found or [look(tuple(_LEAST[name] for name in _VIEWS))], index
 
 
-def _columns(found: list[Look], index: Any, *, is_exact: bool) -> Look:
-    """What each page's views cost: integers that are the same for all, or arrays `[n]`."""
-    if index is None:
-        return found[0]
+def _column(values: tuple[int, ...], index: Any, *, is_exact: bool) -> Size:
+    """A count of each page, from those of distinct sets: an integer, or if they differ an array."""
+    if len(set(values)) == 1:
+        return values[0]
     import numpy as np
 
-    if not found:
-        none = np.array([], np.int64)
-        return Look(none, none, none, none, NO_WORK, NO_WORK, NO_WORK)
-
-    def column(values: tuple[int, ...]) -> Any:
-        if len(set(values)) == 1:
-            return values[0]
-        return taken(np.array(values, object if is_exact else np.int64), index)
-
-    def columns(each: tuple[Any, ...]) -> Any:
-        if isinstance(each[0], tuple):
-            return tuple(column(values) for values in zip(*each, strict=True))
-        return column(each)
-
-    return Look(*map(columns, zip(*found, strict=True)))
+    return np.array(values, object if is_exact else np.int64).take(index, mode="clip")
 
 
 # --- decoder ---------------------------------------------------------------------------------
+
+
 class _Model(NamedTuple):
     """A model, and how it runs.
 
@@ -214,17 +206,12 @@ class _Model(NamedTuple):
     flash: bool
     is_bound: bool = False
 
-    def exceeds_int64(self, found: list[Look], text: Any, B: Any, new: Any) -> bool:
+    def exceeds_int64(self, found: list[tuple[int, ...]], text: Size, B: Size, new: Size) -> bool:
         """Whether a value may not fit, judged from the largest value of every argument at once."""
-        views: Look = Look(*(
-            tuple(map(max, zip(*each, strict=True))) if isinstance(each[0], tuple) else max(each)
-            for each in zip(*found, strict=True)
-        ))  # fmt: skip
-        model = self._replace(is_bound=True)
+        look = Look.of([max(each) for each in zip(*found, strict=True)])
+        T, model = look.visual_tokens + largest(text), self._replace(is_bound=True)
         try:
-            totals = model.totals(
-                views, views.visual_tokens + largest(text), largest(B), largest(new) - 1
-            )
+            totals = model.totals(look, T, largest(B), largest(new) - 1)
         except OverflowError:
             return True
         works = totals.prefill, totals.decode_step, totals.batch
@@ -232,7 +219,7 @@ class _Model(NamedTuple):
         most_of_all: int = max(*sums, *totals.counts())
         return most_of_all > _LARGEST
 
-    def totals(self, look: Look, T: Any, B: Any, steps: Any) -> PageTotals:
+    def totals(self, look: Look, T: Size, B: Size, steps: Size) -> PageTotals:
         """The cost of pages.
 
         Args:
@@ -241,108 +228,102 @@ class _Model(NamedTuple):
             B: Pages per batch.
             steps: Decode steps.
         """
-        find = _direct if self.is_bound else looked_up
-        found = find(self._prompts, B, T)
-        prompts, first_step, (layers, head) = found[:5], Work(*found[5:10]), found[10:]
-        *linear, beyond_counted = find(self._steps, B)
+        found, tokens = looked_up(self._passes, B, T), B * T
+        prompts, decode_step, (layers, head) = found[:5], Work(*found[5:10]), found[10:]
+        *linear, beyond_counted = looked_up(self._steps, B)
         prefill = Work(*(
-            _dot((prompt, 1), (batch, 1), (page, B), (token, B * T))
+            _dot((batch, page, token), (1, B, tokens), prompt)
             for prompt, batch, page, token in zip(
                 prompts, look.per_batch, look.per_page, look.per_token, strict=True
             )
         ))  # fmt: skip
-        stretches = [factor for stretch in self._stretches(T, steps) for factor in stretch]
-        batch = Work(*(
-            _dot((count, 1), *zip(linear[place::5], stretches, strict=True))
-            for place, count in enumerate(prefill)
-        ))  # fmt: skip
         window = self.c.sliding_window
         kept = T + (steps if window is None else minimum(steps, window))
-        any_prompt = self._prompt(int(largest(B) > 1), 0)
-        held = _dot((look.alone, 1), (look.several - look.alone, minimum(B - 1, 1)))
-        embedded = B * T * (self.c.decoder.hidden_size * self.dtype.nbytes)
+        held = look.alone + (look.several - look.alone) * minimum(B - 1, 1)
+        embedded = tokens * (self.c.decoder.hidden_size * self.dtype.nbytes)
+        cache = self._prompt(int(largest(B) > 1)).cache_bytes
         return PageTotals(
             prefill=prefill,
-            decode_step=first_step,
-            batch=batch,
+            decode_step=decode_step,
+            batch=self._with_steps(prefill, linear, T, steps),
             visual_tokens=look.visual_tokens,
             seq_len=T,
-            kv_cache_bytes=self._values(B=B, T=kept).of(any_prompt.cache_bytes),
-            decode_step_bytes_read_expected=first_step.bytes_read + 1.0 * beyond_counted,
+            kv_cache_bytes=self._values(B=B, T=kept).of(cache),
+            decode_step_bytes_read_expected=decode_step.bytes_read + 1.0 * beyond_counted,
             peak_activation_bytes=maximum(maximum(embedded + held, look.left + layers), head),
         )
 
-    def _values(self, **sizes: Any) -> Values:
+    def _values(self, **sizes: Size) -> Values:
         return Bounds(sizes, _LARGEST) if self.is_bound else Values(sizes)
 
-    # --- by kind: 1 for several prompts, and 2 more for each pass beyond the trained length
+    def _passes(self, B: Size, T: Size) -> list[Size]:
+        """Work of prompts without their views, and of their first step; most bytes alive.
 
-    def _prompt(self, several: int, beyond: int) -> Prompt:
+        The latter in the layers, and in the head.
+        """
+        is_long = changes_with_length(self.c) * (self.c.max_positions < T)
+        found = self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
+        *linear, _ = looked_up(self._steps, B)
+        return [*found[:5], *self._with_steps(NO_WORK, linear, T, 1), *found[5:]]
+
+    # --- prompts
+
+    def _prompts_of_kind(self, kind: int, B: Size, T: Size) -> list[Size]:
+        prompt, values = self._prompt(kind), self._values(B=B, T=T)
+        levels = highest(prompt.layers, values), highest(prompt.head, values)
+        return [*map(values.of, prompt.work), *levels]
+
+    def _prompt(self, kind: int) -> Prompt:
+        """By kind: 1 for several prompts, and 2 more beyond the trained length."""
         return prompt(
             self.network, self.c, self.dtype,
-            flash=self.flash, is_several=several > 0, is_long=beyond > 1,
+            flash=self.flash, is_several=kind % 2 > 0, is_long=kind > 1,
         )  # fmt: skip
 
-    def _step(self, several: int, beyond: int, *, overwrites: bool = False) -> Step:
-        return step(
-            self.network, self.c, self.dtype, flash=self.flash, is_several=several > 0,
-            is_long=beyond > 0, overwrites=overwrites,
-        )  # fmt: skip
+    # --- steps
 
-    def _prompts(self, B: Any, T: Any) -> list[Any]:
-        """Work of prompts without views, and of their first step; bytes alive: layers, head."""
-        kind = 1 * (B > 1)
-        if changes_with_length(self.c):
-            trained = self.c.max_positions
-            kind = kind + 2 * (trained < T + 1) + 2 * (trained < T)
-        return self._by_kind(self._prompts_of_kind, kind, B, T)
-
-    def _prompts_of_kind(self, kind: int, B: Any, T: Any) -> list[Any]:
-        beyond, several = divmod(kind, 2)
-        pass_, step = self._prompt(several, beyond), self._step(several, beyond)
-        values = self._values(B=B, T=T)
-        # Sizes derived in a step, such as its experts, are named like those of a prompt.
-        values_of_step = self._values(B=B, T=T)
-        return [
-            *map(values.of, pass_.work),
-            *map(values_of_step.of, step.over("T")),
-            highest(pass_.layers, values),
-            highest(pass_.head, values),
-        ]
-
-    def _steps(self, B: Any) -> list[Any]:
-        """Work of steps in each stretch, without cached tokens and for each of them.
+    def _steps(self, B: Size) -> list[Any]:
+        """Work of a step in each stretch: without cached tokens, and for each of them.
 
         Last, the bytes of the expected number of experts beyond those that are counted.
         """
         experts = experts_touched(B, self.c.decoder, self.dtype)
-        beyond = 0 if experts is None else experts.bytes_beyond_counted
-        return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond]
+        beyond_counted = 0 if experts is None else experts.bytes_beyond_counted
+        return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond_counted]
 
-    def _steps_of_kind(self, several: int, B: Any) -> list[Any]:
-        values, steps = self._values(B=B), [self._step(several, 0)]
-        if self.c.sliding_window is not None:
-            steps.append(self._step(several, 0, overwrites=True))
-        elif changes_with_length(self.c):
-            steps.append(self._step(several, 1))
-        return [values.of(count) for each in steps for work in each for count in work]
+    def _steps_of_kind(self, several: int, B: Size) -> list[Size]:
+        has_window, values = self.c.sliding_window is not None, self._values(B=B)
+        stretches = 1 + (has_window or changes_with_length(self.c))
+        steps = (
+            step(
+                self.network, self.c, self.dtype, flash=self.flash, is_several=several > 0,
+                is_long=is_second and not has_window, overwrites=is_second and has_window,
+            )
+            for is_second in (False, True)[:stretches]
+        )  # fmt: skip
+        return [values.of(count) for works in steps for work in works for count in work]
 
-    def _stretches(self, T: Any, steps: Any) -> list[tuple[Any, Any]]:
-        """Steps whose work is affine in the cache: how many, and tokens in the caches of all."""
+    def _with_steps(self, work: Work, linear: list[Size], T: Size, steps: Size) -> Work:
+        """Work, and that of all steps, from what `_steps` says of one."""
+        amounts = [amount for stretch in self._stretches(T, steps) for amount in stretch]
+        return Work(*(_dot(linear[n::5], amounts, count) for n, count in enumerate(work)))
+
+    def _stretches(self, T: Size, steps: Size) -> list[tuple[Size, Size]]:
+        """Steps whose work is affine in the cache: how many, and tokens in the caches of all.
+
+        The second are those of a full window, or those beyond the trained length.
+        """
         window, trained = self.c.sliding_window, self.c.max_positions
-        if window is not None:
-            growing = minimum(steps, window)
-            full = steps - growing
-            return [(growing, _cached(T, growing)), (full, full * (T + window - 1))]
-        if not changes_with_length(self.c):
+        if window is None and not changes_with_length(self.c):
             return [(steps, _cached(T, steps))]
-        if self.is_bound:  # shorter prompts have more steps in the first stretch
+        if window is None and self.is_bound:  # shorter prompts have more steps in the first stretch
             return 2 * [(steps, _cached(T, steps))]
-        short = minimum(steps, maximum(trained - T, 0))
-        long = steps - short
-        return [(short, _cached(T, short)), (long, _cached(T + short, long))]
+        first = minimum(steps, maximum(trained - T, 0) if window is None else window)
+        rest = steps - first
+        cached = _cached(T + first, rest) if window is None else rest * (T + window - 1)
+        return [(first, _cached(T, first)), (rest, cached)]
 
-    def _by_kind(self, function: Callable[..., list[Any]], kind: Any, *sizes: Any) -> list[Any]:
+    def _by_kind(self, function: Callable[..., list[Size]], kind: Size, *sizes: Size) -> list[Size]:
         """`function(kind, *sizes)`, element by element; the largest of all kinds for a bound."""
         if self.is_bound:
             kinds = [each for each in range(kind + 1) if each % 2 <= kind % 2]
@@ -353,27 +334,20 @@ class _Model(NamedTuple):
         import numpy as np
 
         pages = np.bincount(kind.astype(np.int64), minlength=1)
-        # Most pages are alike; the others overwrite their rows below.
-        common = int(pages.argmax())
-        found = function(common, *sizes)
-        for other in np.flatnonzero(pages).tolist():
-            if other == common:
-                continue
-            rows = np.flatnonzero(kind == other)
-            some = function(other, *(n if isinstance(n, int) else n[rows] for n in sizes))
+        common, *others = np.argsort(-pages)[: max(1, np.count_nonzero(pages))].tolist()
+        columns = function(common, *sizes)
+        if others:  # their rows are overwritten
             dtype = next(n.dtype for n in sizes if not isinstance(n, int))
-            for place, values in enumerate(some):
-                if isinstance(found[place], int):
-                    found[place] = np.full(len(kind), found[place], dtype)
-                found[place][rows] = values
-        return found
+            columns = [np.full(len(kind), each, dtype) for each in columns]
+        for other in others:
+            rows = np.flatnonzero(kind == other)
+            some = function(other, *_rows_of(sizes, rows))
+            for column, values in zip(columns, some, strict=True):
+                column[rows] = values
+        return columns
 
 
-def _direct(function: Callable[..., list[Any]], *sizes: Any) -> list[Any]:
-    return function(*sizes)
-
-
-def _cached(first: Any, steps: Any) -> Any:
+def _cached(first: Size, steps: Size) -> Size:
     """Cached tokens that steps find, summed: `steps first + steps (steps - 1) / 2`.
 
     Either `steps` or `steps - 1` is halved before the product, which might not fit otherwise.
@@ -381,11 +355,81 @@ def _cached(first: Any, steps: Any) -> Any:
     return steps * first + (steps >> 1) * ((steps - 1) | 1)
 
 
-def _dot(*factors: tuple[Any, Any]) -> Any:
-    """The sum of products; those that are 0 for all pages are not added."""
-    total: Any = 0
-    for a, b in factors:
-        if not any(isinstance(each, int) and each == 0 for each in (a, b)):
-            product = a if isinstance(b, int) and b == 1 else a * b
-            total = product if isinstance(total, int) and total == 0 else total + product
+def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
+    """A total and the products of factors and amounts, but for those that are 0 for all pages."""
+    for factor, amount in zip(factors, amounts, strict=True):
+        if not isinstance(factor, int) or factor:
+            is_one = isinstance(amount, int) and amount == 1
+            total = total + (factor if is_one else factor * amount)
     return total
+
+
+# --- evaluation once per distinct combination of values ----------------------------------------
+
+
+def looked_up(function: Callable[..., list[Any]], *sizes: Size) -> list[Any]:
+    """Evaluates `function(*sizes)` once per distinct combination of the arrays' values.
+
+    Millions of pages share few distinct sizes and lengths, so an evaluation over arrays costs one
+    evaluation per distinct input plus one lookup per page.
+
+    Args:
+        function: A function of integers or arrays, computed element by element.
+        sizes: Integers, and arrays of equal length.
+
+    Returns:
+        The columns that `function` returns, integers or arrays of that length.
+    """
+    arrays = [each for each in sizes if not isinstance(each, int)]
+    if not arrays or arrays[0].dtype == object:
+        return function(*sizes)
+    n, found = len(arrays[0]), distinct(arrays)
+    if found is None or 2 * len(found[0]) > n:
+        return _in_chunks(function, sizes, n)
+    rows, index = found
+    columns = function(*_rows_of(sizes, rows))
+    return [each if isinstance(each, int) else each.take(index, mode="clip") for each in columns]
+
+
+def distinct(arrays: list[Any]) -> tuple[Any, Any] | None:
+    """Rows with every distinct combination of values, and each row's place among them.
+
+    None for no rows, and if the values span too wide a range for a table.
+    """
+    import numpy as np
+
+    n, count, index = len(arrays[0]), 1, 0
+    for array in arrays:
+        low = int(array.min()) if n else 0
+        width = (int(array.max()) - low + 1) * count if n else 0
+        if not 0 < width <= min(_MOST_KEYS, 64 * n + 4096):
+            return None
+        key = (array - low) * count + index
+        seen = np.zeros(width, dtype=bool)
+        seen[key] = True
+        found = np.flatnonzero(seen)
+        place = np.empty(width, dtype=np.int64)
+        place[found] = np.arange(len(found))
+        count, index = len(found), place.take(key, mode="clip")
+    rows = np.empty(count, dtype=np.int64)
+    rows[index] = np.arange(n)
+    return rows, index
+
+
+def _rows_of(sizes: Iterable[Size], rows: Any) -> list[Size]:
+    return [n if isinstance(n, int) else n[rows] for n in sizes]
+
+
+def _in_chunks(function: Callable[..., list[Any]], sizes: Iterable[Size], n: int) -> list[Any]:
+    """`function(*sizes)` in chunks small enough for their arrays to stay in the CPU cache."""
+    import numpy as np
+
+    chunks = [slice(start, start + _CHUNK) for start in range(0, max(n, 1), _CHUNK)]
+    parts = [function(*_rows_of(sizes, chunk)) for chunk in chunks]
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [len(range(n)[chunk]) for chunk in chunks]
+    return [
+        np.concatenate([*map(np.broadcast_to, column, lengths)])
+        for column in zip(*parts, strict=True)
+    ]

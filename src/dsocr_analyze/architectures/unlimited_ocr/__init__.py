@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
-from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
-from dsocr_analyze.architectures.deepseek_ocr.published import PUBLISHED_SECTIONS
-from dsocr_analyze.architectures.ocr_family.clip_network import ClipNetwork
+from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.key_value_cache import lengthened
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
@@ -19,17 +19,26 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     is_latent,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.network import ClipNetwork
 from dsocr_analyze.architectures.ocr_family.relative import relative
-from dsocr_analyze.architectures.ocr_family.repetition import alike
-from dsocr_analyze.architectures.unlimited_ocr.published import PUBLISHED_CODE
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.workload import DecodeStep
 
-if TYPE_CHECKING:
-    from dsocr_analyze.workload import DecodeStep
+__all__ = ["CONFIG_TABLE", "UNLIMITED_OCR", "decode_cache"]
 
-__all__ = ["UNLIMITED_OCR"]
+_PUBLISHED_CODE: Final[Mapping[str, str]] = {
+    "configuration_deepseek_v2.py": (
+        "b8470dd616ba8745fce6e27b093aef73a098863cc891b2477dcf9326a36000f7"
+    ),
+    "conversation.py": ("ec7b6ce89bcda643de1f43269ffa66a7b2e65dc3ed30e427958f776546b4ba03"),
+    "deepencoder.py": ("0ae2fb6d1e5ae8cf100fc32f854830acd08c821a0a1f23a94a76588c222ddcf2"),
+    "modeling_deepseekv2.py": ("74e36e6bd0ba7bc565ef76464a99baa8e6bccb710ae9c1007b54ac30b855fa4c"),
+    "modeling_unlimitedocr.py": (
+        "268bdcbe12cf37bf5a2debb53faf542e56570958a5d9f3314aab3cab2cf6cb48"
+    ),
+}
+"""SHA-256 of the published model's Python files."""
 
 _WINDOWS: Final = ("sliding_window_size", "sliding_window")
 _WINDOW: Final = _WINDOWS[0]
@@ -97,11 +106,27 @@ def _without_window(config: Mapping[str, Any]) -> dict[str, Any]:
     return off
 
 
-def _decode_cache(cache: Any, step: DecodeStep) -> Any:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
+def decode_cache(cache: Any, step: DecodeStep) -> Any:
+    """The cache that a decode step finds, with the window's state stored as the model's code does.
 
-    return decode_cache(cache, step)
+    Latent attention has no window: it stores no state, and its cache grows with every token.
+
+    Args:
+        cache: The cache after an earlier pass of the same generation, `[B, heads, K, head_dim]`
+            twice per layer.
+        step: The step, with the window the model runs with.
+
+    Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
+    length and the slot to overwrite next on the cache, by layer.
+    """
+    noted = getattr(cache, "_prefill_length", None)
+    if not noted:
+        return lengthened(cache, replace(step, window=None))
+    ring = lengthened(cache, step)
+    ring._prefill_length = dict.fromkeys(noted, step.prompt_tokens)
+    if step.slot is not None:
+        ring._ring_pos = dict.fromkeys(noted, step.slot)
+    return ring
 
 
 UNLIMITED_OCR: Final = relative(
@@ -113,10 +138,9 @@ UNLIMITED_OCR: Final = relative(
     reference=Path(__file__).parent / "reference",
     model_class="UnlimitedOCRForCausalLM",
     model_types=("unlimited-ocr",),
-    published_code=PUBLISHED_CODE,
+    published_code=_PUBLISHED_CODE,
     read_dimensions=_dimensions,
     config_table=CONFIG_TABLE,
-    repeats=alike,
-    decode_cache=_decode_cache,
+    decode_cache=decode_cache,
     without_window=_without_window,
 )
