@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -195,7 +196,11 @@ def passes(directory, device: str, dtype: str, page: dict) -> tuple[PassTraces, 
     _, agreement = session.figures(workload)
     return (
         trace_passes(
-            session.loaded, workload, session.architecture, step_numbers=(0, 1), with_levels=True
+            session.loaded,
+            workload,
+            session.architecture,
+            step_numbers=(0, 1),
+            recorder_type=partial(Recorder, with_levels=True),
         ),
         agreement.agrees,
     )

@@ -7,6 +7,7 @@ the bytes alive right after.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from dsocr_analyze.kernels import merged
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.recorder import Recorder
 
 
 def loaded(case: Case, device: str) -> LoadedModel:
@@ -42,7 +44,11 @@ def traced(case: Case) -> dict[int | None, Traced]:
     """The passes of the reference on meta: the prefill pass as None, each decode step by number."""
     model = loaded(case, "meta")
     passes = trace_passes(
-        model, case.workload, case.arch, step_numbers=case.steps, with_levels=True
+        model,
+        case.workload,
+        case.arch,
+        step_numbers=case.steps,
+        recorder_type=partial(Recorder, with_levels=True),
     )
     weights = {name: each.numel() for name, each in model.module.named_parameters()}
     found = {None: _of_trace(case, passes.prefill, passes.kv_cache_bytes, weights)}

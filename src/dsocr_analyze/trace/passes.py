@@ -64,7 +64,7 @@ def trace_passes(
     with_longer_step: bool = False,
     explore: Callable[[RunStep], object] | None = None,
     repeats: Alike | None = None,
-    with_levels: bool = False,
+    recorder_type: Callable[..., Recorder] = Recorder,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PassTraces:
     """Runs the workload's prefill pass and some decode steps under the recorder.
@@ -80,7 +80,7 @@ def trace_passes(
         explore: Runs further steps in any order, choosing each by what earlier ones showed.
         repeats: Maps module paths to the name that equal modules share, if declared: on `meta`,
             their equal calls are recorded once. None runs every module.
-        with_levels: Whether to keep the traces' `levels`; if so, every module runs.
+        recorder_type: Makes what records the passes, of the model and what repeats.
         on_progress: Called with the name of each step as it starts.
 
     Raises:
@@ -88,7 +88,7 @@ def trace_passes(
         DeviceError: The device ran out of memory.
     """
     alike = repeats if model.device.type == "meta" else None
-    recorder = Recorder(model.module, alike, with_levels=with_levels)
+    recorder = recorder_type(model.module, alike)
     longer_step = None
     flash = recorded_flash_attention(recorder)
     with (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work
 
-__all__ = ["Level", "Trace"]
+__all__ = ["Level", "Trace", "TracedCall"]
 
 
 class Level(NamedTuple):
@@ -28,6 +28,24 @@ class Level(NamedTuple):
     nbytes: int
 
 
+class TracedCall(NamedTuple):
+    """What one call of a module, with all that it calls, did.
+
+    Attributes:
+        kernels: Records of its operators.
+        peak_bytes: The most bytes alive during the call, beyond those alive before it.
+        cache_bytes: Bytes of keys and values in the cache that it was given or returned: those of
+            its own layer, if it belongs to one.
+        shapes: Shapes of the tensors that it was given, by parameter, and of the first that it
+            returned, by `returned`.
+    """
+
+    kernels: tuple[Kernel, ...]
+    peak_bytes: int
+    cache_bytes: int
+    shapes: dict[str, tuple[int, ...]]
+
+
 @dataclass
 class Trace:
     """The record of one forward pass.
@@ -44,6 +62,7 @@ class Trace:
             as an operator has returned it (several outputs one after the other), or has copied an
             operand that it needs contiguous. Views, tensors written in place, empty tensors and
             those on the host make none; enlarged memory makes one while both sizes are alive.
+        modules: If asked for, the calls of every module, by path.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
@@ -53,6 +72,7 @@ class Trace:
     shapes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     peak: Peak = field(default_factory=lambda: Peak(0, ""))
     levels: list[Level] = field(default_factory=list)
+    modules: dict[str, list[TracedCall]] = field(default_factory=dict)
 
     def own_work(self) -> dict[str, Work]:
         """Own work of every module that has any, by path in the order of first operators."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.generation import left_as_it_was
+from dsocr_analyze.trace.module_calls import CallRecorder
 from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 
-__all__ = ["FunctionModule", "trace_module"]
+__all__ = ["FunctionModule", "trace_calls", "trace_module"]
 
 
 class FunctionModule(torch.nn.Module):
@@ -46,11 +47,21 @@ def trace_module(
         **kwargs: Keyword arguments of its forward.
 
     Returns:
-        The trace, and what the module returned.
+        The trace, with the calls of every module, and what the module returned.
     """
-    recorder = Recorder(module, repeats if device.type == "meta" else None)
-    flash = recorded_flash_attention(recorder)
-    with running(device, flash), recorder:
-        trace = recorder.begin()
-        output = module(*args, **kwargs)
+    ((trace, output),) = trace_calls(module, device, [kwargs], repeats, *args)
     return trace, output
+
+
+def trace_calls(
+    module: torch.nn.Module,
+    device: torch.device,
+    calls: Sequence[Mapping[str, Any]],
+    repeats: Alike | None = None,
+    *args: Any,
+) -> list[tuple[Trace, Any]]:
+    """As `trace_module`, for several calls, each with its keyword arguments."""
+    recorder = CallRecorder(module, repeats if device.type == "meta" else None)
+    flash = recorded_flash_attention(recorder)
+    with left_as_it_was(module), running(device, flash), recorder:
+        return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]

@@ -1,0 +1,77 @@
+"""Records what each call of each module costs, within a pass of the whole model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.trace.record import TracedCall
+from dsocr_analyze.trace.recorder import Recorder
+
+__all__ = ["CallRecorder", "shapes_of"]
+
+
+class CallRecorder(Recorder):
+    """A recorder that keeps the trace's `modules`, what each of their calls did.
+
+    Equal calls of alike modules run once, so only the first is kept.
+    """
+
+    def _run_in_full(
+        self, path: str, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        start, alive, before = len(self.trace.kernels), self._memory.nbytes, self.trace.peak
+        self.trace.peak = Peak(alive, path)
+        try:
+            output = super()._run_in_full(path, forward, args, kwargs)
+        finally:
+            within = self.trace.peak
+            if before.nbytes >= within.nbytes:
+                self.trace.peak = before
+        with torch._C.DisableTorchFunction():
+            given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
+            self.trace.modules.setdefault(path, []).append(
+                TracedCall(
+                    tuple(self.trace.kernels[start:]),
+                    within.nbytes - alive,
+                    _cache_bytes(getattr(forward, "__self__", None), given, output),
+                    shapes_of(given) | shapes_of({"returned": _first_tensor(output)}),
+                )
+            )
+        return output
+
+
+def shapes_of(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of those values that are tensors."""
+    return {
+        name: tuple(value.shape)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    items: Iterable[Any] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, tuple | list):
+        items = value
+    return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
+
+
+def _cache_bytes(module: Any, given: dict[str, Any], output: Any) -> int:
+    """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
+    cache = given.get("past_key_value", given.get("past_key_values"))
+    if cache is None:
+        cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        return 0
+    index = getattr(getattr(module, "self_attn", module), "layer_idx", None)
+    pairs = list(cache) if index is None else [cache[index]]
+    return sum(tensor.numel() * tensor.element_size() for pair in pairs for tensor in pair)
