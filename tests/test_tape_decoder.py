@@ -25,8 +25,8 @@ from dsocr_analyze.architectures.ocr_family.attention import (
 from dsocr_analyze.architectures.ocr_family.decoder import lm_head
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.latent_attention import (
-    _rotary_tables,
     latent_attention,
+    rotary_embedding,
 )
 from dsocr_analyze.architectures.ocr_family.mixture import _gate, mixture
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
@@ -134,7 +134,7 @@ def routed(c, n):
 
 def kept_tables(K, scaling=None, trained=4096):
     c = decoder(qk_rope_head_dim=4, rope_scaling=scaling, max_position_embeddings=trained)
-    return lambda t: _rotary_tables(t, K, c)
+    return lambda t: rotary_embedding(t, K, c)
 
 
 def softmax_of(records):
@@ -675,10 +675,10 @@ def test_routers(dtype, scoring, normalized, method, groups, top_groups, per_tok
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("length", [5, 100])
-def test_rotary_tables(dtype, name, scaling, length):
+def testrotary_embedding(dtype, name, scaling, length):
     more = {} if scaling is None else {"scaling_factor": 2.0}
     build = getattr(modeling_deepseekv2, name)
     rope = on_meta(build, 8, max_position_embeddings=64, dtype=dtype, **more)
     c = decoder(qk_rope_head_dim=8, rope_scaling=scaling, max_position_embeddings=64)
     inputs = of_type(dtype, 1), length
-    assert_same(rope, inputs, dtype, lambda t: _rotary_tables(t, length, c))
+    assert_same(rope, inputs, dtype, lambda t: rotary_embedding(t, length, c))

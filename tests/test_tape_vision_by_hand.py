@@ -20,14 +20,14 @@ from dsocr_analyze.architectures.ocr_family.page import (
     embedded_page,
 )
 from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.sam import _attention as grid_attention
 from dsocr_analyze.architectures.ocr_family.sam import (
-    _absolute_positions,
     _layer_norm_2d,
     _relative_positions,
     _window_partition,
     _window_unpartition,
+    absolute_positions,
 )
-from dsocr_analyze.architectures.ocr_family.sam import _attention as grid_attention
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape.modules import bicubic, linear1d
@@ -105,7 +105,7 @@ CASES = {
         (0, 2 * 13 * (8 * 3 + 3 * 3), 0, 64 * 4, 9 * 4),
     ),
     "positions of the same size": (  # a table for 3 x 3 tokens
-        lambda t: _absolute_positions(t, 3, SAM),
+        lambda t: absolute_positions(t, 3, SAM),
         BFLOAT16,
         (0, 0, 0, 0, 0),
     ),

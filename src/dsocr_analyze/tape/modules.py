@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.kernels import Convolution, Elements, Gemm, Rows, Work
+from dsocr_analyze.tape.integers import ceil_div
 from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.tape.tensor import Operand, Tensor
@@ -112,7 +113,7 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
     `_upsample_bicubic2d_aa`; the filter is only `4 max(1, source / target)` wide (Keys 1981), and
     taps outside it have weight zero: 9 taps for a width of 6.4 from 64 to 40.
     """
-    half = max(2, -(-2 * source // target))
+    half = max(2, t.derived("ceil({} / {})", ceil_div, 2 * source, target))
     flops = 2 * (2 * half + 1) * d * target * (source + target)
     return _interpolated(t, "_upsample_bicubic2d_aa", grid, target * target * d, flops)
 

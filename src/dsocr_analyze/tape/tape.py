@@ -266,7 +266,8 @@ class Tape:
     ) -> Size:
         """A size that is no polynomial of others, computed from integers or arrays.
 
-        Without `most`, what it never exceeds, the function grows with each of the sizes.
+        Formulas have `name`, with the sizes in place of `{}`. Without `most`, what it never
+        exceeds, the function grows with each of the sizes.
         """
         return function(*sizes)
 

@@ -171,4 +171,4 @@ def _check_positions(t: Tape, steps: Size) -> None:
 
 def scores_of_later_tokens(t: Tape, p: Pass, H: int) -> Size:
     """Scores of all heads above the diagonal."""
-    return p.B * t.derived("T (T - 1) / 2", lambda T: T * (T - 1) // 2, p.T) * H
+    return p.B * t.derived("{0} ({0} - 1) / 2", lambda T: T * (T - 1) // 2, p.T) * H

@@ -20,7 +20,7 @@ from dsocr_analyze.tape import (
     quick_gelu,
 )
 
-__all__ = ["clip"]
+__all__ = ["absolute_positions", "clip", "embeddings"]
 
 
 def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
@@ -33,7 +33,7 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
         q: Tokens per side.
         c: Dimensions.
     """
-    x = t.call("embeddings", _embeddings, features, N, q, c)
+    x = t.call("embeddings", embeddings, features, N, q, c)
     hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
     output = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
     t.hold(x, hidden_states)
@@ -43,7 +43,7 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
 # --- embeddings ------------------------------------------------------------------------------
 
 
-def _embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
+def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
     """The class token before the patches, plus positions (`CLIPVisionEmbeddings`)."""
     d, positions = c.width, c.positions
     t.idle("patch_embedding", _patch_embedding, c)
@@ -52,7 +52,7 @@ def _embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) 
     return t.map(
         "add",
         tokens,
-        _absolute_positions(t, t.call("position_embedding", embedding, ids, positions, d), q, c),
+        absolute_positions(t, t.call("position_embedding", embedding, ids, positions, d), q, c),
     )
 
 
@@ -61,7 +61,7 @@ def _patch_embedding(t: Tape, c: ClipDimensions) -> None:
     t.weight(3 * c.width * c.patch_size**2)
 
 
-def _absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> Operand:
+def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> Operand:
     """`[1 + s s, d] -> [1 + q q, d]`, the class token's position first (`get_abs_pos`)."""
     d, side = c.width, c.image_size // c.patch_size
     if side == q:

@@ -22,7 +22,7 @@ from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm
 
-__all__ = ["latent_attention"]
+__all__ = ["latent_attention", "rotary_embedding"]
 
 
 def latent_attention(
@@ -101,7 +101,7 @@ def _rotated_pairs(
     Features are stored in pairs and copied into halves first, unless there is a single pair.
     """
     n, H, P = p.tokens, c.heads, c.qk_rope_head_dim
-    tables = t.call("rotary_emb", _rotary_tables, p.keys, c)
+    tables = t.call("rotary_emb", rotary_embedding, p.keys, c)
     positions = t.input(n, INT64)
     cos, sin = (t.gather("index", positions, n * P, t.dtype) for _ in tables[:2])
     q_pe: Operand = t.view(query, n * (H * P))
@@ -148,7 +148,7 @@ def _joined(t: Tape, nope: Operand, pe: Operand, rows: Size, c: DecoderDimension
     return joined
 
 
-def _rotary_tables(t: Tape, K: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
+def rotary_embedding(t: Tape, K: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
     """`DeepseekV2*RotaryEmbedding`: cosines and sines of positions 0 to K - 1.
 
     Also returns the frequencies, if they are computed anew for this length.

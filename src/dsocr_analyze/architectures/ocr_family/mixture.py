@@ -130,7 +130,7 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
 def _order(t: Tape, chosen: Operand) -> Operand:
     """The choices' places, sorted by expert: `ceil(log2)` comparisons per choice."""
     n = chosen.n
-    flops = n * t.derived("ceil(log2(B T k))", ceil_log2, n)
+    flops = n * t.derived("ceil(log2({}))", ceil_log2, n)
     outputs = (n, INT64), (n, INT64)
     return t.rows("routing", "sort", chosen, Rows(1, n), *outputs, flops=flops)[1]
 
@@ -149,9 +149,9 @@ def _experts(t: Tape, tokens: Operand, p: Pass, c: DecoderDimensions) -> list[Op
     E, sizes = c.n_routed_experts or 0, (c.hidden_size, c.moe_intermediate_size, c.hidden_act)
     choices, touched = p.tokens * c.num_experts_per_tok, p.touched
     if touched is None:
-        touched = t.derived("min(B T k, E)", minimum, choices, E, least=1, most=E)
+        touched = t.derived("min({}, {})", minimum, choices, E, least=1, most=E)
     # No token chooses an expert twice.
-    share = t.derived("choices per expert", quotient, choices, touched, least=1, most=p.tokens)
+    share = t.derived("floor({} / {})", quotient, choices, touched, least=1, most=p.tokens)
     longer = choices - touched * share
     t.idle_each("experts", touched, E, _expert, tokens, share, *sizes)
     return [

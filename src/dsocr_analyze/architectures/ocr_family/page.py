@@ -17,7 +17,7 @@ from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
 from dsocr_analyze.tape import Operand, Tape, View, embedding
 from dsocr_analyze.workload import ViewBatch, Workload
 
-__all__ = ["Seen", "embedded_page", "head", "pixels_of", "whole_model"]
+__all__ = ["Seen", "embedded_page", "head", "model", "pixels_of", "whole_model"]
 
 _CHANNELS = 3
 
@@ -54,7 +54,7 @@ def whole_model(
 def _causal_lm(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
 ) -> list[Any]:
-    hidden, cache = t.call("model", _model, network, c, p, page)
+    hidden, cache = t.call("model", model, network, c, p, page)
     head(t, hidden, p, c)
     return cache
 
@@ -65,7 +65,7 @@ def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
     return t.cast(logits, FLOAT32)
 
 
-def _model(
+def model(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, list[Any]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""

@@ -21,8 +21,9 @@ from dsocr_analyze.tape import (
     linear,
     linear1d,
 )
+from dsocr_analyze.tape.integers import ceil_div
 
-__all__ = ["sam"]
+__all__ = ["absolute_positions", "position_terms", "sam"]
 
 
 def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
@@ -37,7 +38,7 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     """
     g = R // c.patch
     x = t.call("patch_embed", _patch_embed, pixels, N, R, c)
-    x = t.map("add", x, _absolute_positions(t, g, c))
+    x = t.map("add", x, absolute_positions(t, g, c))
     for index in range(c.layers):
         x = t.again(f"blocks.{index}", _block, x, N, g, c, is_global=c.is_global(index))
     x = t.call("neck", _neck, x, N, g, c)
@@ -54,7 +55,7 @@ def _patch_embed(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) ->
     return t.call("proj", conv2d, pixels, N, R, 3, c.width, c.patch, stride=c.patch, bias=True)
 
 
-def _absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
+def absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
     """`[g, g, d]` (`get_abs_pos_sam`)."""
     side, d = c.position_grid, c.width
     abs_pos = t.weight(side * side * d, "pos_embed")
@@ -75,7 +76,7 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
     if is_global:
         x = t.call("attn", _attention, x, N, g, c, c.position_grid)
     else:
-        windows = -(-g // c.window)
+        windows = t.derived("ceil({} / {})", ceil_div, g, c.window)
         x = _window_partition(t, x, N, g, windows, c)
         x = t.call("attn", _attention, x, N * windows**2, c.window, c, c.window)
         x = _window_unpartition(t, x, N, g, windows, c)
@@ -135,7 +136,7 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
     # Heads go next to the batch: a copy if there are several of both.
     qkv = t.clone(fused) if H > 1 and N > 1 else fused
-    rows, columns = _position_terms(t, t.view(qkv, N * T * d), N, g, c, 2 * table_side - 1)
+    rows, columns = position_terms(t, t.view(qkv, N * T * d), N, g, c, 2 * table_side - 1)
     bias = t.map("add", rows, columns, n=N * H * T * T)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
     attended = t.attention("scaled_dot_product_attention", shape, qkv, bias)
@@ -144,7 +145,7 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     return output
 
 
-def _position_terms(
+def position_terms(
     t: Tape, q: Operand, N: Size, g: int, c: SamDimensions, length: int
 ) -> tuple[Operand, Operand]:
     """`q R_h` and `q R_w`, `[N, H, g g, g]` each (`add_decomposed_rel_pos`).
