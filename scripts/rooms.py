@@ -39,7 +39,6 @@ ROOMS: Final = (
     ("row_files",),
     ("figures",),
     ("tape",),
-    ("costs",),
     ("architectures",),
     ("model",),
     ("running",),
@@ -56,7 +55,7 @@ ROOMS: Final = (
     ("sweep", "archive", "gate", "advice"),
     ("session",),
     ("analysis",),
-    ("knowledge",),
+    ("documents",),
     ("cli",),
 )
 """In the direction of data: a room may import those before it, and none that stands beside it."""

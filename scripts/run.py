@@ -131,7 +131,7 @@ TASKS = {
     ),
     "docs": Task(
         "write the generated part of docs/ again",
-        commands=(("dsocr-analyze", "docs", "--output", "docs"),),
+        commands=(("dsocr-analyze", "docs"),),
     ),
     "site": Task(
         "build docs/ into a site, build/site (needs npm)",

@@ -17,8 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "dsocr_analyze"
 
 STRANGERS = {
-    ("trace", "costs"): "their agreement proves nothing if they share a formula",
-    ("trace", "analytic"): "the same",
+    ("trace", "analytic"): "their agreement proves nothing if they share a formula",
     ("trace", "tape"): "the same",
 }
 """Rooms that must not import one another although one stands before the other."""
@@ -43,14 +42,11 @@ DOORS = {
 """Modules above all rooms, which no other module imports."""
 
 PRIVATE_TO = {
-    f"dsocr_analyze.architectures.{folder.parent.name}": ("architectures", "knowledge")
+    f"dsocr_analyze.architectures.{folder.parent.name}": ("architectures", "documents")
     for folder in (SOURCE / PACKAGE / "architectures").glob("*/__init__.py")
     if folder.parent.name != "any_model"
 }
 """Rooms within a room, and who may name them: others ask the registry for an `Architecture`."""
-
-LEFT_TO_PAGES = ("costs", "_forms", "ocr_family.vision", "deepseek_ocr_2.encoder")
-"""Closed forms by which pages of the documentation are checked: the tape counts all else."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports against a rule above, each with its reason."""
@@ -194,13 +190,6 @@ class TestImports:
         shared = {(origin, name) for origin, name in theirs & ours if not is_type(origin, name)}
         assert shared <= SHARED.keys(), "say why it is no formula"
         assert shared >= SHARED.keys(), "no longer shared"
-
-    def test_only_pages_of_the_documentation_ask_closed_forms(self):
-        left = {each for each in FILES if room_of(each) == "costs" or each.endswith(LEFT_TO_PAGES)}
-        users = {module for module, found in imports().items() if found & left}
-        assert {room_of(module) for module in users - left} == {"knowledge"}
-        left.remove(f"{PACKAGE}.costs")
-        assert left <= reached_from({each for each in FILES if room_of(each) == "knowledge"})
 
     def test_no_file_imports_itself_by_way_of_others(self):
         assert cycles(imports()) == []
@@ -532,7 +521,7 @@ class TestPrinting:
 
 def test_torch_is_not_imported_by_what_needs_none():
     modules = (
-        "", ".cli.app", ".analytic", ".architectures", ".costs", ".hardware.fit",
+        "", ".cli.app", ".analytic", ".architectures", ".hardware.fit",
         ".report.markdown", ".sweep", ".archive", ".timing.length_files",
         ".timing.server_benchmarks.comparison", ".timing.server_benchmarks.reading", ".workload",
     )  # fmt: skip

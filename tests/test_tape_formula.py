@@ -1,38 +1,47 @@
-"""Formulas of forwards as text: worked out by hand, and beside the same forwards on numbers."""
+"""Formulas of forwards: worked out by hand, and beside the same forwards on numbers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
+from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
 from dsocr_analyze.architectures.ocr_family.llama import swiglu
 from dsocr_analyze.architectures.ocr_family.mixture import mixture
+from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.documents.symbols import named_part, written
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.kernels import Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.tape.example import Example, value_of
 from dsocr_analyze.tape.formula import FormulaTape
 from dsocr_analyze.tape.modules import rms_norm
 from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.tape import Tape
 
+PUBLISHED = ModelDirectory.read(DEFAULT.reference).dimensions()
 NUMBERS = {"B": 3, "T": 7, "K": 11, "d": 24, "f": 10, "H": 4, "D": 6, "E": 8, "k": 2, "r": 5,
            "P": 4, "N": 3, "V": 9}  # fmt: skip
-NAMES = {
-    name: Polynomial.size(name, least=2, multiple=2 if name in "DP" else 1) for name in NUMBERS
-}
-NAMES["T"] = Polynomial.size("T", least=3)
-NAMES["P"] = Polynomial.size("P", least=4, multiple=2)
-PUBLISHED = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config).decoder
+
+
+def named(numbers):
+    """An example of each name, with what divides it."""
+    return {
+        name: Example.named(name, value, multiple=2 if name in "DP" else 1)
+        for name, value in numbers.items()
+    }
 
 
 def forwards(of):
-    """Each forward, for sizes that are names or numbers: elements of its input, and what to run."""
+    """Each forward, for sizes that are examples or numbers: elements of its input, and the rest."""
     plain = replace(
-        PUBLISHED, hidden_size=of["d"], heads=of["H"], kv_heads=of["H"], head_dim=of["D"],
+        PUBLISHED.decoder, hidden_size=of["d"], heads=of["H"], kv_heads=of["H"], head_dim=of["D"],
         moe_intermediate_size=of["f"], n_routed_experts=of["E"], num_experts_per_tok=of["k"],
     )  # fmt: skip
     latent = replace(
@@ -56,46 +65,88 @@ def forwards(of):
     }
 
 
-def taped(name, of, tape):
-    n, forward = forwards(of)[name]
-    forward(tape, tape.input(n, BFLOAT16))
-    return tape
+def formulas_of(name, numbers):
+    n, forward = forwards(named(numbers))[name]
+    t = FormulaTape(BFLOAT16)
+    return t.run(lambda t: forward(t, t.input(n, BFLOAT16)))
 
 
 def test_formulas_are_written_as_by_hand():
     """Square, mean, product, weight: 4 FLOPs per element; eps and root: 2 per token."""
-    norm = taped("rms_norm", NAMES, FormulaTape(BFLOAT16))
-    assert str(norm.work("").vector_flops) == "4 B T d + 2 B T"
+    norm = formulas_of("rms_norm", NUMBERS)
+    assert str(norm.work.vector_flops) == "4 B T d + 2 B T"
     assert str(norm.params) == "d"
-    assert [row.operator for row in norm.formulas] == [
-        "_to_copy", "pow", "mean", "add", "rsqrt", "mul",
-    ]  # fmt: skip
+    assert list(norm.own) == ["_to_copy", "pow", "mean", "add", "rsqrt", "mul"]
     # Squares beside the fp32 copy; the product beside both after the root: 8 bytes per element.
-    assert [str(level) for level in norm.highest_levels] == ["8 B T d + 8 B T"]
-    mlp = taped("swiglu", NAMES, FormulaTape(BFLOAT16))
-    assert str(mlp.work("").macs) == str(mlp.params * NAMES["B"] * NAMES["T"]) == "3 B T d f"
-    attended = taped("attention", NAMES, FormulaTape(BFLOAT16))
+    assert str(norm.peak_bytes) == "8 B T d + 8 B T"
+    mlp = formulas_of("swiglu", NUMBERS)
+    assert str(mlp.work.macs) == str(mlp.params * Example.named("B T", 21)) == "3 B T d f"
+    attended = formulas_of("attention", NUMBERS)
     # q, k, v and output; two products of T x T; half a product for each angle.
-    assert str(attended.work("").macs) == "2 B D H T^2 + 4 B D H T d + 1/2 B D T"
+    assert str(attended.work.macs) == "2 B D H T^2 + 4 B D H T d + 1/2 B D T"
+    assert str(attended.cache_bytes) == "4 B D H T"
+
+
+sizes = st.fixed_dictionaries({
+    name: st.integers(1, 6).map(lambda n: 2 * n) if name in "DP" else st.integers(2, 9)
+    for name in NUMBERS
+})  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(forwards(NUMBERS)))
-def test_a_formula_has_the_value_of_the_forward_on_numbers(name):
-    formulas = taped(name, NAMES, FormulaTape(BFLOAT16))
-    numbers = taped(name, NUMBERS, Tape(BFLOAT16))
-    values = Values(NUMBERS)
-    ours: dict[tuple[str, str], Work] = {}
-    for kernel in numbers.kernels:
-        # The formulas have one row for all experts.
-        path = ".".join(part for part in kernel.path.split(".") if not part.isdigit())
-        key = path, kernel.operator
-        ours[key] = ours.get(key, Work()).plus(kernel.total)
-    found = {(row.path, row.operator): Work(*map(values.of, row.work)) for row in formulas.formulas}
-    assert found == ours
-    whole = total_work(kernel.total for kernel in numbers.kernels)
-    assert values.of(formulas.work("").macs) == whole.macs
-    assert values.of(formulas.params) == sum(n for *_, n in dict.fromkeys(numbers.weights))
-    assert max(values.of(level) for level in formulas.highest_levels) == numbers.peak.nbytes
+@given(numbers=sizes)
+def test_every_figure_has_the_value_of_the_forward_on_numbers(name, numbers):
+    numbers["k"] = min(numbers["k"], numbers["E"])
+    call = formulas_of(name, numbers)
+    n, forward = forwards(numbers)[name]
+    t = Tape(BFLOAT16)
+    forward(t, t.input(n, BFLOAT16))
+    ours: dict[str, Work] = {}
+    for kernel in t.kernels:
+        ours[kernel.operator] = ours.get(kernel.operator, Work()).plus(kernel.total)
+    found = {name: Work(*map(value_of, work)) for name, work in call.operators.items()}
+    assert {name: work for name, work in found.items() if any(work)} == ours
+    assert tuple(map(value_of, call.work)) == total_work(kernel.total for kernel in t.kernels)
+    assert value_of(call.params) == sum(n for *_, n in dict.fromkeys(t.weights))
+    assert value_of(call.peak_bytes) == t.peak.nbytes
+    # The text of a formula has the same value as the figure.
+    values = Values(numbers)
+    for size in (*call.work, call.params, call.peak_bytes, call.cache_bytes):
+        assert values.of(Polynomial.of(size)) == value_of(size)
+
+
+def decisions_of(call):
+    """What the forward asked of its sizes, as text, without what compares with one."""
+    return {str(each) for each in call.asked if each.right != 1}
+
+
+@pytest.mark.parametrize(("forward", "part"), [(sam, "sam"), (clip, "clip")])
+@given(N=st.integers(1, 4), M=st.integers(1, 4), q=st.integers(1, 24), other=st.integers(1, 24))
+def test_a_formula_holds_wherever_its_conditions_do(forward, part, N, M, q, other):
+    """Formulas of one size of view, evaluated for another that gives the same answers."""
+
+    def run(N, q):
+        sizes, values = named_part(part, getattr(PUBLISHED, part), N=N, q=q)
+        c, t = sizes.dimensions, FormulaTape(BFLOAT16)
+        side = 64 * values["q"] if part == "sam" else values["q"]
+        pixels = t.input(values["N"] * side * side * 3, BFLOAT16)
+        return t.run(forward, pixels, values["N"], side, c), sizes.values
+
+    (ours, _), (theirs, values) = run(N, q), run(M, other)
+    if decisions_of(ours) == decisions_of(theirs):
+        evaluate = Values(values)
+        for mine, right in zip(ours.work[:3], theirs.work[:3], strict=True):
+            assert evaluate.of(Polynomial.of(mine)) == value_of(right)
+        assert evaluate.of(Polynomial.of(ours.params)) == value_of(theirs.params)
+
+
+def test_a_page_of_formulas_unifies_what_is_related():
+    part, sizes = named_part("clip", PUBLISHED.clip, N=1, q=16)
+    H, D, q = part.dimensions.heads, part.dimensions.head_dim, sizes["q"]
+    assert written(4 * H * D * H * D + 2 * H * D * D, part) == "4 d^2 + 2 d D"
+    assert written(sizes["N"] * (q * q + 1) * (q * q + 1) * H, part) == "N T^2 H"
+    part, sizes = named_part("sam", PUBLISHED.sam, N=1, q=16)
+    assert written(16 * sizes["q"] * sizes["q"] + sizes["q"], part) == "g^2 + 1/4 g"
 
 
 def test_half_of_a_size_that_may_be_odd_is_refused():
@@ -105,3 +156,13 @@ def test_half_of_a_size_that_may_be_odd_is_refused():
     assert str(even // 2 + even // 2) == "n"
     with pytest.raises(ArithmeticError, match="3 n is not a multiple of 4"):
         3 * even // 4
+    # An example knows more: what holds for its value is noted.
+    Example.decisions = noted = []
+    try:
+        assert str(Example.named("n", 6) // 2) == "1/2 n"
+        assert [each.relation for each in noted] == ["is a multiple of"]
+        assert str(Example.named("n", 7) // 2) == "floor(n / 2)"
+        assert (Example.named("n", 7) // 2).value == 3
+        assert str((4 * Example.named("q", 5) - 1) // 2) == "2 q - 1"
+    finally:
+        Example.decisions = None

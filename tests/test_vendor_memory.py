@@ -14,7 +14,6 @@ import pytest
 import torch
 from alive_tensors import Alive
 from vendor_checkout import VENDOR, needs_vendor
-from vendor_pages import cases_of, names_in_index, traced
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
@@ -180,21 +179,3 @@ def test_as_many_bytes_are_alive_after_every_operator(seed):
     )
     assert len(theirs[0]) > 100
     assert ours == theirs
-
-
-# --------------------------------------------------------------------------------- pages alone
-
-
-NAMES = sorted(names_in_index(DEFAULT.name))
-WITHOUT_TENSORS = {"BaseTransform", "DeepseekOCRConfig", "NoEOSTextStreamer"}
-NEEDS_TORCHVISION = {"BasicImageTransform"}
-
-
-@pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_TENSORS - NEEDS_TORCHVISION))
-def test_modules_of_the_pages_peak_at_the_same_byte_alone(name):
-    cases = cases_of(name)
-    assert cases
-    for own, other in cases:
-        ours, theirs = traced(own), traced(other)
-        assert ours.peak == theirs.peak, own.label
-        assert Counter(ours.kernels) == Counter(theirs.kernels), own.label

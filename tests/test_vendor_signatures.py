@@ -1,4 +1,4 @@
-"""Signatures, defaults and settings on the pages are those of a vendor checkout's own code.
+"""Signatures of the reference, and settings on its pages, are those of a vendor checkout's code.
 
 `pytest -m vendor` runs these tests, on the files of DSOCR_VENDOR_DIR; they stay untouched.
 """
@@ -13,13 +13,7 @@ import pytest
 import torch
 from transformers.models.llama import modeling_llama
 from vendor_checkout import needs_vendor
-from vendor_pages import (
-    names_in_index,
-    reference_facts,
-    reference_pages,
-    vendor_facts,
-    vendor_pages,
-)
+from vendor_pages import described_in, reference, vendor
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference import (
@@ -28,14 +22,12 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekocr,
     modeling_deepseekv2,
 )
-from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT, Page
-from dsocr_analyze.knowledge.machinery.render import defaults_of
+from dsocr_analyze.documents.markers import VALUE
 from dsocr_analyze.running.building import building
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
 FILES = (configuration_deepseek_v2, deepencoder, modeling_deepseekocr, modeling_deepseekv2)
-NAMES = sorted(names_in_index(DEFAULT.name))
 
 METHODS = ("__init__", "forward", "backward", "__call__", "set_rng", "on_finalized_text")
 
@@ -55,7 +47,7 @@ DIFFERENT = {
 
 def vendor_object(name: str) -> Any:
     """A class or function of the vendor's files, or that they take from transformers."""
-    package = type(vendor_facts().session.model).__module__.rpartition(".")[0]
+    package = type(vendor().model(DEFAULT.name).session.model).__module__.rpartition(".")[0]
     for file in FILES:
         module = importlib.import_module(f"{package}.{file.__name__.rpartition('.')[2]}")
         if hasattr(module, name):
@@ -112,49 +104,6 @@ def test_what_is_said_to_differ_differs(name):
         compare(name, OBJECTS[name], vendor_object(name))
 
 
-def names_of(page: Page) -> list[str]:
-    """Documented parameters that are no keys of another."""
-    return [name for name in page.parameters if "." not in name]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_pages_document_the_vendors_parameters_in_order_with_their_defaults(name):
-    page = reference_pages()[name]
-    theirs = vendor_object(name)
-    called = method_of(theirs, "__init__") if inspect.isclass(theirs) else theirs
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = {
-        parameter: default
-        for parameter, kind, default in (parameters_of(called) if called else ())
-        if parameter != "self" and kind not in variable
-    }
-    assert names_of(page) == list(named)
-    documented = defaults_of(page, reference_facts())
-    for parameter, default in named.items():
-        assert documented.get(parameter, NO_DEFAULT) == default, parameter
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_defaults_of_config_keys_are_those_of_the_vendors_config(name):
-    page = reference_pages()[name]
-    documented = defaults_of(page, reference_facts())
-    theirs = type(vendor_facts().config)()
-    for key in page.parameters:
-        if key.startswith("config.") and hasattr(theirs, key.removeprefix("config.")):
-            assert documented[key] == getattr(theirs, key.removeprefix("config."))
-        elif key.startswith("config."):
-            assert key not in documented
-
-
-def test_the_config_page_has_every_key_with_its_default_and_the_published_value():
-    page, vendor = reference_pages()["DeepseekOCRConfig"], vendor_facts().config
-    for key, parameter in page.parameters.items():
-        assert parameter.value == getattr(vendor, key), key
-    assert {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"} <= set(
-        page.parameters
-    )
-
-
 # ---------------------------------------------------------------------------- settings as mappings
 
 
@@ -175,12 +124,26 @@ class Asked(dict[str, Any]):
         return super().get(key, default)
 
 
-def documented_settings(page: Page) -> dict[str, Any]:
+def documented(name: str) -> dict[str, tuple[str, str]]:
+    """Default and value of each setting on a page, as they are shown."""
+    page = reference().page(name)
     return {
-        name.removeprefix("cfg."): parameter.default
-        for name, parameter in page.parameters.items()
-        if name.startswith("cfg.")
+        key: (default, VALUE.sub(lambda match: page.value(match["arguments"]), value))
+        for key, (default, value) in described_in(page).items()
     }
+
+
+def check_settings(page: str, defaults: dict[str, Any], required: set[str]) -> None:
+    """Asserts that a page tells settings with a default from those that must be given."""
+    settings = {
+        key.removeprefix("cfg."): default
+        for key, (default, _) in documented(page).items()
+        if key.startswith("cfg.")
+    }
+    assert {key: default for key, default in settings.items() if default} == {
+        key: repr(default) for key, default in defaults.items()
+    }
+    assert {key for key, default in settings.items() if not default} == required
 
 
 def test_projector_settings_have_the_defaults_that_the_vendor_asks_with():
@@ -192,9 +155,7 @@ def test_projector_settings_have_the_defaults_that_the_vendor_asks_with():
             vendor_object("MlpProjector")(settings)
         required |= settings.attributes - {"depth"}
         defaults |= settings.defaults
-    documented = documented_settings(reference_pages()["MlpProjector"])
-    assert {key: value for key, value in documented.items() if value is not NO_DEFAULT} == defaults
-    assert {key for key, value in documented.items() if value is NO_DEFAULT} == required
+    check_settings("MlpProjector", defaults, required)
 
 
 UNUSED_BY_THE_VENDOR = {"attention_dropout", "seq_length", "use_flash_attn"}
@@ -206,19 +167,12 @@ def test_clip_settings_are_the_vendors():
     settings = Asked(**published)
     with building(torch.device("meta"), torch.float32):
         vendor_object("VitModel")(settings)
-    page = reference_pages()["VitModel"]
-    documented = documented_settings(page)
-    assert {key: value for key, value in documented.items() if value is not NO_DEFAULT} == (
-        settings.defaults
-    )
-    required = {key for key, value in documented.items() if value is NO_DEFAULT}
-    assert required == settings.attributes - UNUSED_BY_THE_VENDOR
-    for name in ("VitModel", "NoTPTransformer", "NoTPTransformerBlock", "NoTPAttention"):
-        for key, parameter in reference_pages()[name].parameters.items():
-            if key.startswith("cfg.") and parameter.value != "not given":
-                assert parameter.value == published[key.removeprefix("cfg.")], (name, key)
-            elif key.startswith("cfg."):
-                assert key.removeprefix("cfg.") not in published
+    check_settings("VitModel", settings.defaults, settings.attributes - UNUSED_BY_THE_VENDOR)
+    for page in ("VitModel", "NoTPTransformer", "NoTPTransformerBlock", "NoTPAttention"):
+        for name, (_, value) in documented(page).items():
+            section, _, key = name.partition(".")
+            if section == "cfg" and key:
+                assert value == str(published.get(key, "not given")), (page, key)
 
 
 def test_sam_is_built_with_the_documented_values(monkeypatch):
@@ -234,9 +188,10 @@ def test_sam_is_built_with_the_documented_values(monkeypatch):
     monkeypatch.setattr(module, "ImageEncoderViT", build)
     vendor_object("build_sam_vit_b")()
     (arguments,) = made
-    for key, parameter in reference_pages()["ImageEncoderViT"].parameters.items():
+    for key, (_, value) in documented("ImageEncoderViT").items():
         if key not in ("norm_layer", "act_layer"):
-            assert parameter.value == arguments[key], key
+            given = arguments[key]
+            assert value == str(tuple(given) if isinstance(given, list) else given), key
     assert arguments["act_layer"] is torch.nn.GELU
     assert arguments["norm_layer"].func is torch.nn.LayerNorm
 
@@ -254,7 +209,3 @@ def test_the_auxiliary_loss_gets_a_gradient_where_it_requires_one():
             function.apply(x, held).sum().backward()
             assert held.grad is None
             assert bool((x.grad == 2).all())
-
-
-def test_both_have_the_same_pages():
-    assert list(reference_pages()) == list(vendor_pages())

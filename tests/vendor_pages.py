@@ -1,120 +1,106 @@
-"""The documentation's pages with a vendor checkout's modules in place of the reference's."""
+"""The documentation's pages with a vendor checkout's model in place of the reference's."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-import torch
-from easydict import EasyDict
+import pytest
 from transformers.cache_utils import DynamicCache
-from vendor_checkout import VENDOR, VENDOR_OCR2, VENDOR_UNLIMITED
+from vendor_checkout import (
+    VENDOR,
+    VENDOR_OCR2,
+    VENDOR_UNLIMITED,
+    needs_vendor,
+    needs_vendor_ocr2,
+    needs_vendor_unlimited,
+)
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.knowledge.architecture_pages import pages_of
-from dsocr_analyze.knowledge.machinery.facts import Facts
-from dsocr_analyze.knowledge.machinery.page import Case, Page
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.documents.library import Library
+from dsocr_analyze.documents.model import DocumentedModel
+from dsocr_analyze.documents.module_page import ModulePage
+from dsocr_analyze.documents.sources import Sources, page_file
+from dsocr_analyze.documents.tables import rows_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.single_module import FunctionModule, trace_module
 
-__all__ = ["VendorFacts", "cases_of", "names_in_index", "reference_pages", "traced", "vendor_pages"]
+__all__ = ["PAGES", "described_in", "reference", "vendor"]
 
-INDEX = Path(__file__).parent.parent / "docs" / "modules" / "index.md"
 CHECKOUTS = {
-    "deepseek-ocr": VENDOR,
-    "deepseek-ocr-2": VENDOR_OCR2,
-    "unlimited-ocr": VENDOR_UNLIMITED,
+    "deepseek-ocr": (VENDOR, needs_vendor),
+    "deepseek-ocr-2": (VENDOR_OCR2, needs_vendor_ocr2),
+    "unlimited-ocr": (VENDOR_UNLIMITED, needs_vendor_unlimited),
 }
 
 
-def names_in_index(architecture: str) -> list[str]:
-    """Names of the pages that are written of an architecture, without what it shares."""
-    title = ARCHITECTURES[architecture].title
-    (section,) = re.findall(
-        rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", INDEX.read_text("utf-8"), re.M | re.S
-    )
-    return re.findall(r"^\| \[\w+\]\(op-(\w+)\.md\)", section, re.M)
+class VendorModel(DocumentedModel):
+    """A model whose modules, classes, functions and config are the vendor's."""
 
-
-class VendorFacts(Facts):
-    """Facts whose modules, classes and functions are the vendor's."""
-
-    def __init__(self, architecture: str = DEFAULT.name) -> None:
-        super().__init__(ARCHITECTURES[architecture])
-        self.reference = reference_facts(architecture)
-        self.session = DeepSeekOCRSession.from_directory(
-            ModelDirectory.read(CHECKOUTS[architecture]), trust_remote_code=True
-        )
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__(architecture)
+        directory = ModelDirectory.read(CHECKOUTS[architecture.name][0])
+        self.dimensions = directory.dimensions()
+        self.session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
         self.config = self.session.model.config
+        # The recorder finds tensors and the cache by the names of what a module takes.
+        for name in {"Qwen2MLP", "SlidingWindowLlamaAttention"} & self.classes.keys():
+            named = inspect.signature(reference(architecture.name).page(name).subject.forward)
+            self.get(name).forward.__signature__ = named
+        # A constructor that hands on whatever it gets is like the one above it.
+        flash = self.get("DeepseekV2FlashAttention2")
+        flash.__init__.__signature__ = inspect.signature(flash.__base__.__init__)
 
     def get(self, name: str) -> Any:
-        """As the pages ask for it: what only the reference has is made from what it is like."""
+        """A class or function of the vendor's files, or that they take from transformers."""
         if name == "KeyValueCache":
-            return _cache_of
-        if name == "BasicImageTransform" and find_spec("torchvision") is None:
-            return self.reference.get(name)  # the vendor's cannot be made
-        found = super().get(name)
-        added = {
-            attribute: getattr(self.reference.get(name), attribute)
-            for attribute in ("VARIANTS", "DEFAULTS")
-            if inspect.isclass(found) and hasattr(self.reference.get(name), attribute)
-        }
-        return type(name, (found,), added) if added else found
-
-    def make(self, name: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        """With CLIP's settings as the vendor passes them."""
-        settings = self.get("vit_model_cfg") if any(isinstance(a, dict) for a in args) else {}
-        args = tuple(EasyDict({**settings, **a}) if isinstance(a, dict) else a for a in args)
-        return super().make(name, *args, **kwargs)
-
-    def whole_model(self) -> Any:
-        """The vendor's model."""
-        return self.session.model
+            return DynamicCache.from_legacy_cache
+        classes = {type(each).__name__: type(each) for each in self.session.model.modules()}
+        return super().get(name) or classes.get(name)
 
 
-def _cache_of(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> DynamicCache:
-    return DynamicCache.from_legacy_cache(tuple(pairs))
+class VendorLibrary(Library):
+    """Documents with a vendor's figures, values and config; code is shown as the reference's."""
+
+    @cache  # noqa: B019  # a library lives as long as the process
+    def model(self, architecture: str, *, is_published: bool = False) -> DocumentedModel:
+        """An architecture's model."""
+        return VendorModel(ARCHITECTURES[architecture])
+
+    @cache  # noqa: B019
+    def page(self, name: str, *, is_published: bool = False) -> ModulePage:
+        """A module's page."""
+        page = super().page(name)
+        page.subject = reference(page.model.architecture.name).page(name).subject
+        return page
 
 
 @cache
-def reference_facts(architecture: str = DEFAULT.name) -> Facts:
-    return Facts(ARCHITECTURES[architecture])
+def reference(architecture: str = DEFAULT.name) -> Library:
+    """An architecture's documents."""
+    return Library(Sources(), ARCHITECTURES[architecture])
 
 
 @cache
-def vendor_facts(architecture: str = DEFAULT.name) -> VendorFacts:
-    return VendorFacts(architecture)
+def vendor(architecture: str = DEFAULT.name) -> VendorLibrary:
+    """The same documents, of the vendor's model."""
+    return VendorLibrary(Sources(), ARCHITECTURES[architecture])
 
 
-@cache
-def reference_pages(architecture: str = DEFAULT.name) -> dict[str, Page]:
-    return {page.name: page for page in pages_of(reference_facts(architecture))}
+PAGES = [
+    pytest.param(architecture, name, marks=mark, id=f"{architecture}-{name}")
+    for architecture, (_, mark) in CHECKOUTS.items()
+    for name in reference(architecture).owners
+]
+"""Every page of each architecture, those that it shares with others included."""
 
 
-@cache
-def vendor_pages(architecture: str = DEFAULT.name) -> dict[str, Page]:
-    return {page.name: page for page in pages_of(vendor_facts(architecture))}
-
-
-def cases_of(name: str, architecture: str = DEFAULT.name) -> list[tuple[Case, Case]]:
-    """Every case of a page: the reference's and the vendor's."""
-    pages = reference_pages(architecture)[name], vendor_pages(architecture)[name]
-    return list(zip(*(page.cases for page in pages), strict=True))
-
-
-def traced(case: Case) -> Trace:
-    """A case traced alone, with an attention mask where the vendor's attention asserts one."""
-    built = case.build()
-    keywords = dict(case.keywords())
-    if type(built).__name__ == "DeepseekV2Attention" and keywords["attention_mask"] is None:
-        shape = (1, 1, case.values["T"], case.values["K"])
-        keywords["attention_mask"] = torch.empty(shape, dtype=torch.bfloat16, device=case.device)
-    module = built if isinstance(built, torch.nn.Module) else FunctionModule(built)
-    return trace_module(module, torch.device(case.device), *case.arguments(), **keywords)[0]
+def described_in(page: ModulePage) -> dict[str, tuple[str, str]]:
+    """Default and value of each parameter and key that a page describes; empty for no default."""
+    text = page.sources.texts[page_file(page.name)]
+    (body,) = re.findall(r"<!-- begin parameters -->(.*?)<!-- end parameters -->", text, re.S)
+    rows = rows_of(page.block("parameters", "", body))
+    return {name.strip("`"): (default.strip("`"), value) for name, _, default, value in rows}

@@ -15,8 +15,8 @@ __all__ = [
     "BenchmarkError",
     "ConfigError",
     "DeviceError",
+    "DocumentError",
     "FormatError",
-    "KnowledgeError",
     "ModelCodeError",
     "ModelDirectoryError",
     "OutputError",
@@ -86,8 +86,8 @@ class DeviceError(AnalyzeError):
     """A device, dtype or attention kernel that this machine does not have."""
 
 
-class KnowledgeError(AnalyzeError):
-    """A documentation page whose formula, closed form and trace disagree."""
+class DocumentError(AnalyzeError):
+    """A page of the documentation whose figures disagree, or which asks for what there is not."""
 
 
 class OutputError(AnalyzeError):

@@ -19,11 +19,6 @@ def command_reference(application: Any) -> str:
     """
     root = _context("dsocr-analyze", application)
     parts = [
-        "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/cli instead. -->",
-        "# Commands",
-        "Every command with its options, as `--help` shows them. Results go to stdout, everything"
-        " else to stderr. Unless its help says otherwise, an option is given once: repeating it"
-        " with another value is refused; repeating the same value or a flag changes nothing.",
         "\n".join(
             ["| exit code | meaning |", "| --- | --- |"]
             + [f"| {code} | {meaning} |" for code, meaning in sorted(MEANINGS.items())]
@@ -32,7 +27,7 @@ def command_reference(application: Any) -> str:
     ]
     for name, command in application.commands.items():
         parts += _section(_context(name, command, root))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def _context(name: str, command: Any, parent: Any = None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["TASKS", "Task", "tasks_page"]
+__all__ = ["TASKS", "Task", "task_table"]
 
 
 class Task(NamedTuple):
@@ -70,22 +70,7 @@ TASKS: Final = (
 """In the order of the documentation, whose first paragraph explains the files they name."""
 
 
-def tasks_page() -> str:
+def task_table() -> str:
     """The list as Markdown."""
     rows = [f"| {task.asked} | `{f'dsocr-analyze {task.command}'.strip()}` |" for task in TASKS]
-    return "\n".join(
-        [
-            "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/cli/tasks.py. -->",
-            "# Tasks",
-            "",
-            "Common questions, and the one command that answers each. `page.png` is an image,",
-            "`scans` a folder of images and PDFs, `config.json` the model's and `slim.json` a",
-            "changed one, `report.json` a saved `static_compute.json`; budgets are in",
-            "`dsocr-budgets.toml`.",
-            "",
-            "| task | command |",
-            "| --- | --- |",
-            *rows,
-            "",
-        ]
-    )
+    return "\n".join(["| task | command |", "| --- | --- |", *rows])

@@ -1,1 +1,0 @@
-"""Closed forms that pages of the documentation are checked by, and nothing else. No torch."""

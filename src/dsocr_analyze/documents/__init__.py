@@ -1,0 +1,1 @@
+"""The computed parts of the documentation, each figure by two witnesses: the tape and the trace."""

@@ -1,1 +1,0 @@
-"""Shared by the pages of a family: symbols, formulas, and templates of whole pages."""

@@ -1,1 +1,0 @@
-"""Checks and writes pages; their content is in `pages`, `families` and `documents`."""

@@ -1,1 +1,0 @@
-"""The module pages: `page` in `NAME.py` makes `docs/modules/op-NAME.md`."""
