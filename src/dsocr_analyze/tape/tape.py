@@ -264,10 +264,9 @@ class Tape:
         least: int = 0,
         most: Size | None = None,
     ) -> Size:
-        """A size that is no polynomial of others, computed from integers or arrays.
+        """A size that is no polynomial of others; formulas say `name`, with the sizes for `{}`.
 
-        Formulas have `name`, with the sizes in place of `{}`. Without `most`, what it never
-        exceeds, the function grows with each of the sizes.
+        Without `most`, what it never exceeds, the function grows with each of the sizes.
         """
         return function(*sizes)
 
