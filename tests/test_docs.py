@@ -21,10 +21,10 @@ from dsocr_analyze.documents.markers import filled
 from dsocr_analyze.documents.module_page import folded_paths
 from dsocr_analyze.documents.signature import definition_of
 from dsocr_analyze.documents.sources import SOURCES, Sources
-from dsocr_analyze.documents.symbols import wrapped
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.tape.notation import wrapped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

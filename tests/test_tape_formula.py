@@ -14,14 +14,15 @@ from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
 from dsocr_analyze.architectures.ocr_family.llama import swiglu
 from dsocr_analyze.architectures.ocr_family.mixture import mixture
+from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
 from dsocr_analyze.architectures.ocr_family.sam import sam
-from dsocr_analyze.documents.symbols import named_part, written
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.kernels import Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.example import Example, value_of
 from dsocr_analyze.tape.formula import FormulaTape
 from dsocr_analyze.tape.modules import rms_norm
+from dsocr_analyze.tape.notation import written
 from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.tape import Tape
 
@@ -143,10 +144,10 @@ def test_a_formula_holds_wherever_its_conditions_do(forward, part, N, M, q, othe
 def test_a_page_of_formulas_unifies_what_is_related():
     part, sizes = named_part("clip", PUBLISHED.clip, N=1, q=16)
     H, D, q = part.dimensions.heads, part.dimensions.head_dim, sizes["q"]
-    assert written(4 * H * D * H * D + 2 * H * D * D, part) == "4 d^2 + 2 d D"
-    assert written(sizes["N"] * (q * q + 1) * (q * q + 1) * H, part) == "N T^2 H"
+    assert written(4 * H * D * H * D + 2 * H * D * D, part.relations) == "4 d^2 + 2 d D"
+    assert written(sizes["N"] * (q * q + 1) * (q * q + 1) * H, part.relations) == "N T^2 H"
     part, sizes = named_part("sam", PUBLISHED.sam, N=1, q=16)
-    assert written(16 * sizes["q"] * sizes["q"] + sizes["q"], part) == "g^2 + 1/4 g"
+    assert written(16 * sizes["q"] * sizes["q"] + sizes["q"], part.relations) == "g^2 + 1/4 g"
 
 
 def test_half_of_a_size_that_may_be_odd_is_refused():

@@ -19,11 +19,11 @@ from dsocr_analyze.architectures.ocr_family.latent_attention import (
     latent_attention,
     rotary_embedding,
 )
+from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.architectures.ocr_family.page import model as decoder_model
 from dsocr_analyze.architectures.ocr_family.page import whole_model
 from dsocr_analyze.documents.cases import Case
 from dsocr_analyze.documents.model import DocumentedModel
-from dsocr_analyze.documents.symbols import Part, named_part
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.running.building import building
 from dsocr_analyze.tape.formula import FormulaTape

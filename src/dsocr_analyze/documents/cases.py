@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from dsocr_analyze.documents.symbols import Part, written
+from dsocr_analyze.architectures.ocr_family.named_sizes import Part
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.kernels import NO_WORK, Kind, Work, total_work
-from dsocr_analyze.tape.example import Decision, value_of
+from dsocr_analyze.tape.example import value_of
 from dsocr_analyze.tape.formula import ModuleCall
-from dsocr_analyze.tape.polynomial import Polynomial, Size
+from dsocr_analyze.tape.notation import conditions, written
+from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.trace.record import TracedCall
 
 __all__ = ["Case"]
@@ -69,28 +69,13 @@ class Case:
             "cache bytes": call.cache_bytes,
             "peak bytes": call.peak_bytes,
         }
-        return {name: written(size, self.part) for name, size in sizes.items()}
+        return {name: written(size, self.part.relations) for name, size in sizes.items()}
 
     @property
     def conditions(self) -> str:
         """What must hold for the formulas, as text; empty if they always hold."""
-        held = {
-            f"`{self._compared(decision)}`"
-            for decision in self.taped.asked
-            # Of one view, head or sequence, some copies are not made.
-            if not (isinstance(decision.right, int) and decision.right == 1)
-        }
-        return ", ".join(sorted(held))
-
-    def _compared(self, decision: Decision) -> str:
-        """A decision as text, without what is on both sides."""
-        if decision.relation == "is a multiple of":
-            return f"{written(decision.left, self.part)} {decision.relation} {decision.right}"
-        terms = Polynomial.sum([decision.left, -decision.right]).terms
-        divisor = math.gcd(*terms.values())
-        sides = ({m: a * s // divisor for m, a in terms.items() if a * s > 0} for s in (1, -1))
-        left, right = (written(Polynomial(side), self.part) for side in sides)
-        return f"{left} {decision.relation} {right}"
+        asked = self.taped.asked
+        return ", ".join(f"`{each}`" for each in conditions(asked, self.part.relations))
 
     @cached_property
     def operators(self) -> dict[str, Work]:

@@ -10,14 +10,15 @@ from functools import cache, cached_property
 from itertools import takewhile
 from typing import Any, Final
 
+import dsocr_analyze.architectures.deepseek_ocr_2.named_sizes  # noqa: F401  # registers
 from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, unlimited_ocr
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr_2.network import NETWORK as OCR2
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.page import pixels_of, whole_model
 from dsocr_analyze.documents.cases import Case
-from dsocr_analyze.documents.symbols import Part, named_part
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.model.directory import ModelDirectory

@@ -17,11 +17,11 @@ from dsocr_analyze.documents.expressions import evaluated, shown
 from dsocr_analyze.documents.model import DocumentedModel
 from dsocr_analyze.documents.signature import definition_of
 from dsocr_analyze.documents.sources import Sources
-from dsocr_analyze.documents.symbols import wrapped
 from dsocr_analyze.documents.tables import rows_of, table
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.report.quantities import flops_text
+from dsocr_analyze.tape.notation import wrapped
 
 __all__ = ["ModulePage", "folded_paths", "stated_workload"]
 

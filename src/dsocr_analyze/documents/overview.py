@@ -14,12 +14,12 @@ from dsocr_analyze.documents.library import Library
 from dsocr_analyze.documents.model import DocumentedModel
 from dsocr_analyze.documents.module_page import stated_workload
 from dsocr_analyze.documents.sources import page_file
-from dsocr_analyze.documents.symbols import Part, written
 from dsocr_analyze.documents.tables import rows_of, table
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.report.quantities import flops_text
 from dsocr_analyze.tape.formula import ModuleCall
+from dsocr_analyze.tape.notation import Relations, written
 
 __all__ = ["Overview"]
 
@@ -123,10 +123,10 @@ class Overview:
             call = next(each.call for each in case.taped.children if each.name == child)
             case = replace(case, taped=call, taped_params=call.params)
         rows = [
-            (f"`{path}`" if path else "", f"`{operator}`", *_costs(work, case.part))
+            (f"`{path}`" if path else "", f"`{operator}`", *_costs(work, case.part.relations))
             for (path, operator), work in _by_module(case.taped).items()
         ]
-        total = ("", "all", *_costs(case.taped.work, case.part))
+        total = ("", "all", *_costs(case.taped.work, case.part.relations))
         figures = table(("module", "operator", "MACs", "FLOPs", "bytes"), [*rows, total])
         held = f" These hold for {case.conditions}." if case.conditions else ""
         alive = f"Most bytes alive: `{case.formulas['peak bytes']}`.{held}"
@@ -155,10 +155,10 @@ def _by_module(call: ModuleCall, path: str = "") -> dict[tuple[str, str], Work]:
     return found
 
 
-def _costs(work: Work, part: Part) -> list[str]:
+def _costs(work: Work, relations: Relations) -> list[str]:
     """MACs, other FLOPs and bytes as formulas, nothing for zero."""
     sizes = (work.macs, work.vector_flops, work.bytes_moved)
-    return [written(size, part) if size else "" for size in sizes]
+    return [written(size, relations) if size else "" for size in sizes]
 
 
 def _page_of(link: str) -> str:

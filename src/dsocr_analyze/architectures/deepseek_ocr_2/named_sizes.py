@@ -1,0 +1,23 @@
+"""Names of the Qwen2 encoder's sizes in formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
+from dsocr_analyze.architectures.ocr_family.named_sizes import WIDTH, Part, heads_of, name, named
+
+
+@named.register
+def _encoder(c: EncoderDimensions, part: Part) -> Any:
+    width, heads = heads_of(part, c.width, c.heads)
+    if q := part.values.get("q"):
+        part.values["n"] = q * q
+    changes: dict[str, Any] = {
+        "width": width,
+        "heads": heads,
+        "kv_heads": part.size("H_kv", c.kv_heads),
+        "intermediate_size": part.size("m", c.intermediate_size),
+    }
+    return replace(c, **changes), WIDTH, (("q", "q"), name("n"))
