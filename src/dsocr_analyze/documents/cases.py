@@ -97,7 +97,7 @@ class Case:
             "peak bytes": self.peak_bytes,
             "cache bytes": self.cache_bytes,
         }
-        for name in self.taped.operators.keys() | self.operators.keys():
+        for name in {**self.operators, **self.taped.operators}:
             ours, theirs = (
                 self.taped.operators.get(name, NO_WORK),
                 self.operators.get(name, NO_WORK),

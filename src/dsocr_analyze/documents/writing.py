@@ -74,8 +74,8 @@ def _chapter(library: Library, architecture: str, given: Mapping[str, str]) -> _
     owned = [name for name, owner in library.owners.items() if owner == architecture]
     paths = [page_file(name) for name in owned]
     if library.is_whole and architecture == DEFAULT.name:
-        texts = library.sources.texts.keys() - set(_OF_EVERY_MODEL)
-        paths += [each for each in texts if not re.match(r"includes/|modules/op-", each)]
+        others = (each for each in library.sources.texts if each not in _OF_EVERY_MODEL)
+        paths += [each for each in others if not re.match(r"includes/|modules/op-", each)]
     overview = Overview(library, {})
     return _Chapter(
         _filled(library, paths, given),
