@@ -15,12 +15,12 @@ from sampling import every, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.documents.expressions import evaluated, shown
 from dsocr_analyze.documents.library import Library
 from dsocr_analyze.documents.markers import filled
 from dsocr_analyze.documents.module_page import folded_paths
 from dsocr_analyze.documents.signature import definition_of
 from dsocr_analyze.documents.sources import SOURCES, Sources
+from dsocr_analyze.documents.templates import evaluated, rendered, rows_of, shown
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -374,7 +374,9 @@ def test_every_kind_of_marker_is_filled_and_named_if_it_was_stale():
         ("<!-- TODO: write -->\n", "'<!-- TODO: write -->'"),
         ("<!-- begin rows -->\n<!-- end rows -->\n", "no block 'rows'"),
         ("<!-- =z -->9<!-- / -->\n", "'z' has no value"),
-        ("<!-- =d.__class__ -->9<!-- / -->\n", "not allowed"),
+        ("<!-- =d.f -->9<!-- / -->\n", "'d.f' has no value"),
+        ("<!-- =d.__class__ -->9<!-- / -->\n", "'d.__class__' has no value"),
+        ("<!-- =d.__class__.__mro__ -->9<!-- / -->\n", "unsafe"),
         ("<!-- =open('x') -->9<!-- / -->\n", "has no value"),
         ("<!-- =d +  -->9<!-- / -->\n", "has no value"),
         ("<!-- =d / 0 -->9<!-- / -->\n", "has no value"),
@@ -384,6 +386,14 @@ def test_every_kind_of_marker_is_filled_and_named_if_it_was_stale():
 def test_marker_that_cannot_be_filled_is_refused(text, message):
     with pytest.raises(DocumentError, match=re.escape(message)):
         filled(text, Source())
+
+
+def test_a_template_shows_figures_as_pages_do():
+    text = "{% for n in sizes %}\n| {{ n }} | {{ plain(n) }} | {{ bytes(n) }} |\n{% endfor %}\n"
+    assert rendered(text, {"sizes": [7, 1280]}) == "| 7 | 7 | 7 B |\n| 1,280 | 1280 | 1.280 kB |"
+    with pytest.raises(DocumentError, match="'d' is undefined"):
+        rendered("{{ d }}", {})
+    assert rows_of("| a | b |\n| --- | --- |\n| `x &#124; y` | 2 |\n") == [["`x | y`", "2"]]
 
 
 def test_layers_are_named_together():

@@ -24,7 +24,7 @@ from dsocr_analyze.documents.library import Library
 from dsocr_analyze.documents.model import DocumentedModel
 from dsocr_analyze.documents.module_page import ModulePage
 from dsocr_analyze.documents.sources import Sources, page_file
-from dsocr_analyze.documents.tables import rows_of
+from dsocr_analyze.documents.templates import rows_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.documents.expressions import shown
 from dsocr_analyze.documents.model import DocumentedModel
 from dsocr_analyze.documents.module_page import ModulePage
 from dsocr_analyze.documents.sources import Sources
+from dsocr_analyze.documents.templates import shown
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.report.quantities import flops_text
 
@@ -25,12 +25,14 @@ class Summary(NamedTuple):
         flops: FLOPs of its first case, with the label.
         kinds: Kinds of its operators.
         location: Where it stands in the model.
+        summary: What the index says of it.
     """
 
     params: str
     flops: str
     kinds: str
     location: str
+    summary: str
 
 
 class Library:
@@ -94,8 +96,13 @@ class Library:
             if page.cases:
                 case = page.cases[0]
                 params, flops = shown(case.params), f"{flops_text(case.work.flops)} ({case.label})"
-            found = Summary(params, flops, ", ".join(kinds) or "none", page.location)
-            self.summaries[name] = found
+            self.summaries[name] = Summary(
+                params,
+                flops,
+                ", ".join(kinds) or "none",
+                page.location,
+                self.sources.summary(name),
+            )
         return self.summaries[name]
 
     def of_architectures(self, text: str) -> str:

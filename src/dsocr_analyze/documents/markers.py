@@ -15,14 +15,14 @@ from typing import Final, NamedTuple, Protocol
 
 from dsocr_analyze.errors import DocumentError
 
-__all__ = ["VALUE", "Filled", "Source", "filled"]
+__all__ = ["Filled", "Source", "filled"]
 
 _BLOCK: Final = re.compile(
     r"^(?P<open><!-- begin (?P<name>[\w-]+) ?(?P<arguments>[^>]*?) ?-->\n)(?P<body>.*?)"
     r"(?P<close><!-- end (?P=name) -->)$",
     re.M | re.S,
 )
-VALUE: Final = re.compile(
+_VALUE: Final = re.compile(
     r"(?P<open><!-- =(?P<arguments>[^>]*?) -->)(?P<body>[^\n]*?)(?P<close><!-- / -->)"
 )
 _NUMBERS: Final = re.compile(
@@ -76,14 +76,14 @@ def filled(text: str, source: Source) -> Filled:
 
     for comment in _strange_comments(text):
         raise DocumentError(f"unknown or unfinished marker {comment!r}")
-    text = VALUE.sub(lambda match: replaced(match, source.value(match["arguments"])), text)
+    text = _VALUE.sub(lambda match: replaced(match, source.value(match["arguments"])), text)
     text = _NUMBERS.sub(numbers, text)
     return Filled(_BLOCK.sub(block, text), changed)
 
 
 def _strange_comments(text: str) -> list[str]:
     """Comments that are no markers, or markers that lack their other end."""
-    for pattern in (VALUE, _NUMBERS, _BLOCK):
+    for pattern in (_VALUE, _NUMBERS, _BLOCK):
         text = pattern.sub(lambda match: match["body"], text)
     return _COMMENT.findall(text)
 

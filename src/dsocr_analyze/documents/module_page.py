@@ -13,17 +13,14 @@ from typing import Any
 
 from dsocr_analyze.documents.built import BUILT
 from dsocr_analyze.documents.cases import Case
-from dsocr_analyze.documents.expressions import evaluated, shown
 from dsocr_analyze.documents.model import DocumentedModel
 from dsocr_analyze.documents.signature import definition_of
 from dsocr_analyze.documents.sources import Sources
-from dsocr_analyze.documents.tables import rows_of, table
-from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.documents.templates import evaluated, rows_of, shown
 from dsocr_analyze.errors import DocumentError
-from dsocr_analyze.report.quantities import flops_text
 from dsocr_analyze.tape.notation import wrapped
 
-__all__ = ["ModulePage", "folded_paths", "stated_workload"]
+__all__ = ["ModulePage", "folded_paths"]
 
 
 class ModulePage:
@@ -87,6 +84,7 @@ class ModulePage:
             "config": self.model.config,
             "model": self.model,
             "page": self._page,
+            "this": self,
         }
 
     # --- computed parts
@@ -102,21 +100,10 @@ class ModulePage:
 
     def block(self, name: str, arguments: str, body: str) -> str:
         """The lines of a block."""
-        blocks: Mapping[str, Callable[[], str]] = {
-            "definition": lambda: self._definition(arguments),
-            "flops": self._flops,
-            "include": lambda: self.sources.include(arguments),
-            "location": lambda: self.location,
-            "memory": self._memory,
-            "parameters": lambda: self._parameters(rows_of(body)),
-            "references": lambda: self.sources.references(arguments),
-            "shapes": lambda: self._shapes(rows_of(body)),
-            "shares": lambda: stage_shares(self.model),
-            "workload": lambda: stated_workload(self.model, self.sources),
-        }
-        if name not in blocks:
-            raise DocumentError(f"there is no block {name!r}; there are {', '.join(blocks)}")
-        return blocks[name]()
+        given = {"arguments": arguments, "rows": rows_of(body)}
+        return self.sources.include(name, {**self.names, **given})
+
+    # --- what templates ask for
 
     @property
     def location(self) -> str:
@@ -131,20 +118,21 @@ class ModulePage:
             f"The model has no `{self.name}`." if inspect.isclass(self.subject) else "A function."
         )
 
-    def _definition(self, further: str) -> str:
-        subjects = [self.subject, *map(self.model.get, further.split())]
-        code = "\n\n\n".join(map(definition_of, subjects))
-        return f"```python\n{code}\n```"
+    def definition(self, further: str) -> str:
+        """The class or function, and others by name, without bodies."""
+        subjects = (self.subject, *map(self.model.get, further.split()))
+        return "\n\n\n".join(map(definition_of, subjects))
 
-    def _parameters(self, rows: Sequence[Sequence[str]]) -> str:
-        """Parameters and config keys: defaults and keys' values are computed, the rest is kept."""
-        self._check_parameters([row[0].strip("`") for row in rows])
+    @property
+    def origin(self) -> str:
+        """The file and kind of what is defined."""
         kind = "class" if inspect.isclass(self.subject) else "function"
-        where = f"Defined in `{Path(inspect.getfile(self.subject)).name}`, {kind} `{self.name}`."
-        if not rows:
-            return f"{where}\n\nIt has no parameters of its own."
-        filled = [(*row[:2], *self._setting(*row)) for row in rows]
-        return f"{where}\n\n{table(('parameter', 'meaning', 'default', 'value here'), filled)}"
+        return f"`{Path(inspect.getfile(self.subject)).name}`, {kind}"
+
+    def parameters(self, rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+        """Rows of parameters and config keys, with their defaults, and values of keys."""
+        self._check_parameters([row[0].strip("`") for row in rows])
+        return [(*row[:2], *self._setting(*row)) for row in rows]
 
     @cached_property
     def _signature(self) -> Mapping[str, inspect.Parameter]:
@@ -177,59 +165,21 @@ class ModulePage:
             return "", value
         return f"`{default.__name__ if inspect.isclass(default) else repr(default)}`", value
 
-    def _shapes(self, stated: Sequence[Sequence[str]]) -> str:
-        """Tensors with their shapes as people wrote them, which must be those of every case."""
-        rows = [
-            (tensor, shape, *(self._shape(tensor, shape, case) for case in self.cases))
-            for tensor, shape, *_ in stated
-        ]
-        return table(("tensor", "shape", *(case.label for case in self.cases)), rows)
-
-    def _shape(self, tensor: str, stated: str, case: Case) -> str:
+    def shape(self, tensor: str, stated: str, case: Case) -> str:
+        """A tensor's shape in a case, which must be as people wrote it."""
         ran = case.traced.shapes.get(tensor.strip("`"))
         if ran is None and any(tensor.strip("`") in each.traced.shapes for each in self.cases):
             return "none"
         names = {**self.names, **case.part.values}
         stated_shapes = stated.replace("`", "").split(" or ")
         shapes = (evaluated(each, names) for each in stated_shapes)
-        if ran is None or ran not in shapes:
+        if ran is None or list(ran) not in shapes:
             raise DocumentError(f"{tensor} is stated as {stated}, it is {ran}")
         return f"[{', '.join(map(str, ran))}]"
 
     # --- figures
 
-    def _flops(self) -> str:
-        if not self.cases:
-            return "Zero FLOPs."
-        rows = [
-            (case.label, *map(shown, (work.macs, work.matrix_flops, work.vector_flops, work.flops)),
-             flops_text(work.flops))
-            for case in self.cases for work in [case.work]
-        ]  # fmt: skip
-        header = ("stated workload", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs", "rounded")
-        parts = [*self._formulas("MACs", "vector FLOPs"), self.sources.include("flops"),
-                 self._symbols(), table(header, rows)]  # fmt: skip
-        return "\n\n".join(filter(None, parts))
-
-    def _memory(self) -> str:
-        if not self.cases:
-            return "It keeps no parameters and no tensors."
-        caches = ("cache bytes",) if any(case.cache_bytes for case in self.cases) else ()
-        header = ("stated workload", "parameters", "bytes in bf16", "activations", "bytes read",
-                  "bytes written", "peak bytes", *caches)  # fmt: skip
-        rows = []
-        for case in self.cases:
-            work, cached = case.work, (case.cache_bytes,) if caches else ()
-            figures = (case.params, case.params * BFLOAT16.nbytes, work.activations,
-                       work.bytes_read, work.bytes_written, case.peak_bytes, *cached)  # fmt: skip
-            rows.append((case.label, *map(shown, figures)))
-        return "\n\n".join([
-            *self._formulas("parameters", "activations", *caches, "peak bytes"),
-            table(header, rows),
-            self.sources.include("memory"),
-        ])  # fmt: skip
-
-    def _formulas(self, *names: str) -> list[str]:
+    def formulas(self, *names: str) -> str:
         """Formulas as fenced lines, each with the cases that it is for, and where they hold."""
         lines = []
         for name in names:
@@ -244,46 +194,27 @@ class ModulePage:
             for text, labels in held.items()
             if text
         ]
-        return ["```text\n" + "\n".join(lines) + "\n```", *conditions]
+        return "\n\n".join(["```text\n" + "\n".join(lines) + "\n```", *conditions])
 
-    def _symbols(self) -> str:
+    @cached_property
+    def symbols(self) -> list[tuple[str, str, str]]:
         """The names in the formulas and their conditions, with meanings and values."""
-        text = " ".join(
-            text for case in self.cases for text in (*case.formulas.values(), case.conditions)
-        ).replace("is a multiple of", "")
-        used = set(re.findall(r"[A-Za-z]\w*", text))
-        part = self.cases[0].part.name
-        meanings = self.sources.meanings(part)
-        rows = []
-        for name, meaning in meanings.items():
-            if name in used:
-                values = [shown(case.part.values[name]) for case in self.cases]
-                values = values[:1] if len(set(values)) == 1 else values
-                rows.append((f"`{name}`", meaning, " / ".join(values)))
-        unknown = used - meanings.keys() - {"ceil", "floor", "log2", "min", "max"}
-        if unknown:
-            raise DocumentError(f"symbols.md says nothing of {sorted(unknown)} in {part}")
-        return table(("symbol", "meaning", "value here"), rows) if rows else ""
+        texts = [text for case in self.cases for text in (*case.formulas.values(), case.conditions)]
+        used = set(re.findall(r"[A-Za-z]\w*", " ".join(texts).replace("is a multiple of", "")))
+        meanings = self.sources.meanings(self.cases[0].part.name)
+        if unknown := used - meanings.keys() - {"ceil", "floor", "log2", "min", "max"}:
+            raise DocumentError(f"symbols.md does not explain {', '.join(sorted(unknown))}")
+        return [
+            (name, meaning, _common(shown(case.part.values[name]) for case in self.cases))
+            for name, meaning in meanings.items()
+            if name in used
+        ]
 
 
-def stated_workload(model: DocumentedModel, sources: Sources) -> str:
-    """The stated workload in a sentence."""
-    views = " and ".join(
-        f"{view.count} view{'s' if view.count > 1 else ''} of {view.resolution:,} x"
-        f" {view.resolution:,} pixels"
-        for view in reversed(model.workload.views)
-    )
-    return sources.include("workload", {"work": model.workload, "views": views})
-
-
-def stage_shares(model: DocumentedModel) -> str:
-    """Exact figures of every stage."""
-    rows = [
-        (name, *map(shown, (work.macs, work.vector_flops, work.activations, found.params)))
-        for name, found in model.stages.items()
-        for work in [found.work]
-    ]
-    return table(("stage", "MACs", "vector FLOPs", "activations", "parameters"), rows)
+def _common(values: Iterable[str]) -> str:
+    """All values in turn, or one if they are the same."""
+    values = list(values)
+    return values[0] if len(set(values)) == 1 else " / ".join(values)
 
 
 def _labelled(cases: tuple[Case, ...]) -> tuple[Case, ...]:

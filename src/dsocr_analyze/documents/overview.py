@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.documents import seconds
-from dsocr_analyze.documents.expressions import evaluated, shown
-from dsocr_analyze.documents.library import Library
+from dsocr_analyze.documents.cases import Case
+from dsocr_analyze.documents.library import Library, Summary
 from dsocr_analyze.documents.model import DocumentedModel
-from dsocr_analyze.documents.module_page import stated_workload
+from dsocr_analyze.documents.seconds import TimedPage
 from dsocr_analyze.documents.sources import page_file
-from dsocr_analyze.documents.tables import rows_of, table
+from dsocr_analyze.documents.templates import evaluated, rows_of, shown
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.kernels import NO_WORK, Work
-from dsocr_analyze.report.quantities import flops_text
 from dsocr_analyze.tape.formula import ModuleCall
 from dsocr_analyze.tape.notation import Relations, written
 
 __all__ = ["Overview"]
+
+
+class _Operators(NamedTuple):
+    """Work of every operator of a case as formulas."""
+
+    rows: list[list[str]]
+    case: Case
 
 
 class Overview:
@@ -29,120 +33,88 @@ class Overview:
 
     Args:
         library: The modules' pages.
-        given: Further blocks, by name and arguments.
+        given: Blocks that are known already, by name and arguments.
+        model: The model that expressions may name.
     """
 
-    def __init__(self, library: Library, given: Mapping[str, str]) -> None:
-        self._library, self._given = library, given
+    def __init__(
+        self, library: Library, given: Mapping[str, str], model: DocumentedModel | None = None
+    ) -> None:
+        self.library, self.sources, self._given = library, library.sources, given
+        self._names = {"model": model, "page": library.page, "this": self, "timed": TimedPage()}
 
     def value(self, expression: str) -> str:
-        """The text of a value; `model` is DeepSeek-OCR's."""
+        """The text of a value."""
         return shown(evaluated(expression, self._names))
 
     def number(self, expression: str, language: str) -> str:
         """A number among fenced lines."""
         return str(evaluated(expression, self._names))
 
-    @property
-    def _names(self) -> dict[str, Any]:
-        return {"model": self._library.model(DEFAULT.name), "page": self._library.page}
-
     def block(self, name: str, arguments: str, body: str) -> str:
         """The lines of a block; arguments name an architecture or a page."""
-        library, rows = self._library, rows_of(body)
-        blocks: Mapping[str, Callable[[], str]] = {
-            "blocks": lambda: self._blocks(rows),
-            "formulations": lambda: self._formulations(arguments),
-            "include": lambda: library.sources.include(arguments),
-            "modules": lambda: self._modules(rows),
-            "operators": lambda: self._operators(*arguments.split(" ", 1)),
-            "stages": lambda: _stage_table(library.model(arguments)),
-            "workload": lambda: stated_workload(library.model(arguments), library.sources),
-            **seconds.BLOCKS,
-        }
         known = f"{name} {arguments}".strip()
         if known in self._given:
             return self._given[known]
-        if name not in blocks:
-            raise DocumentError(f"there is no block {name!r}; there are {', '.join(blocks)}")
-        return blocks[name]()
+        given: dict[str, Any] = {"arguments": arguments, "rows": rows_of(body)}
+        return self.sources.include(name, self._names | given)
 
-    def _modules(self, rows: list[list[str]]) -> str:
-        """The index: link and summary are kept."""
-        found = [self._library.summary(_page_of(row[0])) for row in rows]
-        filled = [
-            (*row[:2], each.params, each.flops) for row, each in zip(rows, found, strict=True)
-        ]
-        return table(("module", "summary", "parameters", "FLOPs of one call"), filled)
+    # --- what templates ask for
 
-    def _blocks(self, rows: list[list[str]]) -> str:
-        """The catalogue: names of blocks and links are kept."""
-        library, names = self._library, [_page_of(row[1]) for row in rows]
-        filled = [
-            (*row[:2], library.summary(name).kinds, library.sources.summary(name))
-            for row, name in zip(rows, names, strict=True)
-        ]
-        return table(("block", "page", "operator families", "notes"), filled)
+    def first_two(self, rows: list[list[str]]) -> list[list[str]]:
+        """The cells that people write."""
+        return [row[:2] for row in rows]
 
-    def _formulations(self, architecture: str) -> str:
-        """The mathematics of every module that is written from an architecture."""
-        parts, sources = [], self._library.sources
-        for name, owner in self._library.owners.items():
-            if owner != architecture:
-                continue
-            text = sources.texts[page_file(name)]
-            keys = re.search(r"^<!-- begin references (.*) -->$", text, re.M)
-            lines = sources.references(keys[1]).splitlines() if keys else []
-            papers = "; ".join(line.removeprefix("- ").partition(":")[0] for line in lines)
-            facts = (
-                f"[{name}]({page_file(name)}): {sources.summary(name)}",
-                self._library.summary(name).location,
-                f"Stages: {', '.join(self._stages_of(name)) or 'none'}",
-                f"References: {papers or 'none'}",
-            )
-            mathematics = re.findall(r"^\$\$\n.*?^\$\$$", text, re.M | re.S)
-            parts += [f"### {name}", "\n".join(f"- {fact}" for fact in facts), *mathematics]
-        return "\n\n".join(parts)
+    def of(self, link: str) -> Summary:
+        """What there is to say of the page that a link leads to."""
+        return self.library.summary(re.findall(r"op-(\w+)\.md", link)[0])
 
-    def _stages_of(self, name: str) -> list[str]:
+    def summary(self, name: str) -> Summary:
+        """What there is to say of a page."""
+        return self.library.summary(name)
+
+    def pages_of(self, architecture: str) -> list[str]:
+        """The pages that are written from an architecture."""
+        return [name for name, owner in self.library.owners.items() if owner == architecture]
+
+    def mathematics_of(self, name: str) -> str:
+        """The displayed formulas of a page."""
+        return "\n\n".join(re.findall(r"^\$\$\n.*?^\$\$$", self._text(name), re.M | re.S))
+
+    def papers_of(self, name: str) -> str:
+        """The papers that a page refers to, by authors and year."""
+        keys = re.search(r"^<!-- begin references (.*) -->$", self._text(name), re.M)
+        lines = self.sources.references(keys[1]).splitlines() if keys else []
+        return "; ".join(line[2:].partition(":")[0] for line in lines) or "none"
+
+    def stages_of(self, name: str) -> str:
         """The stages under which the catalogue lists a module."""
-        sections = re.split(r"^### ", self._library.sources.texts["module_catalog.md"], flags=re.M)
+        sections = re.split(r"^### ", self.sources.texts["module_catalog.md"], flags=re.M)
         stages = (each.partition("\n")[0] for each in sections if f"({page_file(name)})" in each)
-        return [each for each in dict.fromkeys(stages) if each != "Outside the stages"]
+        return ", ".join(dict.fromkeys(each for each in stages if " " not in each)) or "none"
 
-    def _operators(self, page: str, label: str) -> str:
-        """Work of every operator of a page's module, or of a child (`PAGE.CHILD`), as formulas.
+    def _text(self, name: str) -> str:
+        return self.sources.texts[page_file(name)]
 
-        It is that of the page's first case whose label begins with the given one.
+    def operators(self, which: str) -> _Operators:
+        """Operators of a page's module, or of a child: `PAGE LABEL` or `PAGE.CHILD LABEL`.
+
+        They are those of the page's first case whose label begins with the given one.
         """
+        page, label = which.split(" ", 1)
         name, *below = page.split(".")
-        cases = (each for each in self._library.page(name).cases if each.label.startswith(label))
+        cases = (each for each in self.library.page(name).cases if each.label.startswith(label))
         if (case := next(cases, None)) is None:
             raise DocumentError(f"{name} has no case {label!r}")
         for child in below:
             call = next(each.call for each in case.taped.children if each.name == child)
             case = replace(case, taped=call, taped_params=call.params)
+        relations = case.part.relations
         rows = [
-            (f"`{path}`" if path else "", f"`{operator}`", *_costs(work, case.part.relations))
+            [f"`{path}`" if path else "", f"`{operator}`", *_costs(work, relations)]
             for (path, operator), work in _by_module(case.taped).items()
         ]
-        total = ("", "all", *_costs(case.taped.work, case.part.relations))
-        figures = table(("module", "operator", "MACs", "FLOPs", "bytes"), [*rows, total])
-        held = f" These hold for {case.conditions}." if case.conditions else ""
-        alive = f"Most bytes alive: `{case.formulas['peak bytes']}`.{held}"
-        return f"{figures}\n\nParameters: `{case.formulas['parameters']}`. {alive}"
-
-
-def _stage_table(model: DocumentedModel) -> str:
-    """Figures of every stage, with its operators by their work."""
-    rows = []
-    for stage in model.architecture.stages:
-        found = model.stages[stage.name]
-        prefixes = ", ".join(f"`{prefix}`" for prefix in stage.prefixes)
-        operators = ", ".join(f"`{name}`" for name in found.operators)
-        figures = shown(found.params), flops_text(found.work.flops)
-        rows.append((stage.name, prefixes, *figures, operators))
-    return table(("stage", "module prefixes", "parameters", "FLOPs", "operators seen"), rows)
+        return _Operators([*rows, ["", "all", *_costs(case.taped.work, relations)]], case)
 
 
 def _by_module(call: ModuleCall, path: str = "") -> dict[tuple[str, str], Work]:
@@ -159,7 +131,3 @@ def _costs(work: Work, relations: Relations) -> list[str]:
     """MACs, other FLOPs and bytes as formulas, nothing for zero."""
     sizes = (work.macs, work.vector_flops, work.bytes_moved)
     return [written(size, relations) if size else "" for size in sizes]
-
-
-def _page_of(link: str) -> str:
-    return str(re.findall(r"op-(\w+)\.md", link)[0])

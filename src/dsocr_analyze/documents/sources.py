@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.documents.expressions import evaluated, shown
-from dsocr_analyze.documents.markers import VALUE
-from dsocr_analyze.documents.tables import rows_of
+from dsocr_analyze.documents.templates import rendered, rows_of
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.input_files import read_text
 
@@ -81,14 +79,17 @@ class Sources:
         pairs = (each.partition(":") for each in stated["cases"].split(";"))
         return {path.strip(): label.strip() for path, _, label in pairs}
 
-    def include(self, name: str, names: Mapping[str, Any] | None = None) -> str:
-        """A text that pages share, with its values."""
+    def include(self, name: str, names: Mapping[str, Any]) -> str:
+        """What a template of `includes` makes of some names.
+
+        Raises:
+            DocumentError: There is no such template, or it has an expression without a value.
+        """
         path = f"includes/{name}.md"
         if path not in self.texts:
-            raise DocumentError(f"there is no {path}")
-        return VALUE.sub(
-            lambda match: shown(evaluated(match["arguments"], names or {})), self.texts[path]
-        ).strip()
+            known = ", ".join(sorted(each.stem for each in (self.folder / "includes").iterdir()))
+            raise DocumentError(f"there is no block {name!r}; there are {known}")
+        return rendered(self.texts[path], names)
 
     def meanings(self, part: str) -> dict[str, str]:
         """What the symbols of a part of a model mean, in order."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.documents.library import Library, Summary
 from dsocr_analyze.documents.markers import Filled, filled
+from dsocr_analyze.documents.model import DocumentedModel
 from dsocr_analyze.documents.overview import Overview
 from dsocr_analyze.documents.sources import page_file
 from dsocr_analyze.errors import DocumentError
@@ -76,18 +77,23 @@ def _chapter(library: Library, architecture: str, given: Mapping[str, str]) -> _
     if library.is_whole and architecture == DEFAULT.name:
         others = (each for each in library.sources.texts if each not in _OF_EVERY_MODEL)
         paths += [each for each in others if not re.match(r"includes/|modules/op-", each)]
-    overview = Overview(library, {})
+    model = library.model(architecture)
     return _Chapter(
-        _filled(library, paths, given),
+        _filled(library, paths, given, model),
         {name: library.summary(name) for name in owned},
         {
-            f"{block} {architecture}": overview.block(block, architecture, "")
+            f"{block} {architecture}": library.sources.include(block, {"model": model})
             for block in ("workload", "stages")
         },
     )
 
 
-def _filled(library: Library, paths: Iterable[str], given: Mapping[str, str]) -> dict[str, Filled]:
+def _filled(
+    library: Library,
+    paths: Iterable[str],
+    given: Mapping[str, str],
+    model: DocumentedModel | None = None,
+) -> dict[str, Filled]:
     """Documents with their computed parts."""
     found = {}
     for path in paths:
@@ -95,7 +101,7 @@ def _filled(library: Library, paths: Iterable[str], given: Mapping[str, str]) ->
         try:
             if path not in library.sources.texts:
                 raise DocumentError("modules/index.md lists a page that there is not")
-            source = library.page(page[1]) if page else Overview(library, given)
+            source = library.page(page[1]) if page else Overview(library, given, model)
             found[path] = filled(library.of_architectures(library.sources.texts[path]), source)
         except DocumentError as error:
             raise DocumentError(f"{path}: {error}") from error
