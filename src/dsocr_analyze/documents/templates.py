@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from jinja2 import StrictUndefined, TemplateError, Undefined
+from jinja2 import StrictUndefined, Template, TemplateError, Undefined
 from jinja2.sandbox import SandboxedEnvironment
 
 from dsocr_analyze.errors import DocumentError
@@ -67,9 +67,14 @@ def rendered(template: str, names: Mapping[str, Any]) -> str:
         DocumentError: It has an expression without a value.
     """
     try:
-        return _JINJA.from_string(template).render(names).strip()
+        return _template(template).render(names).strip()
     except (TemplateError, LookupError, TypeError) as error:
         raise DocumentError(str(error)) from error
+
+
+@cache
+def _template(text: str) -> Template:
+    return _JINJA.from_string(text)
 
 
 def rows_of(body: str) -> list[list[str]]:

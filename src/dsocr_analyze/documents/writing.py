@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.documents.library import Library, Summary
@@ -50,33 +51,63 @@ def filled_documents(library: Library, given: Mapping[str, str]) -> dict[str, Fi
     unlisted = {path for path in library.sources.texts if "/op-" in path} - listed
     if library.is_whole and unlisted:
         raise DocumentError(f"modules/index.md does not list {', '.join(sorted(unlisted))}")
-    pages: dict[str, Filled] = {}
-    blocks = dict(given)
-    for chapter in _chapters(library, given):
-        pages |= chapter.pages
-        library.summaries |= chapter.summaries
-        blocks |= chapter.blocks
+    others = _others(library)
+    with _at_once(len(library.architectures)) as submit:
+        chapters = [submit(_chapter, library, name, given) for name in library.architectures]
+        pages = _filled(
+            library, [each for each in others if not _needs_model(library, each)], given
+        )
+        blocks = dict(given)
+        for chapter in (each.result() for each in chapters):
+            pages |= chapter.pages
+            library.summaries |= chapter.summaries
+            blocks |= chapter.blocks
     return pages | _filled(library, _OF_EVERY_MODEL, blocks)
 
 
-def _chapters(library: Library, given: Mapping[str, str]) -> list[_Chapter]:
-    """One chapter per architecture; several at once where a process can be forked."""
-    names = library.architectures
-    workers = min(len(names), os.cpu_count() or 1)
+def _others(library: Library) -> list[str]:
+    """Documents that are neither pages of modules nor overviews; none for one architecture."""
+    texts = library.sources.texts if library.is_whole else {}
+    return [
+        path
+        for path in texts
+        if path not in _OF_EVERY_MODEL and not re.match(r"includes/|modules/op-", path)
+    ]
+
+
+def _needs_model(library: Library, path: str) -> bool:
+    """Whether a document has figures of the modules."""
+    pattern = r"<!-- (=|begin operators|begin workload)"
+    return re.search(pattern, library.sources.texts[path]) is not None
+
+
+@contextmanager
+def _at_once(tasks: int) -> Iterator[Callable[..., Future[_Chapter]]]:
+    """Submits tasks, to run in forked processes where there are several and the system can fork.
+
+    A forked process has everything that is imported and read already.
+    """
+    workers = min(tasks, os.cpu_count() or 1)
     if workers == 1 or sys.platform != "linux":
-        return [_chapter(library, name, given) for name in names]
-    # A forked process has everything that is imported and read already.
-    fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, fork) as pool:
-        return list(pool.map(_chapter, [library] * len(names), names, [given] * len(names)))
+        yield _done
+    else:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+            yield pool.submit
+
+
+def _done(task: Callable[..., _Chapter], *inputs: Any) -> Future[_Chapter]:
+    """A task's result, computed at once."""
+    future: Future[_Chapter] = Future()
+    future.set_result(task(*inputs))
+    return future
 
 
 def _chapter(library: Library, architecture: str, given: Mapping[str, str]) -> _Chapter:
+    """What is written from an architecture; the default's model has figures for others as well."""
     owned = [name for name, owner in library.owners.items() if owner == architecture]
     paths = [page_file(name) for name in owned]
-    if library.is_whole and architecture == DEFAULT.name:
-        others = (each for each in library.sources.texts if each not in _OF_EVERY_MODEL)
-        paths += [each for each in others if not re.match(r"includes/|modules/op-", each)]
+    if architecture == DEFAULT.name:
+        paths += [each for each in _others(library) if _needs_model(library, each)]
     model = library.model(architecture)
     return _Chapter(
         _filled(library, paths, given, model),
