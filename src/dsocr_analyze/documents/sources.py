@@ -16,10 +16,9 @@ from dsocr_analyze.input_files import read_text
 __all__ = ["SOURCES", "Sources", "page_file"]
 
 _PACKAGE: Final = Path(__file__).parent.parent
-SOURCES: Final = next(
-    folder for folder in (_PACKAGE / "docs", _PACKAGE.parent.parent / "docs") if folder.is_dir()
-)
-"""The documents: data of an installed package, `docs` in a checkout."""
+_DATA: Final = _PACKAGE / "docs"
+SOURCES: Final = _DATA if _DATA.is_dir() else _PACKAGE.parent.parent / "docs"
+"""The documents: data of an installed package, or `docs` in a checkout."""
 
 _MOST_BYTES: Final = 1 << 20
 _CASES: Final = re.compile(r"^<!-- cases (?P<cases>[^>]*?) -->\n", re.M)
@@ -52,7 +51,8 @@ class Sources:
 
     def section(self, path: str, heading: str) -> str:
         """What stands under a heading of the second level, given as a pattern."""
-        found = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", self.texts[path], re.M | re.S)
+        text = self.texts.get(path, "")
+        found = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", text, re.M | re.S)
         if found is None:
             raise DocumentError(f"{path} has no section that matches {heading!r}")
         return found[1]
