@@ -7,6 +7,7 @@ from taped import alone, assert_same_for_any, summed
 
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Rows, Work
+from dsocr_analyze.tape import fused_attention
 from dsocr_analyze.tape.tape import Tape
 
 
@@ -42,7 +43,9 @@ class TestByHand:
         shape = Attention(2, 4, 2, 3, 7, 5, 6, masked=masked)
         scores = 2 * 4 * 3 * 7
         inputs = [2 * 4 * 3 * 5, 2 * 2 * 7 * 5, 2 * 2 * 7 * 6, *([scores] if masked else [])]
-        output = t.attention("scaled_dot_product_attention", shape, *(of(t, n) for n in inputs))
+        output = fused_attention(
+            t, "scaled_dot_product_attention", shape, *(of(t, n) for n in inputs)
+        )
         read = 2 * 4 * 3 * 5 + 2 * 2 * 7 * (5 + 6) + (scores if masked else 0)
         assert only(t).dimensions is shape
         assert only(t).work == Work(scores * 11, scores * (6 + masked), 144, 2 * read, 2 * 144)
@@ -123,8 +126,10 @@ def every_operator(t, a, b):
     flags = t.map("eq", t.input(a, INT64), t.input(b, INT64), n=a * b, output=BOOL)
     t.map("mul", x, flops=4, into=t.empty(a * b, t.dtype))
     t.product("matmul", Gemm(a, b, a, 3), t.view(x, 3 * b), x, t.weight(7, "bias"))
-    t.attention("flash_attention", Attention(a, 4, 2, b, a + b, 5, 6), x, x, t.empty(b, t.dtype))
-    t.attention("sdpa", Attention(a, 2, 2, b, b, 5, 5, masked=True), x, flags)
+    fused_attention(
+        t, "flash_attention", Attention(a, 4, 2, b, a + b, 5, 6), x, x, t.empty(b, t.dtype)
+    )
+    fused_attention(t, "sdpa", Attention(a, 2, 2, b, b, 5, 5, masked=True), x, flags)
     t.softmax(x, a, b)
     t.rows("routing", "topk", t.reduce("sum", x, a, b), Rows(1, a), (3, FLOAT32), flops=2 * a)
     t.move("scatter", x, read=a, written=8 * b, into=t.host(b, INT64))

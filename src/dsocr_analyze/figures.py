@@ -24,6 +24,7 @@ from dsocr_analyze.kernels import (
     ancestors,
     total_work,
     with_ancestors,
+    work_of,
 )
 from dsocr_analyze.workload import AnyWorkload
 
@@ -199,7 +200,7 @@ class StageFigures:
     @cached_property
     def work(self) -> Work:
         """Work of all kernels."""
-        return total_work(self.own.values())
+        return work_of(self.kernels)
 
     @property
     def bytes_read_expected(self) -> float | None:

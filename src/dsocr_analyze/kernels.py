@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "merged",
     "total_work",
     "with_ancestors",
+    "work_of",
 ]
 
 # --- what a kernel costs ---------------------------------------------------------------------
@@ -258,20 +260,31 @@ def total_work(works: Iterable[Work]) -> Work:
     return Work(*map(sum, zip(*listed, strict=True))) if listed else NO_WORK
 
 
+def work_of(kernels: Iterable[Kernel]) -> Work:
+    """Work of all calls of some records."""
+    works: dict[int, list[Work]] = {}
+    for kernel in kernels:
+        works.setdefault(kernel.calls, []).append(kernel.work)
+    return total_work(total_work(each).times(calls) for calls, each in works.items())
+
+
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
     """Merges equal records, adding up their calls, in the order of first occurrence."""
     listed = list(kernels)
-    records = Counter((kernel.path, kernel.operator) for kernel in listed)
+    names = list(map(attrgetter("path", "operator"), listed))
+    records = Counter(names)
+    if len(records) == len(listed):
+        return tuple(filter(attrgetter("calls"), listed))
     found: list[Kernel] = []
     places: dict[tuple[object, ...], int] = {}
-    for kernel in listed:
-        if records[kernel.path, kernel.operator] > 1:  # of most modules' operators there is one
+    for kernel, name in zip(listed, names, strict=True):
+        if records[name] > 1:  # of most modules' operators there is one
             place = places.setdefault((*kernel[:6], *kernel[7:]), len(found))
             if place < len(found):
                 found[place] = kernel._replace(calls=found[place].calls + kernel.calls)
                 continue
         found.append(kernel)
-    return tuple(kernel for kernel in found if kernel.calls)
+    return tuple(filter(attrgetter("calls"), found))
 
 
 def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:

@@ -1,4 +1,4 @@
-"""Forwards that networks are built from: torch's modules, RMSNorm, and resampled position tables.
+"""Forwards that networks are built from: modules, fused attention, resampled position tables.
 
 Source of the tables: `get_abs_pos_sam`, `get_abs_pos` and `get_rel_pos` (`deepencoder.py`).
 """
@@ -6,7 +6,7 @@ Source of the tables: `get_abs_pos_sam`, `get_abs_pos` and `get_rel_pos` (`deepe
 from __future__ import annotations
 
 from dsocr_analyze.dtypes import FLOAT32
-from dsocr_analyze.kernels import Convolution, Elements, Gemm, Rows, Work
+from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Rows, Work
 from dsocr_analyze.tape.integers import ceil_div
 from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.tape.tape import Tape
@@ -17,6 +17,7 @@ __all__ = [
     "conv2d",
     "conv2d_side",
     "embedding",
+    "fused_attention",
     "layer_norm",
     "linear",
     "linear1d",
@@ -57,6 +58,21 @@ def layer_norm(t: Tape, x: Operand, rows: Size, d: int, *, channels_first: bool 
     output, *_ = Tensor(t, x.n, x.dtype), Tensor(t, rows, FLOAT32), Tensor(t, rows, FLOAT32)
     t.hold(x)
     return output  # and not the means and deviations, which the kernel returns as well
+
+
+def fused_attention(t: Tape, operator: str, shape: Attention, *inputs: Operand) -> Operand:
+    """Fused attention over queries, keys and values, separate or in one tensor, and a mask.
+
+    6 FLOPs per score (scale, and a softmax of five), 7 with a mask; no score leaves the kernel.
+    """
+    queries = shape.batch * shape.heads * shape.queries
+    scores = queries * shape.keys
+    n, dtype = queries * shape.value_dim, inputs[0].dtype
+    macs = scores * (shape.head_dim + shape.value_dim)
+    flops, read = scores * (7 if shape.masked else 6), sum(x.nbytes for x in inputs)
+    work = Work(macs, flops, n, read, n * dtype.nbytes)
+    t.record("attention", operator, shape, dtype, dtype, work)
+    return Tensor(t, n, dtype)
 
 
 def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:

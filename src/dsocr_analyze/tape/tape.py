@@ -14,7 +14,16 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Attention, Dimensions, Elements, Gemm, Kernel, Kind, Rows, Work
+from dsocr_analyze.kernels import (
+    Dimensions,
+    Elements,
+    Gemm,
+    Kernel,
+    Kind,
+    Rows,
+    Work,
+    merged,
+)
 from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
 
@@ -133,6 +142,7 @@ class Tape:
         t._is_idle = self._is_idle
         output = described(t.call(self.path, forward, *inputs, **options))
         t.check_nothing_is_left()
+        t.kernels[:] = merged(t.kernels)  # fewer to copy
         return _Span(t, self.path, output)
 
     def _copy(self, span: _Span) -> None:
@@ -176,8 +186,9 @@ class Tape:
 
     def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
         """Declares the weights of equal children that exist but are not called."""
-        for i in range(start, stop):
-            self.idle(f"{name}.{i}", forward, *inputs)
+        before, self._is_idle = self._is_idle, True
+        self.each(name, start, stop, forward, *inputs)
+        self._is_idle = before
 
     def turns(self, count: Size) -> Iterator[Size]:
         """Equal turns: the first is noted for all; the last one meets what others left alive.
@@ -295,20 +306,6 @@ class Tape:
         flops, biases = (0, 0) if bias is None else (n, bias.nbytes)
         work = Work(n * gemm.k, flops, n, a.nbytes + b.nbytes + biases, n * dtype.nbytes)
         self.record("gemm", operator, gemm, dtype, dtype, work)
-        return Tensor(self, n, dtype)
-
-    def attention(self, operator: str, shape: Attention, *inputs: Operand) -> Operand:
-        """Fused attention over queries, keys and values, separate or in one tensor, and a mask.
-
-        6 FLOPs per score (scale, and a softmax of five), 7 with a mask; no score leaves the kernel.
-        """
-        queries = shape.batch * shape.heads * shape.queries
-        scores = queries * shape.keys
-        n, dtype = queries * shape.value_dim, inputs[0].dtype
-        macs = scores * (shape.head_dim + shape.value_dim)
-        flops, read = scores * (7 if shape.masked else 6), sum(x.nbytes for x in inputs)
-        work = Work(macs, flops, n, read, n * dtype.nbytes)
-        self.record("attention", operator, shape, dtype, dtype, work)
         return Tensor(self, n, dtype)
 
     def map(

@@ -12,7 +12,7 @@ from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import Encode
 from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated, swiglu
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.kernels import Attention
-from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm
+from dsocr_analyze.tape import Operand, Size, Tape, View, fused_attention, linear, rms_norm
 
 __all__ = ["qwen2_encoder"]
 
@@ -186,7 +186,7 @@ def _attention(
     if H > kv > 1:  # a single head is expanded without a copy
         key, value = t.clone(key, n * H * D), t.clone(value, n * H * D)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
-    output = t.attention("scaled_dot_product_attention", shape, query, key, value, mask)
+    output = fused_attention(t, "scaled_dot_product_attention", shape, query, key, value, mask)
     output = t.call("o_proj", linear, output, n, H * D, d)
     t.hold(query, key, value)
     return output, *cached

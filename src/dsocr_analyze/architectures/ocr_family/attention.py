@@ -11,7 +11,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape import Operand, Size, Tape, linear
+from dsocr_analyze.tape import Operand, Size, Tape, fused_attention, linear
 
 __all__ = [
     "Pass",
@@ -160,7 +160,7 @@ def flash_attention(
     skippable = 0 if p.past else scores_of_later_tokens(t, p, c.heads)
     t.skippable(skippable * (2 * D))
     shape = Attention(p.B, c.heads, c.kv_heads, p.T, p.keys, D, D, skippable_scores=skippable)
-    return t.attention("flash_attention", shape, q, k, v)
+    return fused_attention(t, "flash_attention", shape, q, k, v)
 
 
 def _check_positions(t: Tape, steps: Size) -> None:

@@ -15,6 +15,7 @@ from dsocr_analyze.tape import (
     Tape,
     bicubic,
     embedding,
+    fused_attention,
     layer_norm,
     linear,
     quick_gelu,
@@ -100,7 +101,7 @@ def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Opera
     """`softmax(q k^T / sqrt(D)) v`, whose kernel merges the heads (`NoTPAttention`)."""
     n, d, H, D = N * T, c.width, c.heads, c.head_dim
     qkv = t.call("qkv_proj", linear, x, n, d, 3 * d, bias=True)
-    output = t.attention("scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv)
+    output = fused_attention(t, "scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv)
     output = t.call("out_proj", linear, output, n, d, d, bias=True)
     t.hold(qkv)
     return output

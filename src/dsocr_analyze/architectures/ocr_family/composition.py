@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 from dsocr_analyze.architectures.architecture import Composition
 from dsocr_analyze.architectures.ocr_family.attention import Pass
@@ -17,14 +18,13 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     owned_params,
     prefill,
     step,
-    total_of,
     work_of_step,
 )
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import ExpertsTouched, StageFigures
-from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged
+from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.tape.integers import largest, maximum
 from dsocr_analyze.workload import Workload
@@ -58,12 +58,14 @@ def compose(
     pages, held = prefill(network, c, workload, dtype, flash=flash_attention)
     first = step(network, c, _pass_of_step(c, workload, 0, flash=flash_attention), dtype)
     params, experts = owned_params(network, c), experts_by_stage(c, workload, dtype)
+    stages = _figures_by_stage(network, pages, first, params, experts)
+    works = {name: stage.work for name, stage in stages.items()}
+    first_step = works.pop(DECODE.name)
+    steps = _steps_work(network, c, workload, dtype, first_step, flash=flash_attention)
     return Composition(
-        stages=_figures_by_stage(network, pages, first, params, experts),
+        stages=stages,
         parameters=params.whole,
-        batch=total_of(pages.kernels).plus(
-            _steps_work(network, c, workload, dtype, first, flash=flash_attention)
-        ),
+        batch=total_work(works.values()).plus(steps),
         causal_savable_flops=2 * sum(pages.savings),
         memory=memory_of(network, c, workload, dtype, held),
     )
@@ -83,7 +85,7 @@ def _steps_work(
     c: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
-    first: Tape,
+    first: Work,
     *,
     flash: bool,
 ) -> Work:
@@ -94,13 +96,13 @@ def _steps_work(
         c: Its dimensions.
         workload: The workload.
         dtype: Type of weights and features.
-        first: The first step.
+        first: Work of the first step.
         flash: FlashAttention instead of the eager product.
     """
 
     def work(number: int) -> Work:
         if not number:
-            return total_of(first.kernels)
+            return first
         return work_of_step(network, c, _pass_of_step(c, workload, number, flash=flash), dtype)
 
     steps, total = workload.max_new_tokens - 1, NO_WORK
@@ -124,8 +126,8 @@ def _figures_by_stage(
     kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in network.stages}
     calls: dict[str, dict[str, int]] = {stage.name: {} for stage in network.stages}
     for tape in (pages, first):
-        for kernel in tape.kernels:
-            kernels[kernel.stage].append(kernel)
+        for name, records in groupby(tape.kernels, attrgetter("stage")):
+            kernels[name] += records
         for path, name, times in tape.calls:
             calls[name][path] = calls[name].get(path, 0) + times
     return {

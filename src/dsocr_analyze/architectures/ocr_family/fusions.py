@@ -17,7 +17,7 @@ from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_lat
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Attention, Experts, Gemm, Rows, Work
-from dsocr_analyze.tape import Operand, Size, Tape, View
+from dsocr_analyze.tape import Operand, Size, Tape, View, fused_attention
 
 __all__ = [
     "FUSIONS",
@@ -124,7 +124,7 @@ def paged_attention(
     pages = _cached(t, B * K * (2 * kv * D), cache_bits)
     skipped = scores_of_later_tokens(t, Pass(B, T), H)
     shape = Attention(B, H, kv, T, K, D, D, skippable_scores=skipped)
-    return t.attention("paged_attention", shape, q, pages)
+    return fused_attention(t, "paged_attention", shape, q, pages)
 
 
 @_replaces("the activation and the product with the other half")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -16,10 +16,11 @@ from dsocr_analyze.architectures.ocr_family.page import whole_model
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import Parameters, Peak
-from dsocr_analyze.kernels import Kernel, Work, total_work
-from dsocr_analyze.tape import Tape
+from dsocr_analyze.kernels import Work
+from dsocr_analyze.tape import Size, Tape, View
 from dsocr_analyze.tape.polynomial import Polynomial
 from dsocr_analyze.tape.symbolic import SymbolicTape
+from dsocr_analyze.tape.tape import Forward
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "page_with",
     "prefill",
     "step",
-    "total_of",
     "work_of_step",
 ]
 
@@ -100,20 +100,23 @@ def _untraced(run: Callable[[], Held]) -> Held:
     return found[0]
 
 
+class _StepTape(Tape):
+    """A tape that notes no weights: a step has those of the prefill pass."""
+
+    def weight(self, n: Size, name: str = "weight") -> View:
+        """A parameter of the module that is running."""
+        return View(n, self.dtype)
+
+    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+        """Nothing."""
+
+
 def step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Tape:
-    """A decode step."""
-    t = Tape(dtype, stage=DECODE.name)
+    """A decode step: its records and calls."""
+    t = _StepTape(dtype, stage=DECODE.name)
     whole_model(t, network, c, p, None)
     t.check_nothing_is_left()
     return t
-
-
-def total_of(kernels: Iterable[Kernel]) -> Work:
-    """Work of all calls of some records."""
-    works: dict[int, list[Work]] = {}
-    for kernel in kernels:
-        works.setdefault(kernel.calls, []).append(kernel.work)
-    return total_work(total_work(each).times(calls) for calls, each in works.items())
 
 
 def work_of_step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Work:

@@ -17,6 +17,7 @@ from dsocr_analyze.tape import (
     bicubic,
     conv2d,
     conv2d_side,
+    fused_attention,
     layer_norm,
     linear,
     linear1d,
@@ -139,7 +140,7 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     rows, columns = position_terms(t, t.view(qkv, N * T * d), N, g, c, 2 * table_side - 1)
     bias = t.map("add", rows, columns, n=N * H * T * T)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
-    attended = t.attention("scaled_dot_product_attention", shape, qkv, bias)
+    attended = fused_attention(t, "scaled_dot_product_attention", shape, qkv, bias)
     output = t.call("proj", linear, attended, N * T, d, d, bias=True)
     t.hold(fused, qkv, rows, columns, bias)
     return output
