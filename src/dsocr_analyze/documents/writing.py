@@ -77,7 +77,7 @@ def _others(library: Library) -> list[str]:
 
 def _needs_model(library: Library, path: str) -> bool:
     """Whether a document has figures of the modules."""
-    pattern = r"<!-- (=|begin operators|begin workload)"
+    pattern = r"<!-- (=.*?\b(model|page)\b|begin operators|begin workload)"
     return re.search(pattern, library.sources.texts[path]) is not None
 
 
