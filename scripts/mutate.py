@@ -5,9 +5,10 @@
     python scripts/mutate.py --coverage DIR --again    ask today's program and tests all over
     python scripts/mutate.py                           only write the table again
 
-The mutations are chosen by chance from a seed, spread over all rooms (`mutations.py`). Each runs in
-a copy of what HEAD holds, against the tests that run its line, nearest first: those that run the
-fewest lines. Which these are is measured once and kept in DIR, which takes the package `coverage`.
+The mutations are chosen by chance from a seed, spread over all rooms (`mutations.py`); for those
+whose code is gone, new ones are chosen where a room has too few. Each runs in a copy of what HEAD
+holds, against the tests that run its line, nearest first: those that run the fewest lines. Which
+these are is measured once and kept in DIR, which takes the package `coverage`.
 
 `benchmarks/mutations.json` holds what was chosen and what came of it, and is where the next run
 goes on; `benchmarks/mutations.md` shows it.
@@ -39,7 +40,6 @@ PACKAGE: Final = Path("src", "dsocr_analyze")
 RESULTS: Final = ROOT / "benchmarks" / "mutations.json"
 NEAREST: Final = 40  # tests that are asked first
 DATA_BYTES: Final = 6 << 30  # a mutation must not fill the machine
-GONE: Final = {"verdict": "gone", "by": "", "seconds": 0}
 
 EQUIVALENT: Final = {
     "58d79f04": "an exception keeps the positional arguments that it is made with, and every error"
@@ -266,7 +266,7 @@ def save(results: dict[str, Any]) -> None:
 
 def shown(results: dict[str, Any]) -> str:
     """The table, and the mutations that no test noticed."""
-    rows, kinds = results["mutations"], ("noticed", "survived", "equivalent", "gone", "")
+    rows, kinds = results["mutations"], ("noticed", "survived", "equivalent", "")
     by_room: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         by_room[row["room"]][row["verdict"]] += 1
@@ -280,8 +280,8 @@ def shown(results: dict[str, Any]) -> str:
         f" that were tried and can be noticed, {total['noticed'] / max(could_be, 1):.0%}."
         " `scripts/mutate.py` says how, and writes this file.",
         "",
-        "| room | mutations | noticed | survived | equivalent | gone | not tried |",
-        "| --- | --: | --: | --: | --: | --: | --: |",
+        "| room | mutations | noticed | survived | equivalent | not tried |",
+        "| --- | --: | --: | --: | --: | --: |",
     ]
     for room, counts in [*sorted(by_room.items()), ("all", total)]:
         numbers = [sum(counts.values()), *(counts[kind] for kind in kinds)]
@@ -309,22 +309,22 @@ def row_of(mutation: Mutation) -> dict[str, Any]:
 
 
 def answer(results: dict[str, Any], given: argparse.Namespace) -> None:
-    """Chooses mutations where there are none, and asks about those that have no answer."""
+    """Asks about mutations that have no answer; chooses new ones for those whose code is gone."""
     with copied() as copy:
         paths = sorted((copy / PACKAGE).rglob("*.py"))
         files = {str(path.relative_to(copy / PACKAGE)): path.read_bytes() for path in paths}
-        if not results:
-            rows = [row_of(each) for each in chosen(files, given.count, given.seed)]
-            results |= {"seed": given.seed, "program": "", "mutations": rows}
-        for row in results["mutations"] if given.again else ():
+        present = {each.key: each for file in files for each in mutations_of(file, files[file])}
+        rows = [row for row in results.get("mutations", ()) if row["id"] in present]
+        kept = {present[row["id"]] for row in rows}
+        rows += map(row_of, chosen(files, given.count, given.seed, kept))
+        results |= {"seed": given.seed, "program": "", "mutations": rows}
+        for row in rows if given.again else ():
             row["verdict"] = ""
         results["program"] = git(copy, "log", "-1", "--format=%h", "--", str(PACKAGE)).strip()
         inquiry = Inquiry(copy, Coverage(copy, given.coverage.resolve()))
-        present = {each.key: each for file in files for each in mutations_of(file, files[file])}
-        for row in results["mutations"]:
+        for row in rows:
             if not row["verdict"]:
-                mutation = present.get(row["id"])
-                row |= inquiry.ask(mutation) if mutation else GONE
+                row |= inquiry.ask(present[row["id"]])
                 print(row["id"], row["file"], row["verdict"], row["by"], flush=True)
                 save(results)
 

@@ -12,7 +12,7 @@ import hashlib
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -205,26 +205,31 @@ def mutations_of(file: str, text: bytes) -> list[Mutation]:
     return numbered
 
 
-def chosen(files: dict[str, bytes], count: int, seed: int) -> list[Mutation]:
+def chosen(
+    files: dict[str, bytes], count: int, seed: int, kept: Collection[Mutation] = ()
+) -> list[Mutation]:
     """Mutations by chance, at least three per room and else as many as it has statements for.
 
-    In a room every kind of change is equally likely. Their order goes round the rooms.
+    In a room every kind of change is equally likely. Their order goes round the rooms. Those that
+    are kept from an earlier choice count, and are not among the new ones.
     """
     places: dict[str, dict[str, list[Mutation]]] = defaultdict(lambda: defaultdict(list))
     statements: Counter[str] = Counter()
     for file, text in sorted(files.items()):
-        for each in (found := mutations_of(file, text)):
+        for each in (found := [each for each in mutations_of(file, text) if each not in kept]):
             places[each.room][each.kind].append(each)
         if found:
             nodes = ast.walk(ast.parse(text))
             statements[found[0].room] += sum(isinstance(node, ast.stmt) for node in nodes)
     taken: dict[str, list[Mutation]] = {room: [] for room in sorted(places)}
 
+    kept_by_room = Counter(each.room for each in kept)
+
     def need(room: str) -> tuple[bool, float]:
-        have = len(taken[room])
+        have = len(taken[room]) + kept_by_room[room]
         return have < 3, statements[room] / (have + 1)
 
-    for number in range(count):
+    for number in range(len(kept), count):
         room = max((each for each in taken if places[each]), key=need)
         chance = random.Random(f"{seed}/{room}/{number}")
         kind = chance.choice(sorted(places[room]))
@@ -232,5 +237,5 @@ def chosen(files: dict[str, bytes], count: int, seed: int) -> list[Mutation]:
         taken[room].append(of_kind.pop(chance.randrange(len(of_kind))))
         if not of_kind:
             del places[room][kind]
-    rounds = range(max(map(len, taken.values())))
+    rounds = range(max(map(len, taken.values()), default=0))
     return [found[turn] for turn in rounds for found in taken.values() if turn < len(found)]

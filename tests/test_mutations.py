@@ -122,3 +122,13 @@ def test_rooms_are_chosen_by_their_statements_and_none_is_left_out():
     assert sorted(rooms[:4]) == sorted(counts)  # what comes first is of every room
     assert len(set(found)) == 20
     assert found == chosen(files, 20, seed=1) != chosen(files, 20, seed=2)
+
+
+def test_new_ones_replace_those_that_are_gone_where_the_fewest_are_left():
+    files = dict.fromkeys(("a.py", "b.py", "c.py"), b"x = 1\ny = 2\n" * 20)
+    before = chosen(files, 24, seed=1)
+    kept = {each for each in before if each.room != "b"}
+    after = chosen(files, 24, seed=1, kept=kept)
+    assert [each.room for each in after] == ["b"] * 8
+    assert chosen(files, 24, seed=1, kept=set(before)) == []
+    assert kept.isdisjoint(chosen(files, 60, seed=1, kept=kept))
