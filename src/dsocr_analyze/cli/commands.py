@@ -42,9 +42,9 @@ COMMANDS: Final = (
 )
 """In the order of the help. Each is the function of its name in the module of its name."""
 
-_SHORT: Final = frozenset({"fit", "devices", "trust", "tree"})
-"""Those that, like the main job, end after one pass at most. Garbage is collected in all others,
-which loop: the program itself is started without (`__main__.py`)."""
+_SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
+"""Those that, like the main job, end after a few passes at most. Garbage is collected in all
+others, which loop: the program itself is started without (`__main__.py`)."""
 
 
 class _Command(TyperCommand):

@@ -76,12 +76,21 @@ class DocumentedModel:
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = directory.dimensions()
-        self.session = DeepSeekOCRSession.from_directory(directory)
+        self._directory = directory
         self.workload: Workload = architecture.plan(page=parse_page("a4"), max_new_tokens=2)
-        self.config: Any = self.session.model.config
         self.network = _NETWORKS[architecture.name]
 
     # --- the model
+
+    @cached_property
+    def session(self) -> DeepSeekOCRSession:
+        """The model as built; other documents ask only for its dimensions."""
+        return DeepSeekOCRSession.from_directory(self._directory)
+
+    @property
+    def config(self) -> Any:
+        """The config of the model as built."""
+        return self.session.model.config
 
     @cached_property
     def classes(self) -> dict[str, list[str]]:
