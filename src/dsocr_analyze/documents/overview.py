@@ -41,7 +41,13 @@ class Overview:
         self, library: Library, given: Mapping[str, str], model: DocumentedModel | None = None
     ) -> None:
         self.library, self.sources, self._given = library, library.sources, given
-        self._names = {"model": model, "page": library.page, "this": self, "timed": TimedPage()}
+        self._names = {
+            "model": model,
+            "model_of": library.model,
+            "page": library.page,
+            "this": self,
+            "timed": TimedPage(),
+        }
 
     def value(self, expression: str) -> str:
         """The text of a value."""
