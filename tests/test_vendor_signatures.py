@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekocr,
     modeling_deepseekv2,
 )
-from dsocr_analyze.documents.markers import VALUE
+from dsocr_analyze.documents.markers import filled
 from dsocr_analyze.running.building import building
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
@@ -128,7 +129,7 @@ def documented(name: str) -> dict[str, tuple[str, str]]:
     """Default and value of each setting on a page, as they are shown."""
     page = reference().page(name)
     return {
-        key: (default, VALUE.sub(lambda match: page.value(match["arguments"]), value))
+        key: (default, re.sub("<!--.*?-->", "", filled(value, page).text))
         for key, (default, value) in described_in(page).items()
     }
 

@@ -45,7 +45,6 @@ class VendorModel(DocumentedModel):
         directory = ModelDirectory.read(CHECKOUTS[architecture.name][0])
         self.dimensions = directory.dimensions()
         self.session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
-        self.config = self.session.model.config
         # The recorder finds tensors and the cache by the names of what a module takes.
         for name in {"Qwen2MLP", "SlidingWindowLlamaAttention"} & self.classes.keys():
             named = inspect.signature(reference(architecture.name).page(name).subject.forward)
@@ -102,5 +101,5 @@ def described_in(page: ModulePage) -> dict[str, tuple[str, str]]:
     """Default and value of each parameter and key that a page describes; empty for no default."""
     text = page.sources.texts[page_file(page.name)]
     (body,) = re.findall(r"<!-- begin parameters -->(.*?)<!-- end parameters -->", text, re.S)
-    rows = rows_of(page.block("parameters", "", body))
+    rows = page.parameters(rows_of(body))
     return {name.strip("`"): (default.strip("`"), value) for name, _, default, value in rows}
