@@ -752,6 +752,7 @@ def test_a_profile_is_read_as_it_was_written(profile, tmp_path):
         ('"call" = 7', '"call" = -7', "call must be 0 or above"),
         ('"call" = 7', '"colour" = 7', "unknown colour"),
         ("held_out_p90 = 0.2", "", "held_out_p90 must be a number"),
+        ("held_out_p90 = 0.2", "held_out_p90 = 0.2\nheld_out_p99 = 0.3", "unknown held_out_p99"),
         ("[cpu]", "cpu = 3\n[other]", "unknown other|cpu must be a table"),
     ],
 )
