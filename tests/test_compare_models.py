@@ -110,7 +110,6 @@ def test_a_stage_that_one_model_lacks_is_empty_and_stands_in_the_same_place(caps
     assert " x" not in clip
 
 
-@pytest.mark.exhaustive
 def test_a_mode_alone_belongs_to_the_architecture_of_the_options(capsys):
     comparison = compared(capsys, "base", "deepseek-ocr:base", "--arch", "deepseek-ocr-2")
     assert comparison["names"] == ["base", "deepseek-ocr:base"]
