@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.dtypes import FLOAT32
@@ -350,7 +351,7 @@ class _Eager:
             span = span.plus(step(first + window - 1, overwrites=True).times(steps - window))
         return span
 
-    @property
+    @cached_property
     def largest_concurrency(self) -> int:
         """Largest batch that fits into memory."""
         from dsocr_analyze.hardware.fit import fit
