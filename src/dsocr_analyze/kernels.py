@@ -1,7 +1,7 @@
 """The unit of every figure: a kernel record, which describes the cost of one operator.
 
-A trace records kernels as they run; the closed forms compose them from layer families. Both use the
-same records, so the two lists can be compared record by record; everything else is a sum over them.
+A trace records kernels as they run; on a tape, a network's forward records them by itself. Both use
+the same records, so the two lists can be compared one by one; everything else is a sum over them.
 """
 
 from __future__ import annotations
