@@ -15,12 +15,8 @@ from sampling import every, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.documents.library import Library
-from dsocr_analyze.documents.markers import filled
-from dsocr_analyze.documents.module_page import folded_paths
-from dsocr_analyze.documents.signature import definition_of
-from dsocr_analyze.documents.sources import SOURCES, Sources
-from dsocr_analyze.documents.templates import evaluated, rendered, rows_of, shown
+from dsocr_analyze.documents.library import Library, definition_of, folded_paths
+from dsocr_analyze.documents.markdown import SOURCES, Sources, filled, rendered, rows_of
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -324,19 +320,8 @@ def test_no_number_of_the_model_is_written_by_hand(page):
 # Markers ------------------------------------------------------------------------------------------
 
 
-class Source:
-    """Computes parts from two names."""
-
-    def block(self, name, arguments, body):
-        if name != "list":
-            raise DocumentError(f"there is no block {name!r}")
-        return f"{arguments} {len(body.split())}"
-
-    def value(self, expression):
-        return shown(evaluated(expression, {"d": 1280, "e": {"f": 7}}))
-
-    def number(self, expression, language):
-        return str(evaluated(expression, {"d": 1280}))
+NAMES = {"d": 1280, "e": {"f": 7}}
+TEMPLATES = {"list": "{{ arguments }} {{ rows | length }} {{ d }}"}
 
 
 PAGE = """# A page
@@ -344,7 +329,11 @@ PAGE = """# A page
 A token has <!-- =d -->9<!-- / --> features, <!-- =d * e.f -->8,960<!-- / --> in all.
 
 <!-- begin list two words -->
-stale
+
+| a |
+| --- |
+| b |
+
 <!-- end list -->
 
 <!-- numbers d, 4 -->
@@ -355,13 +344,19 @@ stale
 
 
 def test_every_kind_of_marker_is_filled_and_named_if_it_was_stale():
-    text, changed = filled(PAGE, Source())
+    text, changed = filled(PAGE, NAMES, TEMPLATES)
     assert "has <!-- =d -->1,280<!-- / --> features, <!-- =d * e.f -->8,960<!-- / --> in" in text
-    assert "<!-- begin list two words -->\n\ntwo words 1\n\n<!-- end list -->" in text
+    assert "<!-- begin list two words -->\n\ntwo words 1 1,280\n\n<!-- end list -->" in text
     assert "<!-- numbers d, 4 -->\n```text\n[1280, 4] in v2\n```" in text
     assert changed == ["<!-- =d -->", "<!-- numbers d, 4 -->", "<!-- begin list two words -->"]
-    again = filled(text.replace("two words 1", "two words 2"), Source())
-    assert again.changed == ["<!-- begin list two words -->"]
+    again = filled(text.replace("[1280, 4]", "[1280, 5]"), NAMES, {"list": "two words 1 1,280"})
+    assert again == (text, ["<!-- numbers d, 4 -->"])
+
+
+def test_code_of_the_published_model_stays_for_another_config():
+    code = "<!-- numbers d -->\n```python\nwidth = 7\n```\n"
+    assert filled(code, NAMES, {}).text == code.replace("7", "1280")
+    assert filled(code, NAMES, {}, code_stays=True) == (code, [])
 
 
 @pytest.mark.parametrize(
@@ -373,9 +368,9 @@ def test_every_kind_of_marker_is_filled_and_named_if_it_was_stale():
         ("a <!-- =d -->9 b\n", "'<!-- =d -->'"),
         ("<!-- TODO: write -->\n", "'<!-- TODO: write -->'"),
         ("<!-- begin rows -->\n<!-- end rows -->\n", "no block 'rows'"),
-        ("<!-- =z -->9<!-- / -->\n", "'z' has no value"),
-        ("<!-- =d.f -->9<!-- / -->\n", "'d.f' has no value"),
-        ("<!-- =d.__class__ -->9<!-- / -->\n", "'d.__class__' has no value"),
+        ("<!-- =z -->9<!-- / -->\n", "{{ z }} has no value: 'z' is undefined"),
+        ("<!-- =d.f -->9<!-- / -->\n", "{{ d.f }} has no value"),
+        ("<!-- =d.__class__ -->9<!-- / -->\n", "{{ d.__class__ }} has no value"),
         ("<!-- =d.__class__.__mro__ -->9<!-- / -->\n", "unsafe"),
         ("<!-- =open('x') -->9<!-- / -->\n", "has no value"),
         ("<!-- =d +  -->9<!-- / -->\n", "has no value"),
@@ -385,7 +380,7 @@ def test_every_kind_of_marker_is_filled_and_named_if_it_was_stale():
 )
 def test_marker_that_cannot_be_filled_is_refused(text, message):
     with pytest.raises(DocumentError, match=re.escape(message)):
-        filled(text, Source())
+        filled(text, NAMES, TEMPLATES)
 
 
 def test_a_template_shows_figures_as_pages_do():
@@ -398,7 +393,7 @@ def test_a_template_shows_figures_as_pages_do():
 
 def test_layers_are_named_together():
     paths = [f"layers.{i}.mlp" for i in (0, 2, 3, 4)]
-    assert folded_paths(["", "head", *paths]) == ["", "head", "layers.[0, 2-4].mlp"]
+    assert folded_paths(["", "head", *paths]) == ["", "head", "layers.[0, 2, 3, 4].mlp"]
     pairs = [f"layers.{i}.experts.{j}" for i in (1, 2) for j in range(64)]
     assert folded_paths(pairs) == ["layers.[1-2].experts.[0-63]"]
 
@@ -445,8 +440,8 @@ def test_a_page_with_a_wrong_forward_is_not_written(monkeypatch, capsys):
         "dsocr_analyze.architectures.ocr_family.clip.quick_gelu", lambda t, x: t.map("mul", x)
     )
     assert main(["docs", "--check"]) == 2
-    message = r"modules/op-\w+\.md: \w+ \(.*\): vector_flops of (?:mul|sigmoid) are [\d,]+ on"
-    assert re.search(message, capsys.readouterr().err)
+    message = r"^.*\.md: \w+ \(.*\): [\w ]+ are [\d,]+ on the tape, [\d,]+ in the trace$"
+    assert re.search(message, capsys.readouterr().err, re.M)
 
 
 # In place -----------------------------------------------------------------------------------------
@@ -505,7 +500,9 @@ def test_a_page_that_says_something_else_than_the_model_is_refused(
 def test_a_page_that_the_index_does_not_list_is_refused(checkout, capsys):
     (checkout / "modules" / "op-Another.md").write_text("# Another\n", "utf-8")
     assert main(["docs", "--check"]) == 2
-    assert "modules/index.md does not list modules/op-Another.md" in capsys.readouterr().err
+    assert (
+        "modules/index.md and the pages differ in modules/op-Another.md" in capsys.readouterr().err
+    )
 
 
 # Architectures and other configurations -----------------------------------------------------------
@@ -603,6 +600,9 @@ def test_documents_of_any_config_are_written_and_checked(changes, tmp_path, monk
     assert {path.name for path in (folder / "modules").glob("op-*.md")} == {
         f"op-{name}.md" for name in OF_DEFAULT
     }
+    has_experts = changes.get("n_routed_experts", 64)
+    experts = visible(folder / "modules" / "op-DeepseekV2MoE.md")
+    assert ("The given config has no `DeepseekV2MoE`: figures of" in experts) == (not has_experts)
     layers = changes["num_hidden_layers"]
     text = visible(folder / "modules" / "op-DeepseekOCRConfig.md")
     assert re.search(rf"^\| `num_hidden_layers` .* \| {layers} \|$", text, re.MULTILINE)

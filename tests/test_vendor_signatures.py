@@ -23,7 +23,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekocr,
     modeling_deepseekv2,
 )
-from dsocr_analyze.documents.markers import filled
+from dsocr_analyze.documents.markdown import filled
 from dsocr_analyze.running.building import building
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
@@ -128,8 +128,9 @@ class Asked(dict[str, Any]):
 def documented(name: str) -> dict[str, tuple[str, str]]:
     """Default and value of each setting on a page, as they are shown."""
     page = reference().page(name)
+    names = {**page.names, "model": page.model}
     return {
-        key: (default, re.sub("<!--.*?-->", "", filled(value, page).text))
+        key: (default, re.sub("<!--.*?-->", "", filled(value, names, {}).text))
         for key, (default, value) in described_in(page).items()
     }
 

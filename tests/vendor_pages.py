@@ -20,11 +20,9 @@ from vendor_checkout import (
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.documents.library import Library
+from dsocr_analyze.documents.library import Library, ModulePage
+from dsocr_analyze.documents.markdown import Sources, rows_of
 from dsocr_analyze.documents.model import DocumentedModel
-from dsocr_analyze.documents.module_page import ModulePage
-from dsocr_analyze.documents.sources import Sources, page_file
-from dsocr_analyze.documents.templates import rows_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 
@@ -43,10 +41,10 @@ class VendorModel(DocumentedModel):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         directory = ModelDirectory.read(CHECKOUTS[architecture.name][0])
-        self.dimensions = directory.dimensions()
+        self.directory, self.dimensions = directory, directory.dimensions()
         self.session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
         # The recorder finds tensors and the cache by the names of what a module takes.
-        for name in {"Qwen2MLP", "SlidingWindowLlamaAttention"} & self.classes.keys():
+        for name in filter(self.paths, ("Qwen2MLP", "SlidingWindowLlamaAttention")):
             named = inspect.signature(reference(architecture.name).page(name).subject.forward)
             self.get(name).forward.__signature__ = named
         # A constructor that hands on whatever it gets is like the one above it.
@@ -65,15 +63,16 @@ class VendorLibrary(Library):
     """Documents with a vendor's figures, values and config; code is shown as the reference's."""
 
     @cache  # noqa: B019  # a library lives as long as the process
-    def model(self, architecture: str, *, is_published: bool = False) -> DocumentedModel:
+    def model(self, architecture: str) -> DocumentedModel:
         """An architecture's model."""
         return VendorModel(ARCHITECTURES[architecture])
 
     @cache  # noqa: B019
-    def page(self, name: str, *, is_published: bool = False) -> ModulePage:
+    def page(self, name: str) -> ModulePage:
         """A module's page."""
         page = super().page(name)
-        page.subject = reference(page.model.architecture.name).page(name).subject
+        own = reference(page.model.architecture.name).page(name)
+        page.subject, page.file = own.subject, own.file
         return page
 
 
@@ -99,7 +98,7 @@ PAGES = [
 
 def described_in(page: ModulePage) -> dict[str, tuple[str, str]]:
     """Default and value of each parameter and key that a page describes; empty for no default."""
-    text = page.sources.texts[page_file(page.name)]
-    (body,) = re.findall(r"<!-- begin parameters -->(.*?)<!-- end parameters -->", text, re.S)
+    marked = r"<!-- begin parameters -->(.*?)<!-- end parameters -->"
+    (body,) = re.findall(marked, page.text, re.S)
     rows = page.parameters(rows_of(body))
     return {name.strip("`"): (default.strip("`"), value) for name, _, default, value in rows}

@@ -214,6 +214,7 @@ class ClosedForms:
     """Everything known about an architecture without running it.
 
     Attributes:
+        network: Its network, whose forwards run on tapes.
         dimensions: Reads dimensions from a parsed `config.json`, for the code that reads it
             (default: the reference's); raises ConfigError.
         config_findings: What a config's keys other than dimensions do, for the code that reads it.
@@ -245,6 +246,7 @@ class ClosedForms:
             `base_size`, `image_size` and `crop_mode`.
     """
 
+    network: Any
     dimensions: Callable[..., Any]
     config_findings: Callable[[Mapping[str, Any], Code], ConfigFindings]
     not_modelled: tuple[NotModelled, ...]

@@ -58,13 +58,12 @@ def docs(
             "--check is about the pages in place", arguments=["--check", "--output"]
         )
     start_torch()
-    from dsocr_analyze.documents.library import Library
-    from dsocr_analyze.documents.sources import Sources
-    from dsocr_analyze.documents.writing import filled_documents
+    from dsocr_analyze.documents.library import Library, filled_documents
+    from dsocr_analyze.documents.markdown import DATA, Sources
     from dsocr_analyze.output_files import write_files
 
     sources = Sources()
-    if output is None and not sources.is_checkout:
+    if output is None and sources.folder == DATA:
         raise WorkloadError(
             "this is no checkout, whose pages could be filled in place; give a folder",
             arguments=["--output"],
@@ -72,14 +71,10 @@ def docs(
     architecture, values = _model(context, arch, config)
     for folder in () if output is None else (output, output / "modules"):
         options.prepare_output(folder)
-    library = Library(sources, architecture, values)
-    reference = {
-        "commands": command_reference(context.find_root().command),
-        "tasks": task_table(),
-    }
+    library = Library(sources, architecture, values, {"commands": _commands, "tasks": task_table})
     with announced_steps() as announce:
         announce("computing the figures of all pages")
-        pages = filled_documents(library, reference)
+        pages = filled_documents(library)
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
         for path, page in stale.items():
@@ -91,6 +86,13 @@ def docs(
     context.obj.begin_writing()
     write_files({(output or sources.folder) / path: page.text for path, page in written.items()})
     sys.stdout.write(f"wrote {len(written)} of {len(pages)} pages\n")
+
+
+def _commands() -> str:
+    """The reference of all commands."""
+    from dsocr_analyze.cli.app import app
+
+    return command_reference(typer.main.get_command(app))
 
 
 def _model(

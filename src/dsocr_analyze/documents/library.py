@@ -1,38 +1,326 @@
-"""The modules' pages and the models that they are written from."""
+"""All documents: the pages of modules, and those on all of them."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import Any, NamedTuple
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, cached_property, partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.documents.model import DocumentedModel
-from dsocr_analyze.documents.module_page import ModulePage
-from dsocr_analyze.documents.sources import Sources
-from dsocr_analyze.documents.templates import shown
+from dsocr_analyze.architectures.ocr_family.fusions import FUSIONS
+from dsocr_analyze.documents.alone import ALONE
+from dsocr_analyze.documents.markdown import (
+    Filled,
+    Sources,
+    filled,
+    page_file,
+    rendered,
+    shown,
+)
+from dsocr_analyze.documents.model import Case, DocumentedModel
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DocumentError
-from dsocr_analyze.report.quantities import flops_text
+from dsocr_analyze.hardware.profile import all_profiles
+from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.tape.notation import wrapped
+from dsocr_analyze.timing.assumptions import JobAssumptions
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.prediction import PagePrediction
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.serving import ServedModel
 
-__all__ = ["Library", "Summary"]
+__all__ = ["Library", "ModulePage", "definition_of", "filled_documents", "folded_paths"]
+
+_Value = TypeVar("_Value")
+_OVERVIEWS: Final = (
+    "module_catalog.md",
+    "module_formulations.md",
+    "modules/index.md",
+    "modules/symbols.md",
+    "references.md",
+)
+"""Documents besides the modules' pages that are written for a single architecture or config."""
+
+_IN_MODEL: Final = re.compile(r"^In the model: .*$", re.M)
+_CASES: Final = re.compile(
+    r"^<!-- cases (?:of (?P<decoder>\w+)(?: with (?P<changes>\{.*\}))?:)?(?P<paths>.*) -->$", re.M
+)
 
 
-class Summary(NamedTuple):
-    """What overviews say of a page.
+class ModulePage:
+    """A page: its module in one model, and what is computed on it.
+
+    Args:
+        name: Name of the class or function.
+        model: The model that it is written from.
+        sources: The documents.
 
     Attributes:
-        params: Parameters of the module in its first case.
-        flops: FLOPs of its first case, with the label.
-        kinds: Kinds of its operators.
-        location: Where it stands in the model.
-        summary: What the index says of it.
+        subject: The class or function.
+        text: The page.
+        file: Name of the file that defines it.
+        kind: Whether it is a `class` or `function`.
     """
 
-    params: str
-    flops: str
-    kinds: str
-    location: str
-    summary: str
+    def __init__(self, name: str, model: DocumentedModel, sources: Sources) -> None:
+        self.name, self.model, self._sources = name, model, sources
+        self.text = sources.texts[page_file(name)]
+        self.subject = model.get(name)
+        if self.subject is None:
+            raise DocumentError(f"{model.architecture.title} has no {name}")
+        self.file = Path(inspect.getfile(self.subject)).name
+        self.kind = "class" if inspect.isclass(self.subject) else "function"
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """Calls of the module, each unlike the others; the tape and the trace agree on them.
+
+        Those that run in the page come first: of each path that the page names, or of every path
+        at which the class is found; then those that are made by hand.
+        """
+        own, stated = self.model.paths(self.name), _CASES.search(self.text)
+        runs, paths = self.model.runs, dict.fromkeys(own, "")
+        if stated:
+            pairs = (each.strip().partition(": ") for each in stated["paths"].split(";"))
+            named = {path: label for path, _, label in pairs}
+            if stated["decoder"] and not own:
+                runs = self.model.text_runs(stated["decoder"], stated["changes"] or "{}")
+                paths = named
+            # Labels say what is so in the published model.
+            elif named.keys() <= {*own} and (self.model.is_published or not any(named.values())):
+                paths = named
+        cases = [*self.model.cases(runs, paths)]
+        for run in ALONE.get(self.name, lambda _: ())(self.model):
+            cases += self.model.cases([run], {"": ""})
+        for case in cases:
+            case.check(self.name)
+        found = list({each.traced[:3]: each for each in reversed(cases)}.values())[::-1]
+        if len({case.label for case in found}) == len(found):
+            return tuple(found)
+        return tuple(replace(each, label=f"{each.label}, `{each.taped.path}`") for each in found)
+
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """What expressions on the page may name."""
+        sizes = self.cases[0].part.values if self.cases else {}
+        return {**sizes, "cases": self.cases, "config": self.model.built.config, "this": self}
+
+    # --- what templates ask for
+
+    @property
+    def location(self) -> str:
+        """Where the module stands in the model."""
+        paths = [f"`{each or '(the model)'}`" for each in folded_paths(self.model.paths(self.name))]
+        if paths:
+            return f"In the model: {', '.join(paths)}."
+        return f"The model has no `{self.name}`." if self.kind == "class" else "A function."
+
+    @property
+    def kinds(self) -> str:
+        """Kinds of its operators, in the order in which they first run."""
+        kernels = (kernel for case in self.cases for kernel in case.traced.kernels)
+        return ", ".join(dict.fromkeys(kernel.kind for kernel in kernels)) or "none"
+
+    @property
+    def mathematics(self) -> str:
+        """Its displayed formulas."""
+        return "\n\n".join(re.findall(r"^\$\$\n.*?^\$\$$", self.text, re.M | re.S))
+
+    def references(self, keys: str) -> list[str]:
+        """The lines of the bibliography that have the given arXiv numbers, or other words."""
+        lines = re.findall(r"^- .*$", self._sources.texts["references.md"], re.M)
+        found = [[line for line in lines if key in line] for key in keys.split(", ")]
+        if any(len(matching) != 1 for matching in found):
+            raise DocumentError(f"references.md has not one line for each of {keys}")
+        return [line for (line,) in found]
+
+    def definition(self, further: str) -> str:
+        """The class or function, and others by name, without bodies."""
+        subjects = (self.subject, *map(self.model.get, further.split()))
+        return "\n\n\n".join(map(definition_of, subjects))
+
+    def parameters(self, rows: Sequence[Sequence[str]]) -> list[tuple[str, str, str, str]]:
+        """Rows of parameters and config keys, with their defaults, and values of keys.
+
+        Raises:
+            DocumentError: The page does not describe the parameters in order.
+        """
+        signature, config = inspect.signature(self.subject).parameters, self.model.built.config
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        names = [name for name, each in signature.items() if each.kind not in variable]
+        own = [row[0].strip("`") for row in rows if "." not in row[0]]
+        if own != names:
+            raise DocumentError(f"describes the parameters {own}; right: {names}")
+        blank, missing, found = type(config)(), inspect.Parameter.empty, []
+        defaults = {name: each.default for name, each in signature.items()}
+        for key, value in getattr(self.subject, "DEFAULTS", {}).items():
+            defaults[f"cfg.{key}"] = value
+        for name, meaning, _, stated in rows:
+            default = defaults.get(name.strip("`"), missing)
+            if name.startswith("`config."):
+                key = name.strip("`").removeprefix("config.")
+                default, here = getattr(blank, key, missing), getattr(config, key, None)
+                stated = f"`{dict(here) if isinstance(here, Mapping) else here!r}`"
+            text = default.__name__ if inspect.isclass(default) else repr(default)
+            found.append((name, meaning, "" if default is missing else f"`{text}`", stated))
+        return found
+
+    def shape(self, tensor: str, stated: str, case: Case) -> str:
+        """A tensor's shape in a case, which must be as people wrote it."""
+        name, names = tensor.strip("`"), {**self.names, **case.part.values}
+        ran = case.traced.shapes.get(name)
+        if ran is None and any(name in each.traced.shapes for each in self.cases):
+            return "none"
+        text, shapes = str(list(ran or ())), stated.strip("`").split("` or `")
+        # Names in a later shape may be of other configs.
+        if all(rendered(f"{{{{ {shape} }}}}", names) != text for shape in shapes):
+            raise DocumentError(f"{tensor} is stated as {stated}, it is {ran}")
+        return text
+
+    # --- figures
+
+    def formulas(self, *names: str) -> str:
+        """Formulas as fenced lines, each with the cases that it is for, and where they hold."""
+        lines = []
+        for name in names:
+            texts = _grouped((case.formulas[name], case.label) for case in self.cases)
+            for text, labels in texts.items():
+                if text != "0" or len(texts) > 1 or name == names[0]:
+                    lines += textwrap.wrap(f"# {'; '.join(labels)}", 88) if len(texts) > 1 else []
+                    lines.append(wrapped(name, text))
+        held = _grouped((case.conditions, case.label) for case in self.cases)
+        conditions = [
+            f"These hold for {text}." if len(held) == 1 else f"{'; '.join(labels)}: for {text}."
+            for text, labels in held.items()
+            if text
+        ]
+        return "\n\n".join(["```text\n" + "\n".join(lines) + "\n```", *conditions])
+
+    @cached_property
+    def symbols(self) -> list[tuple[str, str, str]]:
+        """The names in the formulas and their conditions, with meanings and values."""
+        texts = [text for case in self.cases for text in (*case.formulas.values(), case.conditions)]
+        used = set(re.findall(r"[A-Za-z]\w*", " ".join(texts).replace("is a multiple of", "")))
+        meanings = self._sources.meanings(self.cases[0].part.name)
+        if unknown := used - meanings.keys() - {"ceil", "floor", "log2", "min", "max"}:
+            raise DocumentError(f"symbols.md does not explain {', '.join(sorted(unknown))}")
+        values = {
+            name: [shown(case.part.values[name]) for case in self.cases]
+            for name in meanings
+            if name in used
+        }
+        return [
+            (name, meanings[name], found[0] if len({*found}) == 1 else " / ".join(found))
+            for name, found in values.items()
+        ]
+
+
+def _grouped(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
+    """The values of each key, in order."""
+    found: dict[str, list[_Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def folded_paths(paths: Iterable[str]) -> list[str]:
+    """Paths that differ in numbers, with ranges in place of these: `layers.[0-11].mlp`."""
+    number = re.compile(r"(?<=\.)\d+")
+    found = _grouped((number.sub("{}", path), map(int, number.findall(path))) for path in paths)
+    return [each.format(*map(_range, zip(*rows, strict=True))) for each, rows in found.items()]
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """`3`, `[0-11]`, or numbers with gaps: `[1, 3]`."""
+    found = sorted({*numbers})
+    if len(found) == 1:
+        return str(found[0])
+    is_run = found == [*range(found[0], found[-1] + 1)]
+    return f"[{found[0]}-{found[-1]}]" if is_run else str(found)
+
+
+def definition_of(subject: Any) -> str:
+    """A class with its constructor and its call, or a function, without bodies."""
+    if not inspect.isclass(subject):
+        return _without_body(subject)
+    bases = [
+        f"nn.{each.__name__}" if each.__module__.startswith("torch.nn") else each.__name__
+        for each in subject.__bases__
+    ]
+    opening, own = f"class {subject.__name__}({', '.join(bases)}):", vars(subject)
+    body = ['    model_type = "' + own["model_type"] + '"\n'] if "model_type" in own else []
+    methods = [
+        own[name]
+        for name in ("__init__", "forward", "__call__", "on_finalized_text")
+        if name in own
+    ]
+    body += [textwrap.indent(_without_body(each), "    ") for each in methods]
+    end = "" if body else " ...  # constructor and call are inherited"
+    return "\n".join([opening.replace("(object)", "") + end, *body]).rstrip()
+
+
+def _without_body(function: Callable[..., Any]) -> str:
+    """The source of a function up to its body."""
+    function = inspect.unwrap(function)
+    source = re.sub(r"  # .*$", "", textwrap.dedent(inspect.getsource(function)), flags=re.M)
+    opening = re.split(r":(?: \.\.\.)?$", source, maxsplit=1, flags=re.M)[0]
+    constants = function.__globals__  # whose names say nothing to a reader
+    return re.sub(r"(?<= = )_\w+", lambda name: repr(constants[name[0]]), opening) + ": ..."
+
+
+class TimedPage:
+    """An A4 page at 150 dpi with 1,024 new tokens on an H100, for the templates.
+
+    Args:
+        dimensions: The dimensions of DeepSeek-OCR.
+
+    Attributes:
+        fusions: What each kernel of a serving engine replaces.
+        servers: The serving engines.
+        profiles: All GPUs' profiles.
+    """
+
+    fusions, servers = FUSIONS, SERVERS
+
+    def __init__(self, dimensions: Any) -> None:
+        self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
+        self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
+        self._model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
+
+    def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
+        """Kernels of a decode `step`, or of the `prompt`, as served.
+
+        Each has its sizes by name, the seconds of a call, and whether memory bounds it.
+        """
+        timed, T = self._model, self.workload.seq_len
+        served = ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
+        step, prompt = (
+            served.step_kernels(1, T + 1),
+            served.prompt_kernels(T, self.workload.visual_tokens),
+        )
+        kernels = step if which == "step" else prompt
+        priced = kernel_seconds(kernels, self.gpu)
+        found = zip(kernels, priced.seconds[:, 0], priced.is_memory[:, 0], strict=True)
+        return [(each, each.dimensions._asdict(), *times) for each, *times in found]
+
+    def predicted(self, runtime: str) -> PagePrediction:
+        """The page under `serving` or `eager`."""
+        host, profile = EAGER if runtime == "eager" else SERVERS["vllm"], self.gpu.profile
+        job = JobAssumptions(host, OutputLengths.fixed)
+        assumed = job.of(DEFAULT, self.workload, profile=profile)
+        return predict(self._model, self.workload, assumed, (1, 4, 16))
 
 
 class Library:
@@ -42,12 +330,12 @@ class Library:
         sources: The documents.
         architecture: The only architecture to document; None for all.
         config: Values to use instead of its published `config.json`.
+        names: Further names for computed parts.
 
     Attributes:
         architectures: Names of the architectures, in order.
         owners: The architecture that each page is written from, by page.
         is_whole: Whether all architectures are documented, as published.
-        summaries: What overviews say of pages, by name, as far as it is known.
     """
 
     def __init__(
@@ -55,66 +343,100 @@ class Library:
         sources: Sources,
         architecture: Architecture | None = None,
         config: dict[str, Any] | None = None,
+        names: Mapping[str, Any] | None = None,
     ) -> None:
-        self.sources, self._config = sources, config
+        self.sources, self._config, self._names = sources, config, names or {}
         self.is_whole = architecture is None
         self.architectures = [architecture.name] if architecture else list(ARCHITECTURES)
         self.owners = sources.owners(self.architectures)
-        self.summaries: dict[str, Summary] = {}
-        self._models: dict[tuple[str, bool], DocumentedModel] = {}
-        self._pages: dict[tuple[str, bool], ModulePage] = {}
 
-    def model(self, architecture: str, *, is_published: bool = False) -> DocumentedModel:
+    @cache  # noqa: B019  # a library lives as long as the process
+    def model(self, architecture: str) -> DocumentedModel:
         """An architecture's model."""
-        key = architecture, is_published or self._config is None
-        if key not in self._models:
-            config = None if key[1] else self._config
-            self._models[key] = DocumentedModel(ARCHITECTURES[architecture], config)
-        return self._models[key]
+        return DocumentedModel(ARCHITECTURES[architecture], self._config)
 
-    def page(self, name: str, *, is_published: bool = False) -> ModulePage:
-        """A module's page, of the published model if the given one has no such module."""
-        if name not in self.owners:
-            raise DocumentError(f"modules/index.md does not list {name}")
-        key = name, is_published or self._config is None
-        if key not in self._pages:
-            model = self.model(self.owners[name], is_published=is_published)
-            self._pages[key] = ModulePage(name, model, self.sources, self.page)
-            if not key[1] and name not in model.classes:
-                published = self.page(name, is_published=True)
-                if name in published.model.classes:
-                    published.is_of_given_config = False
-                    self._pages[key] = published
-        return self._pages[key]
+    @cache  # noqa: B019  # likewise
+    def page(self, name: str) -> ModulePage:
+        """A module's page."""
+        return ModulePage(name, self.model(self.owners[name]), self.sources)
 
-    def summary(self, name: str) -> Summary:
-        """What overviews say of a page."""
-        if name not in self.summaries:
-            page = self.page(name)
-            kinds = dict.fromkeys(kind for case in page.cases for kind in case.kinds)
-            params = flops = "none"
-            if page.cases:
-                case = page.cases[0]
-                params, flops = shown(case.params), f"{flops_text(case.work.flops)} ({case.label})"
-            self.summaries[name] = Summary(
-                params,
-                flops,
-                ", ".join(kinds) or "none",
-                page.location,
-                self.sources.summary(name),
-            )
-        return self.summaries[name]
+    @cached_property
+    def timed(self) -> TimedPage:
+        """The page whose seconds a document works through."""
+        return TimedPage(self.model(DEFAULT.name).dimensions)
 
-    def of_architectures(self, text: str) -> str:
-        """A document without sections of other architectures, and without links to their pages."""
-        if self.is_whole:
-            return text
-        for other in ARCHITECTURES.keys() - self.architectures:
-            title = re.escape(ARCHITECTURES[other].title)
-            text = re.sub(rf"^## {title}$.*?(?=^## |\Z)", "", text, flags=re.M | re.S)
-        return re.sub(
-            r"^- \[\w+\]\(op-(\w+)\.md\)\n",
-            lambda link: link[0] if link[1] in self.owners else "",
-            text,
-            flags=re.M,
-        )
+    def filled(self, path: str, text: str, architecture: str) -> Filled:
+        """A section of a document with its computed parts.
+
+        Args:
+            path: Path of the document.
+            text: The section.
+            architecture: Name of the architecture that it is on.
+
+        Raises:
+            DocumentError: The tape and the trace disagree on a figure, or the section asks for
+                what there is not; the message names the document.
+        """
+        names = {
+            **self._names,
+            "library": self,
+            "model": self.model(architecture),
+            "model_of": self.model,
+            "page": self.page,
+        }
+        try:
+            if module := re.fullmatch(r"modules/op-(\w+)\.md", path):
+                page = self.page(module[1])
+                if self._config and not page.model.paths(page.name) and _IN_MODEL.search(page.text):
+                    said = f"The given config has no `{page.name}`: figures of the published model."
+                    return Filled(_IN_MODEL.sub(said, text), [said])
+                names |= page.names
+            return filled(text, names, self.sources.templates, code_stays=bool(self._config))
+        except DocumentError as error:
+            raise DocumentError(f"{path}: {error}") from error
+
+
+def filled_documents(library: Library) -> dict[str, Filled]:
+    """Every document with its computed parts, by path.
+
+    Raises:
+        DocumentError: As for one of them, or a page is in no list.
+    """
+    sections = list(_sections(library))
+    tasks = {
+        owner: [(path, text) for path, each, text in sections if each == owner]
+        for owner in library.architectures
+    }
+    fork = sys.platform == "linux" and get_context("fork")
+    # The first architecture's documents are half of the work.
+    with ProcessPoolExecutor(2, fork) if fork else ThreadPoolExecutor(1) as pool:
+        results = pool.map(partial(_filled, library), tasks, tasks.values())
+        done = dict(zip(tasks, map(iter, results), strict=True))
+    pages: dict[str, Filled] = {}
+    for path, owner, _ in sections:
+        before, (text, changed) = pages.get(path, Filled("", [])), next(done[owner])
+        pages[path] = Filled(before.text + text, before.changed + changed)
+    return pages
+
+
+def _filled(library: Library, architecture: str, parts: list[tuple[str, str]]) -> list[Filled]:
+    """Sections on an architecture with their computed parts."""
+    return [library.filled(path, text, architecture) for path, text in parts]
+
+
+def _sections(library: Library) -> Iterator[tuple[str, str, str]]:
+    """The sections of all documents, each with its path and the architecture that it is on."""
+    texts, architectures = library.sources.texts, library.architectures
+    owners = {page_file(name): owner for name, owner in library.owners.items()}
+    pages = {path for path in texts if "/op-" in path}
+    if strange := pages ^ {*map(page_file, library.sources.owners(ARCHITECTURES))}:
+        raise DocumentError(f"modules/index.md and the pages differ in {', '.join(strange)}")
+    titles = {architecture.title: name for name, architecture in ARCHITECTURES.items()}
+    links = rf"^- \[(?!(?:{'|'.join(library.owners)})\])\w+\]\(op-\w+\.md\)\n"
+    for path in texts if library.is_whole else [*owners, *_OVERVIEWS]:
+        end = "## " if path in _OVERVIEWS else r"\Z"
+        for text in re.split(rf"^(?={end})", texts[path], flags=re.M):
+            heading = text.partition("\n")[0].removeprefix("## ")
+            owner = titles.get(heading, owners.get(path, architectures[0]))
+            if owner in architectures:
+                yield path, owner, re.sub(links, "", text, flags=re.M)

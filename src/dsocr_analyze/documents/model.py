@@ -1,61 +1,140 @@
-"""The model that documents are written from: each of its modules on a tape and in a trace."""
+"""The model that documents are written from: calls of its modules, on a tape and in a trace."""
 
 from __future__ import annotations
 
+import copy
+import itertools
+import json
 import sys
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import takewhile
-from typing import Any, Final
+from typing import Any
+
+import torch
 
 import dsocr_analyze.architectures.deepseek_ocr_2.named_sizes  # noqa: F401  # registers
-from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, unlimited_ocr
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.deepseek_ocr_2.network import NETWORK as OCR2
-from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family import attention, dimensions, network, page
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
-from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
-from dsocr_analyze.architectures.ocr_family.page import pixels_of, whole_model
-from dsocr_analyze.documents.cases import Case
 from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.building import building
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape.formula import FormulaTape
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.trace.module_calls import CallRecorder
-from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.summary import stage_figures
+from dsocr_analyze.tape import Size, example, notation
+from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
+from dsocr_analyze.trace import module_calls, passes, single_module, summary
+from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.workload import ViewBatch, Workload, parse_page
 
-__all__ = ["DocumentedModel", "Run"]
+__all__ = ["META", "Case", "DocumentedModel", "Run"]
 
-_NETWORKS: Final[Mapping[str, Network]] = {
-    "deepseek-ocr": deepseek_ocr.NETWORK,
-    "deepseek-ocr-2": OCR2,
-    "unlimited-ocr": unlimited_ocr.NETWORK,
-}
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a module.
+
+    Attributes:
+        label: What it is called in tables.
+        part: The part of the model, with the names of its sizes.
+        taped: The call on a tape.
+        traced: The call in a trace.
+        taped_params: Parameters of the module, as a tape of all that it calls declares them.
+        params: Parameters of the module, as the trace's model has them.
+    """
+
+    label: str
+    part: Part
+    taped: ModuleCall
+    traced: TracedCall
+    taped_params: Size
+    params: int
+
+    @cached_property
+    def work(self) -> Work:
+        """Work of the call."""
+        return total_work(self.operators.values())
+
+    def child(self, name: str) -> Case:
+        """The same of a child alone."""
+        taped = next(each.call for each in self.taped.children if each.name == name)
+        return replace(self, taped=taped, taped_params=taped.params)
+
+    @cached_property
+    def formulas(self) -> dict[str, str]:
+        """Its formulas as text, by what they say."""
+        work, call = self.taped.work, self.taped
+        sizes: dict[str, Size] = {
+            "MACs": work.macs,
+            "vector FLOPs": work.vector_flops,
+            "parameters": self.taped_params,
+            "activations": work.activations,
+            "cache bytes": call.cache_bytes,
+            "peak bytes": call.peak_bytes,
+        }
+        return {name: notation.written(size, self.part.relations) for name, size in sizes.items()}
+
+    def written(self, size: Size) -> str:
+        """A formula as text, nothing for zero."""
+        return notation.written(size, self.part.relations) if size else ""
+
+    @property
+    def conditions(self) -> str:
+        """What must hold for the formulas, as text; empty if they always hold."""
+        relations = self.part.relations
+        return ", ".join(f"`{each}`" for each in notation.conditions(self.taped.asked, relations))
+
+    @cached_property
+    def operators(self) -> dict[str, Work]:
+        """Work of all calls of each operator, as traced."""
+        works: dict[str, list[Work]] = {}
+        for kernel in self.traced.kernels:
+            works.setdefault(kernel.operator, []).append(kernel.total)
+        return {operator: total_work(each) for operator, each in works.items()}
+
+    def check(self, page: str) -> None:
+        """Raises DocumentError unless the tape and the trace say the same of every figure."""
+        calls = self.taped, self.traced
+        figures = {
+            "parameters": (self.taped_params, self.params),
+            "peak bytes": tuple(each.peak_bytes for each in calls),
+            "cache bytes": tuple(each.cache_bytes for each in calls),
+        }
+        for name in {**self.operators, **self.taped.operators}:
+            works = (self.taped.operators.get(name, NO_WORK), self.operators.get(name, NO_WORK))
+            for count, sizes in zip(Work._fields, zip(*works, strict=True), strict=True):
+                figures[f"{count} of {name}"] = sizes
+        for name, (taped, traced) in figures.items():
+            if example.value_of(taped) != traced:
+                raise DocumentError(
+                    f"{page} ({self.label}): {name} are {example.value_of(taped):,} on the tape,"
+                    f" {traced:,} in the trace"
+                )
 
 
 @dataclass(frozen=True)
 class Run:
-    """Part of a page's passes, on a tape and in a trace.
+    """Part of a model's passes, on a tape and in a trace.
 
     Attributes:
         label: What it is called in tables.
-        parts: The parts of the model that it runs, by stage.
+        parts: The parts of the model that it runs.
         tape: The tape.
         trace: The trace of the pass that it belongs to.
+        model: The model that ran.
         turn: Which call of its modules in that pass is meant.
     """
 
     label: str
-    parts: Mapping[str, Part]
+    parts: tuple[Part, ...]
     tape: FormulaTape
     trace: Trace
+    model: torch.nn.Module
     turn: int = 0
 
 
@@ -67,60 +146,39 @@ class DocumentedModel:
         config: Values to use instead of its published `config.json`; None for those.
     """
 
-    def __init__(
-        self, architecture: Architecture = DEFAULT, config: dict[str, Any] | None = None
-    ) -> None:
-        directory = ModelDirectory.read(architecture.reference)
+    def __init__(self, architecture: Architecture, config: dict[str, Any] | None = None) -> None:
+        self.directory = ModelDirectory.read(architecture.reference)
         if config is not None:
-            directory = directory.with_config(config)
+            self.directory = self.directory.with_config(config)
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
-        self.dimensions: Any = directory.dimensions()
-        self._directory = directory
+        self.dimensions: Any = self.directory.dimensions()
         self.workload: Workload = architecture.plan(page=parse_page("a4"), max_new_tokens=2)
-        self.network = _NETWORKS[architecture.name]
 
     # --- the model
 
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model as built; other documents ask only for its dimensions."""
-        return DeepSeekOCRSession.from_directory(self._directory)
+        return DeepSeekOCRSession.from_directory(self.directory)
 
     @property
-    def config(self) -> Any:
-        """The config of the model as built."""
-        return self.session.model.config
+    def built(self) -> Any:
+        """The model as built."""
+        return self.session.model
 
-    @cached_property
-    def classes(self) -> dict[str, list[str]]:
-        """Paths of the modules of each class, in order."""
-        found: dict[str, list[str]] = {}
-        for path, module in self.session.model.named_modules():
-            found.setdefault(type(module).__name__, []).append(path)
-        return found
-
-    @cache  # noqa: B019  # a model lives as long as the process
-    def params(self, path: str) -> int:
-        """Parameters of a module."""
-        return sum(each.numel() for each in self.session.model.get_submodule(path).parameters())
+    def paths(self, name: str) -> list[str]:
+        """Paths of the modules of a class, in order."""
+        return [path for path, kind in self.session.module_classes.items() if kind == name]
 
     def get(self, name: str) -> Any:
         """A class or function of the model's own files or those it builds on; None for none."""
-        found = (getattr(module, name, None) for module in self._files)
+        bases = (each.__module__.rpartition(".")[0] for each in type(self.built).__mro__)
+        packages = [each for each in bases if "." in each and "transformers." not in each]
+        files = [each for each in sys.modules if each.rpartition(".")[0] in packages]
+        files.sort(key=lambda each: packages.index(each.rpartition(".")[0]))
+        found = (getattr(sys.modules[each], name, None) for each in files)
         return next((each for each in found if each is not None), None)
-
-    @cached_property
-    def _files(self) -> list[types.ModuleType]:
-        mro = type(self.session.model).__mro__
-        own = takewhile(lambda each: not each.__module__.startswith("transformers."), mro)
-        packages = dict.fromkeys(each.__module__.rpartition(".")[0] + "." for each in own)
-        return [
-            module
-            for package in packages
-            for name, module in tuple(sys.modules.items())
-            if name.startswith(package) and "." not in name[len(package) :]
-        ]
 
     # --- its passes
 
@@ -130,96 +188,148 @@ class DocumentedModel:
         window = self.dimensions.sliding_window
         if window is None:
             return {"decode step": 0}
-        last = {"decode step that fills the window": window - 1} if window > 1 else {}
-        return {"first decode step": 0, **last, "decode step that overwrites": window}
+        return {
+            "first decode step": 0,
+            "decode step that fills the window": window - 1,
+            "decode step that overwrites": window,
+        }
 
     @cached_property
-    def traces(self) -> PassTraces:
+    def traces(self) -> passes.PassTraces:
         """The passes of the stated page, with every module's calls."""
-        return trace_passes(
+        return passes.trace_passes(
             self.session.loaded,
             self.workload,
             self.architecture,
             step_numbers=tuple(self.step_numbers.values()),
             repeats=self.architecture.forms.repeats(self.dimensions),
-            recorder_type=CallRecorder,
+            recorder_type=module_calls.CallRecorder,
         )
 
     @cached_property
     def stages(self) -> dict[str, StageFigures]:
         """Figures of every stage."""
-        return stage_figures(self.traces, self.architecture.stages, self.session.own_params)
+        return summary.stage_figures(self.traces, self.architecture.stages, self.session.own_params)
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """The views of the page, the prompt, and decode steps."""
         views = [self._views(turn, view) for turn, view in enumerate(self.workload.views)]
-        steps = zip(self.step_numbers.items(), self.traces.decode_steps, strict=True)
-        return (
-            *reversed(views),
-            self._pass("prefill", self.traces.prefill, T=self.workload.seq_len),
-            *(self._step(label, number, trace) for (label, number), trace in steps),
-        )
+        T, window = self.workload.seq_len, self.dimensions.sliding_window
+        found = [*reversed(views), self._decoder("prefill", self.traces.prefill, T)]
+        numbered = zip(self.step_numbers.items(), self.traces.decode_steps, strict=True)
+        for (label, number), trace in numbered:
+            is_full = window is not None and number >= window
+            keys = T + (window if is_full else number + 1)
+            found.append(self._decoder(label, trace, 1, keys, overwrites=is_full))
+        return tuple(found)
 
     def _views(self, turn: int, view: ViewBatch) -> Run:
-        N, q = view.count, view.resolution // 64
-        sam, sizes = named_part("sam", self.dimensions.sam, N=N, q=q)
-        parts = {"sam": sam}
-        for name in ("clip", "encoder", "projector"):
-            if hasattr(self.dimensions, name):
-                parts[name], _ = named_part(name, getattr(self.dimensions, name), N=N, q=q)
-        named = {name: part.dimensions for name, part in parts.items()}
-        sam.values["R"] = view.resolution
-        c, tape = replace(self.dimensions, **named), FormulaTape(BFLOAT16)
-        # Views have 64 pixels for each token.
-        size: Mapping[str, Size] = sizes
-        views = ViewBatch(size["N"], 64 * size["q"])
-        tape.path = "model"
-        self.network.encode(tape, ViewFeatures(), pixels_of(tape, views), views, c)
+        """One call of the vision stages, on as many pixels as 64 per token and side."""
+        encoders, tape = self.architecture.forms.network, FormulaTape(BFLOAT16)
+        N, q, names = view.count, view.resolution // 64, [each.name for each in encoders.vision]
+        named = [named_part(name, getattr(self.dimensions, name), N=N, q=q) for name in names]
+        parts, sizes = [part for part, _ in named], dict[str, Any](named[0][1])
+        parts[0].values["R"] = view.resolution
+        c = replace(self.dimensions, **{part.name: part.dimensions for part in parts})
+        tape.path, views = "model", ViewBatch(sizes["N"], 64 * sizes["q"])
+        encoders.encode(tape, network.ViewFeatures(), page.pixels_of(tape, views), views, c)
         label = "global view" if view is self.workload.global_view else "local views"
-        return Run(label, parts, tape, self.traces.prefill, turn)
+        return Run(label, tuple(parts), tape, self.traces.prefill, self.built, turn)
 
-    def _step(self, label: str, number: int, trace: Trace) -> Run:
-        window, K = self.dimensions.sliding_window, self.workload.seq_len + number + 1
-        if window is None or number < window:
-            return self._pass(label, trace, T=1, K=K)
-        return self._pass(label, trace, overwrites=True, T=1, K=self.workload.seq_len + window)
+    def _decoder(
+        self,
+        label: str,
+        trace: Trace,
+        T: int,
+        K: int = 0,
+        model: Any = None,
+        c: Any = None,
+        **how: Any,
+    ) -> Run:
+        """A pass of one sequence: of T new tokens, and K with those in the cache.
 
-    def _pass(self, label: str, trace: Trace, *, overwrites: bool = False, **sizes: int) -> Run:
-        part, named = named_part("decoder", self.dimensions.decoder, B=1, **sizes)
+        With a model and its dimensions, it has no page.
+        """
+        workload = None if K or model else self.workload
+        model, c = model or self.built, c or self.dimensions.decoder
+        part, sizes = named_part("decoder", c, B=1, T=T, **({"K": K} if K else {}))
+        part.values.setdefault("K", T)
+        p = attention.Pass(sizes["B"], sizes["T"], sizes["K"] - sizes["T"] if K else 0, **how)
         c, tape = replace(self.dimensions, decoder=part.dimensions), FormulaTape(BFLOAT16)
-        part.values.setdefault("K", part.values["T"])
-        past: Size = named["K"] - named["T"] if "K" in named else 0
-        p = Pass(named["B"], named["T"], past, overwrites=overwrites)
-        whole_model(tape, self.network, c, p, None if "K" in named else self.workload)
-        return Run(label, {"decoder": part}, tape, trace)
+        forwards = self.architecture.forms.network
+        if hasattr(model, "score"):
+            page.classified(tape, forwards, c, p, part.size("c", model.num_labels))
+        else:
+            page.whole_model(tape, forwards, c, p, workload)
+        return Run(label, (part,), tape, trace, model)
+
+    @cache  # noqa: B019  # a model lives as long as the process
+    def text_runs(self, name: str, changes: str) -> tuple[Run, ...]:
+        """A class of decoders without a page: a prompt, and a decode step or a long prompt.
+
+        Args:
+            name: The class.
+            changes: Values in place of the config's, as JSON; without any, layers are the model's.
+        """
+        changed, config = json.loads(changes), copy.deepcopy(self.built.config)
+        config.update(changed or {"num_hidden_layers": 0})
+        with building(META, torch.bfloat16):
+            decoder = self.get(name)(config).eval()
+        if not changed:
+            decoder.model.layers = self.built.model.layers
+        T, longest = self.workload.seq_len, 2 * config.max_position_embeddings
+        sizes = {"prefill": (T, 0), "decode step": (1, T + 1)}
+        if "rope_scaling" in changed:
+            sizes = {"prefill": (T, 0), "beyond the trained length": (longest, 0)}
+        if hasattr(decoder, "score"):
+            del sizes["decode step"]
+        flash = config._attn_implementation == "flash_attention_2"
+        kept, inputs = None, []
+        for new, keys in sizes.values():
+            # A step finds the cache of the pass before.
+            kept = kept if keys else self.get("KeyValueCache")([])
+            shapes = (1, new), (1, keys or new)
+            ids, mask = (torch.empty(shape, dtype=torch.long, device=META) for shape in shapes)
+            inputs.append(
+                {
+                    "input_ids": ids,
+                    "position_ids": ids,
+                    "attention_mask": None if flash else mask,
+                    "past_key_values": kept,
+                    "use_cache": True,
+                }
+            )
+        repeats = self.architecture.forms.repeats(self.dimensions)
+        traces = single_module.trace_calls(decoder, META, inputs, repeats)
+        c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
+        return tuple(
+            self._decoder(label, trace, *sizes[label], decoder, c, flash=flash)
+            for label, (trace, _) in zip(sizes, traces, strict=True)
+        )
 
     # --- its modules
 
-    def part_of(self, path: str) -> str:
-        """The part of the model that a module belongs to: its stage, or `decoder`."""
-        stage = self.architecture.owner_of(path)
-        return stage if stage in {each.name for each in self.network.vision} else "decoder"
-
-    def cases(self, paths: Mapping[str, str]) -> Iterator[Case]:
-        """The calls of modules in the passes of the page.
+    def cases(self, runs: Iterable[Run], paths: Mapping[str, str]) -> Iterator[Case]:
+        """The calls of modules in some runs.
 
         Args:
+            runs: The runs.
             paths: Labels by path; an empty label for none.
         """
-        for run in self.runs:
-            for path, label in paths.items():
-                part = run.parts.get(self.part_of(path))
-                # An equal call of an earlier pass is not recorded again.
-                calls = run.trace.modules.get(path)
-                if part is None or path not in run.tape.modules or not calls:
-                    continue
-                whole = next(each for each in self.runs if path in each.tape.modules)
+        params: dict[str, tuple[Size, int]] = {}
+        for run, path in itertools.product(runs, paths):
+            # An equal call of an earlier pass is not recorded again.
+            calls, taped = run.trace.modules.get(path), run.tape.modules.get(path)
+            if taped and calls:
+                if path not in params:  # a decode step does not run every expert
+                    weights = run.model.get_submodule(path).parameters()
+                    params[path] = taped[0].params, sum(each.numel() for each in weights)
+                stage = self.architecture.owner_of(path)
                 yield Case(
-                    ", ".join(filter(None, (run.label, label))),
-                    part,
-                    run.tape.modules[path][0],
-                    whole.tape.modules[path][0].params,
+                    ", ".join(filter(None, (run.label, paths[path]))),
+                    next((each for each in run.parts if each.name == stage), run.parts[0]),
+                    taped[0],
                     calls[min(run.turn, len(calls) - 1)],
-                    self.params(path),
+                    *params[path],
                 )

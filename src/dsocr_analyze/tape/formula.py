@@ -69,6 +69,15 @@ class ModuleCall:
                 found[name] = found.get(name, NO_WORK).plus(work.times(child.times))
         return found
 
+    def by_module(self, below: str = "") -> dict[tuple[str, str], Work]:
+        """Work by path of a module below it and operator."""
+        found = {(below, operator): work for operator, work in self.own.items()}
+        for child in self.children:
+            path = f"{below}.{child.name}".removeprefix(".")
+            for key, work in child.call.by_module(path).items():
+                found[key] = found.get(key, NO_WORK).plus(work.times(child.times))
+        return found
+
     @cached_property
     def params(self) -> Size:
         """Parameters of the module and of all modules below it."""

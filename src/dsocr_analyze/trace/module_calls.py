@@ -12,7 +12,7 @@ from dsocr_analyze.figures import Peak
 from dsocr_analyze.trace.record import TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["CallRecorder", "shapes_of"]
+__all__ = ["CallRecorder"]
 
 
 class CallRecorder(Recorder):
@@ -39,13 +39,13 @@ class CallRecorder(Recorder):
                     tuple(self.trace.kernels[start:]),
                     within.nbytes - alive,
                     _cache_bytes(getattr(forward, "__self__", None), given, output),
-                    shapes_of(given) | shapes_of({"returned": _first_tensor(output)}),
+                    _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
                 )
             )
         return output
 
 
-def shapes_of(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes_of(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shapes of those values that are tensors."""
     return {
         name: tuple(value.shape)

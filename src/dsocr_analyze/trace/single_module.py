@@ -22,11 +22,7 @@ class FunctionModule(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self._function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the function returns."""
-        return self._function(*args, **kwargs)
+        self.forward = function
 
 
 def trace_module(

@@ -14,6 +14,7 @@ from dsocr_analyze.tape import (
     Size,
     Tape,
     bicubic,
+    conv2d,
     embedding,
     fused_attention,
     layer_norm,
@@ -21,7 +22,9 @@ from dsocr_analyze.tape import (
     quick_gelu,
 )
 
-__all__ = ["absolute_positions", "clip", "embeddings"]
+__all__ = ["absolute_positions", "clip", "embeddings_of_pixels", "layer_norm_fp32"]
+
+_CHANNELS = 3
 
 
 def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
@@ -57,9 +60,18 @@ def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -
     )
 
 
+def embeddings_of_pixels(t: Tape, N: Size, q: int, c: ClipDimensions) -> Operand:
+    """The same with patches of its own convolution, which DeepSeek-OCR never runs."""
+    side = q * c.patch_size
+    pixels = t.input(N * _CHANNELS * side * side, t.dtype)
+    sizes = pixels, N, side, _CHANNELS, c.width, c.patch_size
+    patches = t.call("patch_embedding", conv2d, *sizes, stride=c.patch_size)
+    return embeddings(t, patches, N, q, c)
+
+
 def _patch_embedding(t: Tape, c: ClipDimensions) -> None:
     """A convolution that exists but never runs."""
-    t.weight(3 * c.width * c.patch_size**2)
+    t.weight(_CHANNELS * c.width * c.patch_size**2)
 
 
 def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> Operand:
@@ -75,6 +87,11 @@ def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> 
     joined = t.cat(t.view(abs_pos, d), patches)
     t.hold(grid, patches)
     return joined
+
+
+def layer_norm_fp32(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
+    """A norm in fp32, which DeepSeek-OCR's config does not ask for (`LayerNormfp32`)."""
+    return t.cast(layer_norm(t, t.cast(x, FLOAT32), rows, d), t.dtype)
 
 
 # --- layers ----------------------------------------------------------------------------------

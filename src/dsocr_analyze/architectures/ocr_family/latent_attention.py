@@ -101,16 +101,16 @@ def _rotated_pairs(
     Features are stored in pairs and copied into halves first, unless there is a single pair.
     """
     n, H, P = p.tokens, c.heads, c.qk_rope_head_dim
-    tables = t.call("rotary_emb", rotary_embedding, p.keys, c)
+    tables, frequencies = t.call("rotary_emb", rotary_embedding, p.keys, c)
     positions = t.input(n, INT64)
-    cos, sin = (t.gather("index", positions, n * P, t.dtype) for _ in tables[:2])
+    cos, sin = (t.gather("index", positions, n * P, t.dtype) for _ in tables)
     q_pe: Operand = t.view(query, n * (H * P))
     k_pe: Operand = t.view(joint, n * P)
     if P > 2:
         q_pe, k_pe = t.clone(q_pe), t.clone(k_pe)
     pairs = rotated(t, q_pe, cos, sin), rotated(t, k_pe, cos, sin)
     t.hold(q_pe)
-    return *pairs, *tables
+    return *pairs, *tables, *frequencies
 
 
 def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Any, ...]:
@@ -148,7 +148,9 @@ def _joined(t: Tape, nope: Operand, pe: Operand, rows: Size, c: DecoderDimension
     return joined
 
 
-def rotary_embedding(t: Tape, K: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
+def rotary_embedding(
+    t: Tape, K: Size, c: DecoderDimensions
+) -> tuple[tuple[Operand, Operand], tuple[Operand, ...]]:
     """`DeepseekV2*RotaryEmbedding`: cosines and sines of positions 0 to K - 1.
 
     Also returns the frequencies, if they are computed anew for this length.
@@ -173,7 +175,7 @@ def rotary_embedding(t: Tape, K: Size, c: DecoderDimensions) -> tuple[Operand, .
     cos = _table(t, angles, "cos", is_scaled=scaling == "yarn")
     sin = _table(t, angles, "sin", is_scaled=scaling == "yarn")
     t.hold(positions, outer, *blended)
-    return cos, sin, *frequencies
+    return (cos, sin), frequencies
 
 
 def _table(t: Tape, angles: Operand, operator: str, *, is_scaled: bool) -> Operand:

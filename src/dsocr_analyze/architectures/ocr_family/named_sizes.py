@@ -136,6 +136,7 @@ def _decoder(c: DecoderDimensions, part: Part) -> Any:
             "qk_rope_head_dim": pe,
             "v_head_dim": part.size("D_v", c.v_head_dim),
             "kv_lora_rank": part.size("d_c", c.kv_lora_rank),
+            "max_position_embeddings": part.size("L_0", c.max_position_embeddings),
             "q_lora_rank": c.q_lora_rank and part.size("d_q", c.q_lora_rank),
         }
     else:

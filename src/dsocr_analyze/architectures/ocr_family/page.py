@@ -14,10 +14,10 @@ from dsocr_analyze.architectures.ocr_family.decoder import decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.tape import Operand, Tape, View, embedding
+from dsocr_analyze.tape import Operand, Size, Tape, View, embedding, linear
 from dsocr_analyze.workload import ViewBatch, Workload
 
-__all__ = ["Seen", "embedded_page", "head", "model", "pixels_of", "whole_model"]
+__all__ = ["Seen", "classified", "embedded_page", "head", "pixels_of", "whole_model"]
 
 _CHANNELS = 3
 
@@ -54,9 +54,27 @@ def whole_model(
 def _causal_lm(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
 ) -> list[Any]:
-    hidden, cache = t.call("model", model, network, c, p, page)
+    hidden, cache = t.call("model", _model, network, c, p, page)
     head(t, hidden, p, c)
     return cache
+
+
+def classified(t: Tape, network: Network, c: RelativeDimensions, p: Pass, labels: Size) -> None:
+    """The decoder with a linear map of every token, of which the last token's labels are taken.
+
+    Source: `DeepseekV2ForSequenceClassification`.
+    """
+    t.call("", _classified, network, c, p, labels)
+
+
+def _classified(
+    t: Tape, network: Network, c: RelativeDimensions, p: Pass, labels: Size
+) -> tuple[None, list[Any]]:
+    hidden, cache = t.call("model", _model, network, c, p, None)
+    scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
+    pooled = t.gather("index", t.fill("arange", p.B, INT64), p.B * labels, t.dtype)
+    t.hold(scores, pooled)
+    return None, cache
 
 
 def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
@@ -65,7 +83,7 @@ def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
     return t.cast(logits, FLOAT32)
 
 
-def model(
+def _model(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, list[Any]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""

@@ -103,6 +103,7 @@ def _closed_forms(
     config_table: KeyTable,
 ) -> ClosedForms:
     return ClosedForms(
+        network=network,
         dimensions=partial(dimensions_of, read_dimensions, config_table),
         config_findings=lambda config, code: findings_of(config, config_table, code),
         not_modelled=NOT_MODELLED,

@@ -25,7 +25,7 @@ from dsocr_analyze.architectures.ocr_family.relative import relative
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import DecodeStep
 
-__all__ = ["CONFIG_TABLE", "NETWORK", "UNLIMITED_OCR", "decode_cache"]
+__all__ = ["CONFIG_TABLE", "UNLIMITED_OCR", "decode_cache"]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -60,8 +60,6 @@ class _UnlimitedOCR(ClipNetwork):
                 arguments=["flash_attention"],
             )
 
-
-NETWORK: Final = _UnlimitedOCR()
 
 CONFIG_TABLE: Final = key_table(
     {
@@ -130,7 +128,7 @@ def decode_cache(cache: Any, step: DecodeStep) -> Any:
 
 
 UNLIMITED_OCR: Final = relative(
-    NETWORK,
+    _UnlimitedOCR(),
     name="unlimited-ocr",
     title="Unlimited-OCR",
     modes={name: MODES[name] for name in ("gundam", "base")},
