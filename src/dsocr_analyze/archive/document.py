@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import TimeTotals
     from dsocr_analyze.archive.totals import Archive, SettingTotals
 
-__all__ = ["ArchiveDocument", "archive_document", "document_text"]
+__all__ = ["ArchiveDocument", "archive_document"]
 
 
 class MalformedRow(msgspec.Struct, frozen=True):
@@ -223,11 +222,6 @@ def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument
         time=tuple(_time_document(times) for times in archive.times),
         files=None if archive.files is None else files_document(archive.files),
     )
-
-
-def document_text(document: ArchiveDocument) -> str:
-    """The document as JSON text with a trailing newline."""
-    return json.dumps(msgspec.to_builtins(document), indent=2) + "\n"
 
 
 def _totals_document(totals: SettingTotals) -> TotalsDocument:

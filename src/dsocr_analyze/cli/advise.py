@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -14,6 +12,7 @@ import typer
 from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
+from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.advice.document import AdviceDocument
     from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.table import Table
 
 __all__ = ["advise"]
 
@@ -257,30 +255,19 @@ def _show(
         prepare_directory(file.parent)
         context.obj.begin_writing()
         write_texts(file.parent, {file.name: dump_json(advice)})
-    if json_file == "-" or (output_format == "json" and not quiet):
-        sys.stdout.write(dump_json(advice))
-    if json_file == "-" or output_format == "json" or quiet:
+    if json_file == "-":
+        output_format = "json"
+    elif quiet:
         return
     from dsocr_analyze.advice.tables import advice_lines, advice_notes, advice_tables
 
-    tables, notes = advice_tables(advice), advice_notes(advice)
-    if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_page
-
-        opening = "\n".join(advice_lines(advice))
-        sys.stdout.write(markdown_page(opening, tables, {"Notes": notes}))
-        return
-    _print(advice_lines(advice), tables, notes)
-    if json_file is not None:
-        print(f"wrote {json_file}")
-
-
-def _print(lines: Iterable[str], tables: Sequence[Table], notes: Iterable[str]) -> None:
-    from dsocr_analyze.cli.printing import print_table, print_text
-
-    for line in lines:
-        print_text(line)
-    for table in tables:
-        print_table(table)
-    for note in notes:
-        print_text(f"Note: {note}")
+    emit(
+        output_format,
+        lambda: advice,
+        lambda: Said(
+            "\n".join(advice_lines(advice)),
+            advice_tables(advice),
+            [Lines("Notes", advice_notes(advice), indent="")],
+            [json_file],
+        ),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 
 from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import completion, many_options, many_time_options, options
+from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
@@ -335,24 +335,25 @@ def _plot(
 
 
 def _print(counts: Archive, opening: CountOpening, histogram: str, output_format: str) -> None:
-    if output_format == "json":
-        from dsocr_analyze.archive.document import archive_document, document_text
+    from dsocr_analyze.archive.document import archive_document
 
-        sys.stdout.write(document_text(archive_document(counts, opening)))
-        return
+    emit(
+        output_format,
+        lambda: archive_document(counts, opening),
+        lambda: _said(counts, opening, histogram),
+    )
+
+
+def _said(counts: Archive, opening: CountOpening, histogram: str) -> Said:
     from dsocr_analyze.archive.files_document import file_lines
     from dsocr_analyze.archive.tables import archive_tables
-    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.report.tables import model_text
 
-    print_text(f"Ran: {model_text(opening.model)} by the analytic engine")
-    for line in () if counts.files is None else file_lines(counts.files):
-        print_text(line)
-    for table in archive_tables(counts, histogram):
-        print_table(table)
-    for note in opening.metadata.notes:
-        print_text(f"Note: {note}", indent="  ")
-    print_assumptions(dict.fromkeys(said for each in counts.times for said in each.assumptions))
+    lines = [f"Ran: {model_text(opening.model)} by the analytic engine"]
+    lines += () if counts.files is None else file_lines(counts.files)
+    assumed = dict.fromkeys(said for each in counts.times for said in each.assumptions)
+    below = [Lines("Notes", opening.metadata.notes), assumptions(assumed)]
+    return Said("\n".join(lines), archive_tables(counts, histogram), below)
 
 
 def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:

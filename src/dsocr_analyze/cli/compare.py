@@ -19,6 +19,7 @@ from dsocr_analyze.cli import (
     time_options,
 )
 from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.printing import Said, assumptions, emit, rendered
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
@@ -184,8 +185,15 @@ def _show(
     draw: compared_picture.Drawn | None,
 ) -> None:
     """Write `files`, the picture, and the comparison to `output`, or to stdout if it is None."""
+
+    def document() -> object:
+        return result.document(options_used(context))
+
+    said = _said(result, draw and draw.path)
     if output is not None:
-        files = {**files, output: _text(context, result, output_format)}
+        is_csv = output_format == "csv"
+        text = result.as_csv() if is_csv else rendered(output_format, document, lambda: said)
+        files = {**files, output: text}
     if files or draw is not None:
         from dsocr_analyze.output_files import write_files
 
@@ -195,31 +203,13 @@ def _show(
         draw.write()
     if output is not None:
         return
-    if output_format == "table":
-        from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
-
-        print_text(result.headline())
-        print_text(result.opening())
-        print_table(result.table())
-        config_table = result.config_table()
-        if config_table is not None:
-            print_table(config_table)
-        print_assumptions(result.assumptions)
-        if draw is not None:
-            print(f"wrote {draw.path}")
-    else:
-        sys.stdout.write(_text(context, result, output_format))
-
-
-def _text(context: typer.Context, result: Comparison, output_format: str) -> str:
-    if output_format == "json":
-        from dsocr_analyze.report.json_text import dump_json
-
-        return dump_json(result.document(options_used(context)))
     if output_format == "csv":
-        return result.as_csv()
-    from dsocr_analyze.report.markdown import markdown_page
+        sys.stdout.write(result.as_csv())
+    else:
+        emit(output_format, document, lambda: said)
 
-    tables = filter(None, (result.table(), result.config_table()))
+
+def _said(result: Comparison, picture: Path | None) -> Said:
     opening = f"{result.headline()}\n{result.opening()}"
-    return markdown_page(opening, tables, {"Assumptions": result.assumptions})
+    tables = result.table(), result.config_table()
+    return Said(opening, tables, [assumptions(result.assumptions)], [picture])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli.printing import Said, emit
 from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
@@ -69,7 +69,6 @@ def devices(
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report.devices import corrections_document, devices_document
-    from dsocr_analyze.report.json_text import dump_json
 
     output_format = options.chosen("--format", output_format, FORMATS)
     known = all_profiles(user_profiles(profile))
@@ -79,16 +78,18 @@ def devices(
         return
     if corrections:
         kept = _kept_of(names)
-        if output_format == "json":
-            sys.stdout.write(dump_json(corrections_document(kept, options_used(context))))
-        else:
-            _print(_corrections_table(kept), output_format)
+        emit(
+            output_format,
+            lambda: corrections_document(kept, options_used(context)),
+            lambda: Said("", [_corrections_table(kept)]),
+        )
         return
     profiles = [known[name] for name in names or known]
-    if output_format == "json":
-        sys.stdout.write(dump_json(devices_document(profiles, options_used(context))))
-    else:
-        _print(_table(profiles), output_format)
+    emit(
+        output_format,
+        lambda: devices_document(profiles, options_used(context)),
+        lambda: Said("", [_table(profiles)]),
+    )
 
 
 def _kept_of(gpus: Sequence[str]) -> list[KeptBenchmark]:
@@ -132,17 +133,6 @@ def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
         ),
         label_columns=1,
     )  # fmt: skip
-
-
-def _print(table: Table, output_format: str) -> None:
-    if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_page
-
-        sys.stdout.write(markdown_page("", [table]))
-    else:
-        from dsocr_analyze.cli.printing import print_table
-
-        print_table(table)
 
 
 def _table(profiles: Sequence[Profile]) -> Table:

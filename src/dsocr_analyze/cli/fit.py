@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
@@ -75,7 +75,6 @@ def fit(
     from dsocr_analyze.hardware.devices import gpu_catalogue
     from dsocr_analyze.hardware.fit import fit as fit_into
     from dsocr_analyze.report.fit import fit_document
-    from dsocr_analyze.report.json_text import dump_json
 
     output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)
@@ -100,11 +99,13 @@ def fit(
         for each in named or gpu_catalogue().values()
     ]  # fmt: skip
     source = directory.source(architecture.name)
-    if output_format == "json":
-        sys.stdout.write(dump_json(fit_document(source, workload, fits, options_used(context))))
-    else:
-        opening = _opening(source, workload, element, flash_attention=flash_attention)
-        _print(fits, workload, opening, output_format)
+    emit(
+        output_format,
+        lambda: fit_document(source, workload, fits, options_used(context)),
+        lambda: _said(
+            fits, workload, _opening(source, workload, element, flash_attention=flash_attention)
+        ),
+    )
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
 
@@ -134,23 +135,11 @@ def _opening(
     return f"Ran: {model_text(source)} by the analytic engine\n{line}"
 
 
-def _print(fits: Sequence[Fit], workload: Workload, opening: str, output_format: str) -> None:
+def _said(fits: Sequence[Fit], workload: Workload, opening: str) -> Said:
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
 
-    tables = (_need_table(fits[0], workload), _table(fits))
-    sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]
-    if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_page
-
-        sys.stdout.write(markdown_page(opening, tables, {"Assumptions": sentences}))
-        return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
-
-    for line in opening.splitlines():
-        print_text(line)
-    for table in tables:
-        print_table(table)
-    print_assumptions(sentences)
+    assumed = assumptions(f"{order}: {text}" for order, text in ASSUMPTIONS.items())
+    return Said(opening, (_need_table(fits[0], workload), _table(fits)), [assumed])
 
 
 def _need_table(fit: Fit, workload: Workload) -> Table:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.profiles import ProfileOption
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
@@ -333,24 +334,17 @@ def _write(report: InferenceReport, output: Path) -> list[Path]:
 
 def print_inference(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
     """Print the report of a run in a format of `FORMATS`, and name the files that were written."""
-    if output_format == "json":
-        from dsocr_analyze.report.json_text import dump_json
+    from dsocr_analyze.report.inference import (
+        inference_headline,
+        inference_markdown,
+        inference_tables,
+    )
 
-        sys.stdout.write(dump_json(report))
-    elif output_format == "markdown":
-        from dsocr_analyze.report.inference import inference_markdown
-
+    if output_format == "markdown":
         sys.stdout.write(inference_markdown(report))
     elif output_format == "text":
         sys.stdout.write(report.text + "\n")
     else:
-        from dsocr_analyze.cli.printing import print_table, print_text
-        from dsocr_analyze.report.inference import inference_headline, inference_tables
-
-        print_text(inference_headline(report))
-        for table in inference_tables(report):
-            print_table(table)
-        for note in report.notes:
-            print_text(f"- {note}", indent="  ")
-        for path in written:
-            print(f"wrote {path}")
+        below = [Lines("Notes", report.notes, "- ")]
+        said = Said(inference_headline(report), inference_tables(report), below, written)
+        emit(output_format, lambda: report, lambda: said)

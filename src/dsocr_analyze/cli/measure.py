@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
@@ -275,28 +275,12 @@ def print_measurement(found: Measurement, output_format: str, json_file: str | N
     """Print a measurement in a format of `FORMATS`, and write its JSON file if one is named."""
     from dsocr_analyze.output_files import write_files
     from dsocr_analyze.report.json_text import dump_json
-    from dsocr_analyze.report.measurement import (
-        measurement_notes,
-        measurement_tables,
-    )
+    from dsocr_analyze.report.measurement import measurement_notes, measurement_tables
     from dsocr_analyze.report.tables import model_text
 
     if json_file not in (None, "-"):
         write_files({Path(str(json_file)): dump_json(found)})
-    if output_format == "json":
-        sys.stdout.write(dump_json(found))
-        return
-    head = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
-    tables, notes = measurement_tables(found), measurement_notes(found)
-    if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_page
-
-        sys.stdout.write(markdown_page(head, tables, {"Notes": notes}))
-        return
-    from dsocr_analyze.cli.printing import print_table, print_text
-
-    print_text(head)
-    for table in tables:
-        print_table(table)
-    for note in notes:
-        print_text(note, indent="  ")
+    opening = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
+    notes = Lines("Notes", measurement_notes(found), before="")
+    said = Said(opening, measurement_tables(found), [notes])
+    emit(output_format, lambda: found, lambda: said)

@@ -1,12 +1,12 @@
-"""Prints answers, tables and prose on stdout, as wide as the terminal."""
+"""The one way out: what a command found, as JSON, Markdown or text as wide as the terminal."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.escaping import visible
 
@@ -15,12 +15,94 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.layout import Line
     from dsocr_analyze.report.tables import Table
 
-__all__ = ["print_assumptions", "print_report", "print_table", "print_text", "terminal_width"]
+__all__ = [
+    "Lines",
+    "Said",
+    "assumptions",
+    "emit",
+    "print_report",
+    "print_table",
+    "rendered",
+    "terminal_width",
+]
 
 WITHOUT_TERMINAL: Final = 100
 """Width of piped output in columns, unless COLUMNS sets another."""
 
 LEAST_WIDTH: Final = 40
+
+
+class Lines(NamedTuple):
+    """Lines below the tables.
+
+    Attributes:
+        title: Title of their list in Markdown.
+        lines: The lines.
+        before: What stands before each on a terminal.
+        indent: What a line goes on with on a terminal.
+    """
+
+    title: str
+    lines: Sequence[str]
+    before: str = "Note: "
+    indent: str = "  "
+
+
+class Said(NamedTuple):
+    """What a command says to a reader.
+
+    Attributes:
+        opening: The first lines.
+        tables: Tables.
+        below: Lines below them.
+        written: Files that were written, which a terminal names at the end.
+    """
+
+    opening: str
+    tables: Iterable[Table | None]
+    below: Sequence[Lines] = ()
+    written: Sequence[Path | str | None] = ()
+
+
+def assumptions(sentences: Iterable[str]) -> Lines:
+    """What predicted seconds assume."""
+    return Lines("Assumptions", list(sentences), "Assumed: ")
+
+
+def emit(output_format: str, document: Callable[[], object], said: Callable[[], Said]) -> None:
+    """Print what a command found.
+
+    Args:
+        output_format: `json`, `markdown`, or another for text.
+        document: Returns the typed document.
+        said: Returns what a reader sees.
+    """
+    if output_format in ("json", "markdown"):
+        sys.stdout.write(rendered(output_format, document, said))
+        return
+    opening, tables, below, written = said()
+    if opening:
+        _print_text(opening)
+    for table in filter(None, tables):
+        print_table(table)
+    for each in below:
+        for line in each.lines:
+            _print_text(f"{each.before}{line}", indent=each.indent)
+    for path in filter(None, written):
+        print(f"wrote {path}")
+
+
+def rendered(output_format: str, document: Callable[[], object], said: Callable[[], Said]) -> str:
+    """What `emit` prints as JSON, or as Markdown for any other format."""
+    if output_format == "json":
+        from dsocr_analyze.report.json_text import dump_json
+
+        return dump_json(document())
+    from dsocr_analyze.report.markdown import markdown_page
+
+    opening, tables, below, _ = said()
+    lists = {each.title: each.lines for each in below}
+    return markdown_page(opening, filter(None, tables), lists)
 
 
 def terminal_width() -> int:
@@ -47,18 +129,12 @@ def print_table(table: Table) -> None:
     _print_lines([*table_lines(table, terminal_width()), Line("")])
 
 
-def print_text(text: str, *, indent: str = "") -> None:
+def _print_text(text: str, *, indent: str = "") -> None:
     """Print prose; all lines but the first of each paragraph start with `indent`."""
     from dsocr_analyze.report.layout import wrap
 
     for line in wrap(text, terminal_width(), indent=indent):
         print(line)
-
-
-def print_assumptions(sentences: Iterable[str]) -> None:
-    """Print what predicted seconds assume."""
-    for sentence in sentences:
-        print_text(f"Assumed: {sentence}", indent="  ")
 
 
 def _print_lines(lines: Iterable[Line]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
-from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
@@ -183,7 +182,7 @@ def show(
     if measured.is_kept:
         context.obj.begin_writing()
         folder = keep(kept)
-    _print(report, output_format, folder)
+    emit(output_format, lambda: report, lambda: _said(report, folder))
 
 
 def _predictor(
@@ -234,32 +233,13 @@ def _report(
     return benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
 
 
-def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:
-    from dsocr_analyze.report.json_text import dump_json
+def _said(report: BenchmarkReport, folder: Path | None) -> Said:
     from dsocr_analyze.report.server_benchmarks import benchmark_tables
     from dsocr_analyze.report.time_report import headline
     from dsocr_analyze.report.time_tables import time_notes
 
-    if output_format == "json":
-        sys.stdout.write(dump_json(report))
-        return
-    tables = benchmark_tables(report)
     doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]
-    notes = list(time_notes(each.time for each in report.benchmarks))
     where = "corrections not kept" if folder is None else f"corrections kept in {folder}"
-    if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_page
-
-        opening = headline(report.model, report.workload)
-        lists = {"Notes": [*doubts, where], "Assumptions": notes}
-        sys.stdout.write(markdown_page(opening, tables, lists))
-        return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
-
-    print_text(headline(report.model, report.workload))
-    for table in tables:
-        print_table(table)
-    for doubt in doubts:
-        print_text(f"Note: {doubt}", indent="  ")
-    print_assumptions(notes)
-    print(visible(where))
+    notes = assumptions(time_notes(each.time for each in report.benchmarks))
+    opening = headline(report.model, report.workload)
+    return Said(opening, benchmark_tables(report), [Lines("Notes", [*doubts, where]), notes])

@@ -19,6 +19,7 @@ from dsocr_analyze.cli import (
     options,
 )
 from dsocr_analyze.cli.many_options import AXES, RESULT
+from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
@@ -455,7 +456,6 @@ def _rows_writer(
 
 def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], None]]:
     """Yields a function that keeps the rows to show on a terminal, and prints them at the end."""
-    from dsocr_analyze.cli.printing import print_table, print_text
     from dsocr_analyze.report.tables import model_text
     from dsocr_analyze.sweep.tables import MOST_SHOWN, sweep_table
 
@@ -466,6 +466,10 @@ def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], No
             kept.append(batch)
 
     yield keep
-    print_text(f"By closed forms: {model_text(opening.model)}")
-    print_table(sweep_table(kept, rows))
-    print_text("--output FILE.csv or FILE.parquet has every row and column; so does a pipe")
+    rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
+    said = Said(
+        f"By closed forms: {model_text(opening.model)}",
+        [sweep_table(kept, rows)],
+        [Lines("Notes", [rest], before="", indent="")],
+    )
+    emit("table", lambda: None, lambda: said)

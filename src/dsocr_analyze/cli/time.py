@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from dsocr_analyze.cli import completion, options, server_benchmarks, time_options
 from dsocr_analyze.cli.many_options import check_files
+from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
@@ -110,7 +110,7 @@ def time(
         attention = attention_name(flash_attention=flash_attention)
         context.obj.begin_writing()
         throughput_picture(report, dtype, attention, config).save(plot)
-    _print(report, output_format, written=plot)
+    emit(output_format, lambda: report, lambda: _said(report, plot))
 
 
 def _all_gpus() -> list[str]:
@@ -137,28 +137,10 @@ def _say_left_out(error: DeviceError) -> None:
     complain(f"left out: {in_options(str(error), error.arguments)}")
 
 
-def _print(report: TimeReport, output_format: str, *, written: Path | None) -> None:
-    if output_format == "json":
-        from dsocr_analyze.report.json_text import dump_json
-
-        sys.stdout.write(dump_json(report))
-        return
+def _said(report: TimeReport, written: Path | None) -> Said:
     from dsocr_analyze.report.time_report import headline
     from dsocr_analyze.report.time_tables import overview, time_notes, time_tables
 
     tables = time_tables(report.time) if len(report.time) <= 4 else [overview(report.time)]
-    notes = list(time_notes(report.time))
-    if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_page
-
-        opening = headline(report.model, report.workload)
-        sys.stdout.write(markdown_page(opening, tables, {"Assumptions": notes}))
-        return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
-
-    print_text(headline(report.model, report.workload))
-    for table in tables:
-        print_table(table)
-    print_assumptions(notes)
-    if written is not None:
-        print(f"wrote {written}")
+    opening = headline(report.model, report.workload)
+    return Said(opening, tables, [assumptions(time_notes(report.time))], [written])
