@@ -1,5 +1,6 @@
 """What a program writes: one call, arguments by name, attributes, a table."""
 
+import dataclasses
 import importlib.resources
 import inspect
 import re
@@ -14,7 +15,7 @@ from dsocr_analyze.architectures import planning
 from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
 from dsocr_analyze.report import frame
 
-PAGE_ARGUMENTS = list(typing.get_type_hints(planning.Asked, vars(planning)))
+PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(planning.PageRequest)]
 
 FUNCTIONS = [analyze, plan_workload, DeepSeekOCRSession.analyze, DeepSeekOCRSession.plan]
 
@@ -89,9 +90,9 @@ class TestPages:
         [
             ({"page": "a44"}, PageError, "no page size 'a44'"),
             ({"page": 7}, WorkloadError, "page 7 is not a pair"),
-            ({"page": "a4", "image": "a.png"}, WorkloadError, "give one of them"),
+            ({"page": "a4", "image": "a.png"}, WorkloadError, "not both"),
             ({"image": "absent.png"}, PageError, "absent.png"),
-            ({"mode": "huge"}, WorkloadError, "give one of tiny, small"),
+            ({"mode": "huge"}, WorkloadError, "use tiny, small"),
             ({"mode": "base", "base_size": 640}, WorkloadError, "already sets base_size"),
             ({"mode": "base", "crop_mode": False}, WorkloadError, "already sets crop_mode"),
             ({"architecture": "gpt"}, AnalyzeError, "gpt"),

@@ -12,10 +12,9 @@ from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import DEFAULT, architecture_named
 from dsocr_analyze.architectures.planning import (
     DEFAULT_PAGE,
-    Asked,
     ImagePath,
+    PageRequest,
     PageSize,
-    planned,
 )
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import importing
@@ -84,13 +83,13 @@ def analyze(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    asked = Asked(
+    request = PageRequest(
         page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     directory = _directory(model, architecture)
-    workload = planned(directory.architecture, **asked)
+    workload = request.workload(directory.architecture)
     if engine == "trace":
         with importing():  # here because it imports torch
             from dsocr_analyze.session import DeepSeekOCRSession

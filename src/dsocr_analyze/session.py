@@ -15,7 +15,7 @@ import torch
 from dsocr_analyze.agreement import Agreement, compare
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
 from dsocr_analyze.architectures import DEFAULT, described_architecture
-from dsocr_analyze.architectures.planning import Asked, ImagePath, PageSize, given_or_planned
+from dsocr_analyze.architectures.planning import ImagePath, PageRequest, PageSize
 from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -236,12 +236,12 @@ class DeepSeekOCRSession:
             PageError: The page's size is impossible or cannot be determined.
             WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
-        asked = Asked(
+        request = PageRequest(
             page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
             crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
             max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
         )  # fmt: skip
-        return given_or_planned(self.architecture, None, asked)
+        return request.workload(self.architecture)
 
     def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
         """Runs the workload's passes under the hooks.
@@ -397,12 +397,12 @@ class DeepSeekOCRSession:
             PageError: The page's size is impossible or cannot be determined.
             WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
-        asked = Asked(
+        request = PageRequest(
             page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
             crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
             max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
         )  # fmt: skip
-        workload = given_or_planned(self.architecture, workload, asked)
+        workload = request.or_given(self.architecture, workload)
         figures, agreement = self.figures(workload, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
 

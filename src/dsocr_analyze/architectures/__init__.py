@@ -9,7 +9,7 @@ from typing import Any, Final
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
-from dsocr_analyze.architectures.planning import ImagePath, PageSize, planned
+from dsocr_analyze.architectures.planning import ImagePath, PageRequest, PageSize
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
@@ -91,12 +91,12 @@ def plan_workload(
         PageError: The page's size is impossible or cannot be determined.
         WorkloadError: A size, mode or count is impossible, or two arguments conflict.
     """
-    workload = planned(
-        architecture_named(architecture),
+    request = PageRequest(
         page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
+    workload = request.workload(architecture_named(architecture))
     assert isinstance(workload, Workload), "every architecture with a name reads pages"
     return workload
 

@@ -18,11 +18,12 @@ Added: TypeAlias = Mapping[str, tuple[Any, Any]]
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
-def adding(options: Added) -> Callable[[_Command], _Command]:
+def adding(options: Added, *, after: str | None = None) -> Callable[[_Command], _Command]:
     """Add options to a command's signature.
 
     Args:
-        options: The options; they come last in --help.
+        options: The options.
+        after: The parameter that they follow in --help; by default, they come last.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -36,7 +37,10 @@ def adding(options: Added) -> Callable[[_Command], _Command]:
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
             for name, (kind, value) in options.items()
         ]
-        whole = signature.replace(parameters=[*signature.parameters.values(), *parameters])
+        own = list(signature.parameters.values())
+        place = len(own) if after is None else 1 + list(signature.parameters).index(after)
+        by_keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own[place:]]
+        whole = signature.replace(parameters=[*own[:place], *parameters, *by_keyword])
         called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
         return cast(_Command, called)
 

@@ -11,7 +11,6 @@ import typer
 
 from dsocr_analyze.cli import html, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.warnings import StrictOption, warn
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
@@ -59,6 +58,7 @@ VersionOption = Annotated[
 
 
 @time_options.of_a_page(runtime="eager", concurrency="1")
+@options.of_a_page()
 def analyze(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -71,18 +71,6 @@ def analyze(
     device: options.DeviceOption = "meta",
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
-    seq_len: options.SeqLenOption = None,
-    text_tokens: options.TextTokensOption = None,
-    prompt: PromptOption = None,
-    max_new_tokens: options.NewTokensOption = 1024,
-    batch_size: options.BatchOption = 1,
-    prompt_pages: options.PromptPagesOption = 1,
     engine: many_options.EngineOption = "trace",
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
@@ -107,12 +95,7 @@ def analyze(
         model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
         sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    text_tokens = text_tokens_from(prompt, text_tokens, seq_len, directory)
-    workload = options.any_workload_from(
-        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
-        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
+    workload = options.page_request(context, directory).workload(directory.architecture)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     _prepare(output, html_file)
     asked = time_options.request_with_report(context)

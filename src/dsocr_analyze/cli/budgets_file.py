@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.errors import ConfigError, TrustError
@@ -117,13 +118,8 @@ def counted_by(
     if revision is not None and name == "trace" and not trust_remote_code:
         _require_trusted_code(directory, str(asked.directory), revision)
         trust_remote_code = True
-    workload = options.any_workload_from(
-        directory.architecture, mode=asked.mode, base_size=asked.base_size,
-        image_size=asked.image_size, crop_mode=_number(asked.crop_mode), page=asked.page,
-        image=None, seq_len=asked.seq_len, text_tokens=asked.text_tokens,
-        batch_size=asked.batch_size, max_new_tokens=asked.max_new_tokens,
-        prompt_pages=asked.prompt_pages,
-    )  # fmt: skip
+    page = {each.name: getattr(asked, each.name, None) for each in fields(PageRequest)}
+    workload = PageRequest(**page).workload(directory.architecture)
     request = None
     if asked.gpu:
         # No corrections: they are kept per machine, and a check must be the same on every machine.

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,6 @@ from dsocr_analyze.cli import (
 )
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.printing import Said, assumptions, emit, rendered
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
@@ -49,6 +48,7 @@ FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
 @time_options.of_a_page(runtime="serving", concurrency="1")
+@options.of_a_page("mode", "base_size", "image_size", "crop_mode")
 def compare(
     context: typer.Context,
     what: WhatArgument = None,
@@ -60,14 +60,6 @@ def compare(
     trust_remote_code: options.TrustOption = False,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
-    seq_len: options.SeqLenOption = None,
-    text_tokens: options.TextTokensOption = None,
-    prompt: PromptOption = None,
-    max_new_tokens: options.NewTokensOption = 1024,
-    batch_size: options.BatchOption = 1,
-    prompt_pages: options.PromptPagesOption = 1,
     engine: many_options.EngineOption = "analytic",
     output_format: FormatOption = "table",
     output: options.OutputFileOption = None,
@@ -96,10 +88,6 @@ def compare(
     )  # fmt: skip
 
     picture = compared_picture.picture_asked(plot, quantity, columns, asked)
-    planned = functools.partial(
-        _planned, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, prompt=prompt,
-        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
 
     @functools.cache
     def engine_of(column_model: ComparedModel, dtype: str, flash_attention: bool) -> Engine:
@@ -109,7 +97,7 @@ def compare(
         )  # fmt: skip
 
     _print_all_config_findings(context, columns, by_closed_forms=engine == "analytic")
-    workloads = {each: planned(each) for each in columns if isinstance(each, Column)}
+    workloads = {each: _planned(context, each) for each in columns if isinstance(each, Column)}
     for column, workload in workloads.items():
         warn_of_sizes(context, column.model.directory, workload)
     reports = _reports_of(columns, workloads, engine_of)
@@ -121,21 +109,12 @@ def compare(
     _show(context, result, output_format, output, files, draw)
 
 
-def _planned(
-    column: Column,
-    *,
-    seq_len: int | None,
-    text_tokens: int | None,
-    prompt: str | None,
-    **page_and_batch: Any,
-) -> Workload:
-    """The page in a column's mode; other arguments as for `workload_from`."""
+def _planned(context: typer.Context, column: Column) -> Workload:
+    """The page in a column's mode."""
     sizes = column.setting.mode
-    directory = column.model.directory
-    return options.workload_from(
-        column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
-        crop_mode=int(sizes.crop_mode), seq_len=seq_len,
-        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory), **page_and_batch,
+    return options.workload_of(
+        context, column.model.directory, mode=None, base_size=sizes.base_size,
+        image_size=sizes.image_size, crop_mode=int(sizes.crop_mode),
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import typer
 from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
@@ -38,6 +37,7 @@ GpuArgument = Annotated[
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
+@options.of_a_page()
 def fit(
     context: typer.Context,
     gpu: GpuArgument = None,
@@ -48,18 +48,6 @@ def fit(
     sliding_window: options.SlidingWindowOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
-    seq_len: options.SeqLenOption = None,
-    text_tokens: options.TextTokensOption = None,
-    prompt: PromptOption = None,
-    max_new_tokens: options.NewTokensOption = 1024,
-    batch_size: options.BatchOption = 1,
-    prompt_pages: options.PromptPagesOption = 1,
     reserved: time_options.ReservedOption = 0.1,
     output_format: FormatOption = "table",
     strict: StrictOption = False,
@@ -82,12 +70,7 @@ def fit(
     named = _named(options.gpu_names(gpu, named_gpus), element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
     architecture = directory.architecture
-    workload = options.workload_from(
-        architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
-        page=page, image=image, seq_len=seq_len, batch_size=batch_size,
-        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
-        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
+    workload = options.workload_of(context, directory)
     dimensions = directory.dimensions()
     print_config_findings(context, directory, by_closed_forms=True)
     warn_of_sizes(context, directory, workload)

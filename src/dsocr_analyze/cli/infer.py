@@ -127,11 +127,8 @@ def infer(
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
     # Fail on impossible requests before anything is loaded.
-    planned = options.workload_from(
-        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
-        max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
-    )  # fmt: skip
+    tokens = 1 if max_new_tokens is None else max_new_tokens
+    planned = options.workload_of(context, directory, max_new_tokens=tokens, prompt=None)
     warn_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)

@@ -13,7 +13,6 @@ from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
@@ -55,6 +54,7 @@ AutocastOption = Annotated[
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
+@options.of_a_page()
 def measure(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -67,18 +67,6 @@ def measure(
     device: DeviceOption = "cpu",
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
-    seq_len: options.SeqLenOption = None,
-    text_tokens: options.TextTokensOption = None,
-    prompt: PromptOption = None,
-    max_new_tokens: options.NewTokensOption = 1024,
-    batch_size: options.BatchOption = 1,
-    prompt_pages: options.PromptPagesOption = 1,
     repeats: RepeatsOption = 5,
     warmups: WarmupsOption = 2,
     steps: StepsOption = 4,
@@ -97,12 +85,7 @@ def measure(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    workload = options.any_workload_from(
-        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
-        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
-        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
+    workload = options.page_request(context, directory).workload(directory.architecture)
     print_config_findings(context, directory, by_closed_forms=False)
     warn_of_sizes(context, directory, workload)
     start_torch()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsocr_analyze import architectures
+from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import completion
+from dsocr_analyze.cli.added_options import Added, adding
 from dsocr_analyze.cli.page_image import page_of_file
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import AnyWorkload, Mode, Workload, parse_page
+from dsocr_analyze.workload import Mode, Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -329,68 +333,64 @@ def mode_named(architecture: Architecture, name: str) -> Mode:
     return architecture.modes[chosen("--mode", name, tuple(architecture.modes))]
 
 
-def workload_from(
-    architecture: Architecture,
-    *,
-    mode: str | None = None,
-    base_size: int | None,
-    image_size: int | None,
-    crop_mode: int | None,
-    page: str | None,
-    image: Path | None,
-    seq_len: int | None = None,
-    text_tokens: int | None,
-    batch_size: int,
-    max_new_tokens: int,
-    prompt_pages: int = 1,
-) -> Workload:
-    """The workload described by the options; raises WorkloadError if they contradict each other."""
-    if page is not None and image is not None:
-        raise WorkloadError(f"give --page {page} or --image {image}, not both")
-    if mode is not None:
-        _refuse_sizes_beside(mode, base_size, image_size, crop_mode)
-        named = mode_named(architecture, mode)
-        base_size, image_size = named.base_size, named.image_size
-        crop_mode = int(named.crop_mode)
-    sizes: dict[str, Any] = {}
-    if base_size is not None:
-        sizes["base_size"] = base_size
-    if image_size is not None:
-        sizes["image_size"] = image_size
-    if crop_mode is not None:
-        sizes["crop_mode"] = switch("--crop-mode", crop_mode)
-    workload: Workload = architecture.plan(
-        page=parse_page(page or "a4") if image is None else page_of_file(image),
-        seq_len=seq_len,
-        text_tokens=text_tokens,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        prompt_pages=prompt_pages,
-        **sizes,
+_OF_A_PAGE: Added = {
+    "mode": (ModeOption, None),
+    "base_size": (BaseSizeOption, None),
+    "image_size": (ImageSizeOption, None),
+    "crop_mode": (CropModeOption, None),
+    "page": (PageOption, None),
+    "image": (ImageOption, None),
+    "seq_len": (SeqLenOption, None),
+    "text_tokens": (TextTokensOption, None),
+    "prompt": (PromptOption, None),
+    "max_new_tokens": (NewTokensOption, 1024),
+    "batch_size": (BatchOption, 1),
+    "prompt_pages": (PromptPagesOption, 1),
+}
+
+
+def of_a_page(
+    *left_out: str, after: str = "use_flash_attn"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options about a page, which `page_request` reads, to a command.
+
+    Args:
+        *left_out: Names of those that it has not, or has as others.
+        after: The parameter that they follow.
+    """
+    asked = {name: each for name, each in _OF_A_PAGE.items() if name not in left_out}
+    return adding(asked, after=after)
+
+
+def page_request(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageRequest:
+    """What a command's options ask about a page.
+
+    Args:
+        context: The command's context.
+        directory: The model's directory, whose tokenizer counts a prompt.
+        **instead: Values in place of the options', by the parameters' names.
+
+    Raises:
+        WorkloadError: Options contradict each other.
+        PageError: The image's size cannot be determined.
+    """
+    options = {**context.params, **instead}
+    given = {each.name: options.get(each.name) for each in fields(PageRequest)}
+    given["text_tokens"] = text_tokens_from(
+        options.get("prompt"), given["text_tokens"], given["seq_len"], directory
     )
+    if given["crop_mode"] is not None:
+        given["crop_mode"] = switch("--crop-mode", given["crop_mode"])
+    if given["image"] is not None and given["page"] is None and directory.architecture.modes:
+        given |= {"page": page_of_file(given["image"]), "image": None}
+    return PageRequest(**given)
+
+
+def workload_of(context: typer.Context, directory: ModelDirectory, **instead: Any) -> Workload:
+    """The workload of `page_request` on a model that reads pages; raises its errors."""
+    workload = page_request(context, directory, **instead).workload(directory.architecture)
+    assert isinstance(workload, Workload), "every architecture with a name reads pages"
     return workload
-
-
-def any_workload_from(architecture: Architecture, **given: Any) -> AnyWorkload:
-    """Like `workload_from`, for any architecture; without pages, page options raise an error."""
-    if architecture.modes:
-        return workload_from(architecture, **given)
-    workload: AnyWorkload = architecture.plan(**given)
-    return workload
-
-
-def _refuse_sizes_beside(
-    mode: str, base_size: int | None, image_size: int | None, crop_mode: int | None
-) -> None:
-    for option, value in (
-        ("--base-size", base_size),
-        ("--image-size", image_size),
-        ("--crop-mode", crop_mode),
-    ):
-        if value is not None:
-            raise WorkloadError(
-                f"--mode {mode} already sets {option}; give one of them, not {option} {value}"
-            )
 
 
 def model_directory_from(

@@ -11,7 +11,6 @@ import typer
 from dsocr_analyze.cli import completion, options, server_benchmarks, time_options
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
@@ -50,6 +49,7 @@ PlotOption = Annotated[
 
 
 @time_options.of_a_page(gpu="named_gpus", runtime="serving", concurrency="1,4,16")
+@options.of_a_page("batch_size")
 def time(
     context: typer.Context,
     gpu: GpuArgument = None,
@@ -59,17 +59,6 @@ def time(
     sliding_window: options.SlidingWindowOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
-    seq_len: options.SeqLenOption = None,
-    text_tokens: options.TextTokensOption = None,
-    prompt: PromptOption = None,
-    prompt_pages: options.PromptPagesOption = 1,
-    max_new_tokens: options.NewTokensOption = 1024,
     from_benchmark: server_benchmarks.FilesOption = None,
     keep: server_benchmarks.KeepOption = 1,
     output_format: FormatOption = "table",
@@ -83,12 +72,7 @@ def time(
     measured = server_benchmarks.benchmarks_given(context, from_benchmark, keep=keep)
     directory = options.described_model(model, arch, config, sliding_window)
     print_config_findings(context, directory, by_closed_forms=True)
-    workload = options.workload_from(
-        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
-        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
-        batch_size=1, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
+    workload = options.workload_of(context, directory)
     warn_of_sizes(context, directory, workload)
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)

@@ -13,7 +13,6 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import terminal_width
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.stages import undescribed_model
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
@@ -60,6 +59,7 @@ FoldOption = Annotated[
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
+@options.of_a_page("max_new_tokens")
 def tree(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -71,17 +71,6 @@ def tree(
     device: options.DeviceOption = "meta",
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
-    seq_len: options.SeqLenOption = None,
-    text_tokens: options.TextTokensOption = None,
-    prompt: PromptOption = None,
-    batch_size: options.BatchOption = 1,
-    prompt_pages: options.PromptPagesOption = 1,
     depth: DepthOption = None,
     stage: StageOption = None,
     trace: TraceOption = True,
@@ -139,11 +128,8 @@ _OF_THE_PAGE = (
 
 def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
     """The page to trace, from the options of `_OF_THE_PAGE`."""
-    given = {name: context.params[name] for name in _OF_THE_PAGE}
-    given["text_tokens"] = text_tokens_from(
-        given.pop("prompt"), given["text_tokens"], given["seq_len"], directory
-    )
-    workload = options.any_workload_from(directory.architecture, **given, max_new_tokens=1)
+    request = options.page_request(context, directory, max_new_tokens=1)
+    workload = request.workload(directory.architecture)
     warn_of_sizes(context, directory, workload)
     return workload
 
