@@ -4,7 +4,6 @@ import dataclasses
 import importlib.resources
 import inspect
 import re
-import typing
 
 import pytest
 from PIL import Image
