@@ -54,6 +54,7 @@ ROOMS: Final = (
     ("columns",),
     ("sweep", "archive", "gate", "advice"),
     ("session",),
+    ("engine",),
     ("analysis",),
     ("documents",),
     ("cli",),

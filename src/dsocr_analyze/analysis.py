@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import DEFAULT, architecture_named
 from dsocr_analyze.architectures.planning import (
     DEFAULT_PAGE,
@@ -16,11 +14,9 @@ from dsocr_analyze.architectures.planning import (
     PageRequest,
     PageSize,
 )
+from dsocr_analyze.engine import Engine
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.forking import importing
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.build import build_report
-from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.comparison_document import ComparisonDocument
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["analyze", "compare", "sweep_workloads"]
 
-Engine = Literal["trace", "analytic"]
+EngineName = Literal["trace", "analytic"]
 
 
 def analyze(
@@ -48,7 +44,7 @@ def analyze(
     prompt_pages: int | None = None,
     architecture: str | None = None,
     model: str | Path | None = None,
-    engine: Engine = "trace",
+    engine: EngineName = "trace",
     dtype: str = "bfloat16",
     flash_attention: bool = False,
     trust_remote_code: bool = False,
@@ -89,20 +85,8 @@ def analyze(
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     directory = _directory(model, architecture)
-    workload = request.workload(directory.architecture)
-    if engine == "trace":
-        with importing():  # here because it imports torch
-            from dsocr_analyze.session import DeepSeekOCRSession
-
-        return DeepSeekOCRSession.from_directory(
-            directory, dtype=dtype, flash_attention=flash_attention,
-            trust_remote_code=trust_remote_code,
-        ).analyze(workload)  # fmt: skip
-    if engine != "analytic":
-        raise WorkloadError(f"engine {engine!r} is unknown; use 'trace' or 'analytic'")
-    assert isinstance(workload, Workload), "every known architecture reads pages"
-    figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
-    return build_report(figures, None, dt.datetime.now(dt.UTC))
+    counts = Engine(engine, directory, dtype, flash_attention, "meta", trust_remote_code)
+    return counts.report(request.workload(directory.architecture))
 
 
 def compare(reports: Mapping[str, Report]) -> ComparisonDocument:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import html, many_options, options, time_options
-from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.warnings import StrictOption, warn
+from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options, time_options
-from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.counting import Engine
+from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import ConfigError, TrustError
 from dsocr_analyze.gate.budgets import NEW_FILE, PYPROJECT, Budgets, Options, budgets_in
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_text

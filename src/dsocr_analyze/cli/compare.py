@@ -18,10 +18,11 @@ from dsocr_analyze.cli import (
     options,
     time_options,
 )
-from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import Said, assumptions, emit, rendered
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
+from dsocr_analyze.engine import ENGINES
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.compared_columns import Column, ComparedModel, Saved

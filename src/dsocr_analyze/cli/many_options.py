@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options
-from dsocr_analyze.cli.counting import ENGINES
 from dsocr_analyze.dtypes import MODEL_DTYPES
+from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import OutputError, WorkloadError
 from dsocr_analyze.input_files import is_folder
 
