@@ -44,7 +44,6 @@ DATA_BYTES: Final = 6 << 30  # a mutation must not fill the machine
 EQUIVALENT: Final = {
     "58d79f04": "an exception keeps the positional arguments that it is made with, and every error"
     " is made with its message as one",
-    "6effcf25": "the function rounds the root of this number down, which is the same",
     "94dec29b": "only the closest name is used",
     "d4060c28": "with one path, the loop can return no other than the line after it does",
 }

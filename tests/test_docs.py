@@ -497,6 +497,12 @@ def test_a_page_that_says_something_else_than_the_model_is_refused(
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_document_of_more_than_a_mebibyte_is_refused(checkout, capsys):
+    (checkout / "reading.md").write_text("x" * (2**20 + 1), "utf-8")
+    assert main(["docs", "--check"]) == 2
+    assert "reading.md': it has more than 1 MiB" in capsys.readouterr().err
+
+
 def test_a_page_that_the_index_does_not_list_is_refused(checkout, capsys):
     (checkout / "modules" / "op-Another.md").write_text("# Another\n", "utf-8")
     assert main(["docs", "--check"]) == 2

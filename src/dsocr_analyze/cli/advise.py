@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-FORMATS = ("table", "markdown", "json")
 
 _WANTED = "Requirements on a mode"
 _MOST_NUMBERS = 12
@@ -92,7 +91,6 @@ MaximumOption = Annotated[
         rich_help_panel=_WANTED,
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
 @time_options.of_a_page(runtime="serving", concurrency="1")
@@ -115,7 +113,7 @@ def advise(
     batch_size: options.BatchOption = 1,
     minimum_dpi: MinimumOption = None,
     maximum_compression: MaximumOption = None,
-    output_format: FormatOption = "table",
+    output_format: options.FormatOption = "table",
     json_file: options.JsonOption = None,
     quiet: many_options.QuietOption = False,
     strict: StrictOption = False,
@@ -132,7 +130,6 @@ def advise(
     from dsocr_analyze.advice import PageAsked, advise
     from dsocr_analyze.sweep.axes import parse_modes
 
-    output_format = options.chosen("--format", output_format, FORMATS)
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
     if quiet:
         many_options.check_quiet({**limits, "--json": json_file})

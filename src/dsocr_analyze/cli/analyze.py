@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import html, many_options, options, time_options
+from dsocr_analyze.cli import html, many_options, options, page_options, time_options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.warnings import StrictOption, warn
 from dsocr_analyze.engine import ENGINES
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["analyze"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
-FORMATS = ("table", "markdown", "json")
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,7 +37,6 @@ OutputOption = Annotated[
         "--output", metavar="DIR", help="Folder for static_compute.json and static_compute.md."
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
 FullOption = Annotated[
     bool,
     typer.Option(
@@ -59,7 +57,7 @@ VersionOption = Annotated[
 
 
 @time_options.of_a_page(runtime="eager", concurrency="1")
-@options.of_a_page()
+@page_options.of_a_page()
 def analyze(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -74,7 +72,7 @@ def analyze(
     use_flash_attn: options.FlashOption = 0,
     engine: many_options.EngineOption = "trace",
     output: OutputOption = DEFAULT_OUTPUT,
-    output_format: FormatOption = "table",
+    output_format: options.FormatOption = "table",
     full: FullOption = False,
     json_file: options.JsonOption = None,
     html_file: html.HtmlOption = None,
@@ -87,7 +85,6 @@ def analyze(
     if context.invoked_subcommand is not None:
         _refuse_before(context)
         return
-    output_format = options.chosen("--format", output_format, FORMATS)
     engine = options.chosen("--engine", engine, ENGINES)
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
@@ -96,7 +93,7 @@ def analyze(
         model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
         sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    workload = options.page_request(context, directory).workload(directory.architecture)
+    workload = page_options.page_request(context, directory).workload(directory.architecture)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     _prepare(output, html_file)
     asked = time_options.request_with_report(context)

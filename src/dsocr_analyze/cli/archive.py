@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.setting import Setting
     from dsocr_analyze.workload import Mode
 
-__all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
+__all__ = ["HISTOGRAMS", "archive", "count_list"]
 
-FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
 BY = "Pages by crop grid, or by tokens of the prompt."
 
@@ -112,7 +111,7 @@ HistogramOption = Annotated[
         rich_help_panel=many_options.RESULT,
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS, panel=many_options.RESULT)]
+FormatOption = Annotated[str, options.format_option("table", "json", panel=many_options.RESULT)]
 
 
 @many_time_options.of_many_pages()
@@ -182,7 +181,6 @@ def count_list(
     from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.pictures.settings import settings_of_model
 
-    output_format = options.chosen("--format", output_format, FORMATS)
     histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
     _check_batches(batch_size, output, time)

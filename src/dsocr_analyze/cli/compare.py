@@ -16,6 +16,7 @@ from dsocr_analyze.cli import (
     html,
     many_options,
     options,
+    page_options,
     time_options,
 )
 from dsocr_analyze.cli.counting import Engine
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-FORMATS = ("table", "markdown", "json", "csv")
 
 WhatArgument = Annotated[
     list[str] | None,
@@ -45,11 +45,11 @@ WhatArgument = Annotated[
         " kinds of attention are compared.",
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
+FormatOption = Annotated[str, options.format_option("table", "markdown", "json", "csv")]
 
 
 @time_options.of_a_page(runtime="serving", concurrency="1")
-@options.of_a_page("mode", "base_size", "image_size", "crop_mode")
+@page_options.of_a_page("mode", "base_size", "image_size", "crop_mode")
 def compare(
     context: typer.Context,
     what: WhatArgument = None,
@@ -71,7 +71,6 @@ def compare(
     debug: options.DebugOption = False,
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
-    output_format = options.chosen("--format", output_format, FORMATS)
     engine = options.chosen("--engine", engine, ENGINES)
     html.check_html(html_file)
     asked = time_options.request_with_report(context)
@@ -113,7 +112,7 @@ def compare(
 def _planned(context: typer.Context, column: Column) -> Workload:
     """The page in a column's mode."""
     sizes = column.setting.mode
-    return options.workload_of(
+    return page_options.workload_of(
         context, column.model.directory, mode=None, base_size=sizes.base_size,
         image_size=sizes.image_size, crop_mode=int(sizes.crop_mode),
     )  # fmt: skip

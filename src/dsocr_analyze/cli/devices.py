@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["devices"]
 
-FORMATS = ("table", "markdown", "json")
 _SHORT = {
     "gemm": "GEMM", "encoder_attention": "encoder", "context_attention": "context",
     "generation_attention": "generation", "experts": "experts", "movement": "elementwise",
@@ -36,7 +35,6 @@ GpuArgument = Annotated[
         metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
 CorrectionsOption = Annotated[
     bool,
     typer.Option(
@@ -62,7 +60,7 @@ def devices(
     profile: ProfileOption = None,
     corrections: CorrectionsOption = False,
     forget: ForgetOption = None,
-    output_format: FormatOption = "table",
+    output_format: options.FormatOption = "table",
     debug: options.DebugOption = False,
 ) -> None:
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
@@ -70,7 +68,6 @@ def devices(
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report.devices import corrections_document, devices_document
 
-    output_format = options.chosen("--format", output_format, FORMATS)
     known = all_profiles(user_profiles(profile))
     names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     if forget:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.used_options import options_used
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-FORMATS = ("table", "markdown", "json")
 
 GpuArgument = Annotated[
     list[str] | None,
@@ -34,10 +33,9 @@ GpuArgument = Annotated[
         " 2 if one lacks the type or the attention kernel. Default: all.",
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
-@options.of_a_page()
+@page_options.of_a_page()
 def fit(
     context: typer.Context,
     gpu: GpuArgument = None,
@@ -49,7 +47,7 @@ def fit(
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
     reserved: time_options.ReservedOption = 0.1,
-    output_format: FormatOption = "table",
+    output_format: options.FormatOption = "table",
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
@@ -64,13 +62,12 @@ def fit(
     from dsocr_analyze.hardware.fit import fit as fit_into
     from dsocr_analyze.report.fit import fit_document
 
-    output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     named = _named(options.gpu_names(gpu, named_gpus), element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
     architecture = directory.architecture
-    workload = options.workload_of(context, directory)
+    workload = page_options.workload_of(context, directory)
     dimensions = directory.dimensions()
     print_config_findings(context, directory, by_closed_forms=True)
     warn_of_sizes(context, directory, workload)

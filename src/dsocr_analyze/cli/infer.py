@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.profiles import ProfileOption
 from dsocr_analyze.cli.progress import announced_steps
@@ -34,7 +34,6 @@ __all__ = ["infer", "predicted_seconds", "print_inference"]
 DEFAULT_OUTPUT = Path("tmp/dsocr-infer-one")
 DEFAULT_PROMPT = "<image>\n<|grounding|>Convert the document to markdown."
 TRIAL_TOKENS = 16
-FORMATS = ("table", "markdown", "json", "text")
 
 ImageOption = Annotated[
     Path,
@@ -92,7 +91,14 @@ SaveOption = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, options.format_option(*FORMATS, says="What is printed; text: only the text that was read.")
+    str,
+    options.format_option(
+        "table",
+        "markdown",
+        "json",
+        "text",
+        says="What is printed; text: only the text that was read.",
+    ),
 ]
 
 
@@ -122,13 +128,12 @@ def infer(
 
     Its infer() is called twice: briefly, for the memory of its prefill pass, and then timed.
     """
-    output_format = options.chosen("--format", output_format, FORMATS)
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
     # Fail on impossible requests before anything is loaded.
     tokens = 1 if max_new_tokens is None else max_new_tokens
-    planned = options.workload_of(context, directory, max_new_tokens=tokens, prompt=None)
+    planned = page_options.workload_of(context, directory, max_new_tokens=tokens, prompt=None)
     warn_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
@@ -330,7 +335,7 @@ def _write(report: InferenceReport, output: Path) -> list[Path]:
 
 
 def print_inference(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
-    """Print the report of a run in a format of `FORMATS`, and name the files that were written."""
+    """Print the report of a run in a format, and name the files that were written."""
     from dsocr_analyze.report.inference import (
         inference_headline,
         inference_markdown,

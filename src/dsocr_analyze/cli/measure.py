@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.cli.progress import announced_steps
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "print_measurement"]
 
-FORMATS = ("table", "markdown", "json")
 
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda:N", help="Device to run on.")
@@ -51,10 +50,9 @@ AutocastOption = Annotated[
         help="Run under the autocast of the vendor's infer(), in bfloat16.",
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
-@options.of_a_page()
+@page_options.of_a_page()
 def measure(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -72,20 +70,19 @@ def measure(
     steps: StepsOption = 4,
     autocast: AutocastOption = 0,
     profile: ProfileOption = None,
-    output_format: FormatOption = "table",
+    output_format: options.FormatOption = "table",
     json_file: options.JsonOption = None,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Run a page's passes on a device, and compare them with the prediction."""
-    output_format = options.chosen("--format", output_format, FORMATS)
     under_autocast = options.switch("--autocast", autocast)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     directory = options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    workload = options.page_request(context, directory).workload(directory.architecture)
+    workload = page_options.page_request(context, directory).workload(directory.architecture)
     print_config_findings(context, directory, by_closed_forms=False)
     warn_of_sizes(context, directory, workload)
     start_torch()
@@ -255,7 +252,7 @@ def _predicted(
 
 
 def print_measurement(found: Measurement, output_format: str, json_file: str | None) -> None:
-    """Print a measurement in a format of `FORMATS`, and write its JSON file if one is named."""
+    """Print a measurement in a format, and write its JSON file if one is named."""
     from dsocr_analyze.output_files import write_files
     from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.measurement import measurement_notes, measurement_tables

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsocr_analyze import architectures
-from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import completion
-from dsocr_analyze.cli.added_options import Added, adding
-from dsocr_analyze.cli.page_image import page_of_file
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import Mode, Workload
+from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -300,15 +295,23 @@ def switch(option: str, value: int) -> bool:
 def format_option(
     *formats: str, says: str = "What is printed.", panel: str | None = None
 ) -> typer.models.OptionInfo:
-    """The option `--format` of a command with these formats."""
+    """The option `--format` of a command with these formats, in any case."""
+
+    def in_lower_case(value: str | None) -> str | None:
+        return None if value is None else chosen("--format", value, formats)
+
     found: typer.models.OptionInfo = typer.Option(
         "--format",
         metavar="|".join(formats),
         autocompletion=completion.one_of(*formats),
         help=says,
         rich_help_panel=panel,
+        callback=in_lower_case,
     )
     return found
+
+
+FormatOption = Annotated[str, format_option("table", "markdown", "json")]
 
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
@@ -331,66 +334,6 @@ def gpu_names(*given: Sequence[str] | None) -> list[str]:
 def mode_named(architecture: Architecture, name: str) -> Mode:
     """The architecture's mode with that name, ignoring case."""
     return architecture.modes[chosen("--mode", name, tuple(architecture.modes))]
-
-
-_OF_A_PAGE: Added = {
-    "mode": (ModeOption, None),
-    "base_size": (BaseSizeOption, None),
-    "image_size": (ImageSizeOption, None),
-    "crop_mode": (CropModeOption, None),
-    "page": (PageOption, None),
-    "image": (ImageOption, None),
-    "seq_len": (SeqLenOption, None),
-    "text_tokens": (TextTokensOption, None),
-    "prompt": (PromptOption, None),
-    "max_new_tokens": (NewTokensOption, 1024),
-    "batch_size": (BatchOption, 1),
-    "prompt_pages": (PromptPagesOption, 1),
-}
-
-
-def of_a_page(
-    *left_out: str, after: str = "use_flash_attn"
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options about a page, which `page_request` reads, to a command.
-
-    Args:
-        *left_out: Names of those that it has not, or has as others.
-        after: The parameter that they follow.
-    """
-    asked = {name: each for name, each in _OF_A_PAGE.items() if name not in left_out}
-    return adding(asked, after=after)
-
-
-def page_request(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageRequest:
-    """What a command's options ask about a page.
-
-    Args:
-        context: The command's context.
-        directory: The model's directory, whose tokenizer counts a prompt.
-        **instead: Values in place of the options', by the parameters' names.
-
-    Raises:
-        WorkloadError: Options contradict each other.
-        PageError: The image's size cannot be determined.
-    """
-    options = {**context.params, **instead}
-    given = {each.name: options.get(each.name) for each in fields(PageRequest)}
-    given["text_tokens"] = text_tokens_from(
-        options.get("prompt"), given["text_tokens"], given["seq_len"], directory
-    )
-    if given["crop_mode"] is not None:
-        given["crop_mode"] = switch("--crop-mode", given["crop_mode"])
-    if given["image"] is not None and given["page"] is None and directory.architecture.modes:
-        given |= {"page": page_of_file(given["image"]), "image": None}
-    return PageRequest(**given)
-
-
-def workload_of(context: typer.Context, directory: ModelDirectory, **instead: Any) -> Workload:
-    """The workload of `page_request` on a model that reads pages; raises its errors."""
-    workload = page_request(context, directory, **instead).workload(directory.architecture)
-    assert isinstance(workload, Workload), "every architecture with a name reads pages"
-    return workload
 
 
 def model_directory_from(

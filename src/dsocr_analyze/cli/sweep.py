@@ -137,7 +137,7 @@ HistogramOption = Annotated[
 ]
 FormatOption = Annotated[
     str | None,
-    options.format_option(*archive.FORMATS, says="What is printed. With --pages.", panel=RESULT),
+    options.format_option("table", "json", says="What is printed. With --pages.", panel=RESULT),
 ]
 PdfDpiOption = Annotated[
     int | None,

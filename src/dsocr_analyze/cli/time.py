@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, options, server_benchmarks, time_options
+from dsocr_analyze.cli import completion, options, page_options, server_benchmarks, time_options
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.streams import complain
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["time"]
 
-FORMATS = ("table", "markdown", "json")
 
 GpuArgument = Annotated[
     list[str] | None,
@@ -36,7 +35,6 @@ GpuArgument = Annotated[
         help="GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
     ),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
 PlotOption = Annotated[
     Path | None,
     typer.Option(
@@ -49,7 +47,7 @@ PlotOption = Annotated[
 
 
 @time_options.of_a_page(gpu="named_gpus", runtime="serving", concurrency="1,4,16")
-@options.of_a_page("batch_size")
+@page_options.of_a_page("batch_size")
 def time(
     context: typer.Context,
     gpu: GpuArgument = None,
@@ -61,18 +59,17 @@ def time(
     use_flash_attn: options.FlashOption = 0,
     from_benchmark: server_benchmarks.FilesOption = None,
     keep: server_benchmarks.KeepOption = 1,
-    output_format: FormatOption = "table",
+    output_format: options.FormatOption = "table",
     plot: PlotOption = None,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Predict seconds of a page, pages per second and money on a GPU."""
-    output_format = options.chosen("--format", output_format, FORMATS)
     check_files(None, plot)
     measured = server_benchmarks.benchmarks_given(context, from_benchmark, keep=keep)
     directory = options.described_model(model, arch, config, sliding_window)
     print_config_findings(context, directory, by_closed_forms=True)
-    workload = options.workload_of(context, directory)
+    workload = page_options.workload_of(context, directory)
     warn_of_sizes(context, directory, workload)
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import options, page_options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import terminal_width
 from dsocr_analyze.cli.progress import announced_steps
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["tree"]
 
-FORMATS = ("text", "json", "mermaid", "dot")
 
 DepthOption = Annotated[
     int | None, typer.Option("--depth", metavar="LEVELS", help="Levels below the model to show.")
@@ -56,10 +55,10 @@ FoldOption = Annotated[
     bool,
     typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
 ]
-FormatOption = Annotated[str, options.format_option(*FORMATS)]
+FormatOption = Annotated[str, options.format_option("text", "json", "mermaid", "dot")]
 
 
-@options.of_a_page("max_new_tokens")
+@page_options.of_a_page("max_new_tokens")
 def tree(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -82,7 +81,6 @@ def tree(
     debug: options.DebugOption = False,
 ) -> None:
     """Show the module tree with repeated layers folded, or its leaf classes by stage."""
-    output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is too small; give 0 or more")
     undescribed = None if stages else undescribed_model(model, arch, config, hf_config)
@@ -128,7 +126,7 @@ _OF_THE_PAGE = (
 
 def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
     """The page to trace, from the options of `_OF_THE_PAGE`."""
-    request = options.page_request(context, directory, max_new_tokens=1)
+    request = page_options.page_request(context, directory, max_new_tokens=1)
     workload = request.workload(directory.architecture)
     warn_of_sizes(context, directory, workload)
     return workload

@@ -140,8 +140,10 @@ class ModulePage:
 
     def references(self, keys: str) -> list[str]:
         """The lines of the bibliography that have the given arXiv numbers, or other words."""
-        lines = re.findall(r"^- .*$", self._sources.texts["references.md"], re.M)
-        found = [[line for line in lines if key in line] for key in keys.split(", ")]
+        found = [
+            re.findall(rf"^- .*{re.escape(key)}.*$", self._sources.texts["references.md"], re.M)
+            for key in keys.split(", ")
+        ]
         if any(len(matching) != 1 for matching in found):
             raise DocumentError(f"references.md has not one line for each of {keys}")
         return [line for (line,) in found]

@@ -122,14 +122,20 @@ class Sources:
         folder: The folder.
         texts: The documents, by their paths in it.
         templates: Templates of blocks, by name.
+
+    Raises:
+        DocumentError: A document cannot be read.
     """
 
     def __init__(self, folder: Path = SOURCES) -> None:
         self.folder = folder
-        self.texts = {
-            path.relative_to(folder).as_posix(): read_text(path, _MOST_BYTES)
-            for path in sorted(folder.rglob("*.md"))
-        }
+        try:
+            self.texts = {
+                path.relative_to(folder).as_posix(): read_text(path, _MOST_BYTES)
+                for path in sorted(folder.rglob("*.md"))
+            }
+        except OSError as error:
+            raise DocumentError(f"cannot read {error.filename!r}: {error.strerror}") from error
         self.templates = {
             name: self.texts.pop(f"includes/{name}.md")
             for name in [path.stem for path in (folder / "includes").iterdir()]

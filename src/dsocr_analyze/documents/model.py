@@ -86,8 +86,9 @@ class Case:
     @property
     def conditions(self) -> str:
         """What must hold for the formulas, as text; empty if they always hold."""
-        relations = self.part.relations
-        return ", ".join(f"`{each}`" for each in notation.conditions(self.taped.asked, relations))
+        return ", ".join(
+            f"`{each}`" for each in notation.conditions(self.taped.asked, self.part.relations)
+        )
 
     @cached_property
     def operators(self) -> dict[str, Work]:
