@@ -308,11 +308,11 @@ class TimedPage:
         """
         timed, T = self._model, self.workload.seq_len
         served = ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
-        step, prompt = (
-            served.step_kernels(1, T + 1),
-            served.prompt_kernels(T, self.workload.visual_tokens),
+        kernels = (
+            served.step_kernels(1, T + 1)
+            if which == "step"
+            else served.prompt_kernels(T, self.workload.visual_tokens)
         )
-        kernels = step if which == "step" else prompt
         priced = kernel_seconds(kernels, self.gpu)
         found = zip(kernels, priced.seconds[:, 0], priced.is_memory[:, 0], strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
@@ -435,7 +435,8 @@ def _sections(library: Library) -> Iterator[tuple[str, str, str]]:
         raise DocumentError(f"modules/index.md and the pages differ in {', '.join(strange)}")
     titles = {architecture.title: name for name, architecture in ARCHITECTURES.items()}
     links = rf"^- \[(?!(?:{'|'.join(library.owners)})\])\w+\]\(op-\w+\.md\)\n"
-    for path in texts if library.is_whole else [*owners, *_OVERVIEWS]:
+    others = texts if library.is_whole else _OVERVIEWS
+    for path in dict.fromkeys([*owners, *others]):  # a page is named before those that quote it
         end = "## " if path in _OVERVIEWS else r"\Z"
         for text in re.split(rf"^(?={end})", texts[path], flags=re.M):
             heading = text.partition("\n")[0].removeprefix("## ")

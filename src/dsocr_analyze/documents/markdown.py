@@ -137,8 +137,8 @@ class Sources:
         except OSError as error:
             raise DocumentError(f"cannot read {error.filename!r}: {error.strerror}") from error
         self.templates = {
-            name: self.texts.pop(f"includes/{name}.md")
-            for name in [path.stem for path in (folder / "includes").iterdir()]
+            Path(path).stem: self.texts.pop(path)
+            for path in [each for each in self.texts if each.startswith("includes/")]
         }
 
     def section(self, path: str, heading: str) -> str:
