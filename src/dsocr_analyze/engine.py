@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -50,21 +51,20 @@ class Engine:
         if self.name not in ENGINES:
             raise WorkloadError(f"engine {self.name!r} is unknown; use 'trace' or 'analytic'")
 
-    def report(
-        self, workload: AnyWorkload, *, on_progress: Callable[[str], None] = lambda _: None
-    ) -> Report:
-        """The report of a workload.
+    def announced(self) -> AbstractContextManager[Callable[[str], None]]:
+        """What is called with the name of each step of a trace as it starts."""
+        return nullcontext(lambda _: None)
 
-        Args:
-            workload: The workload.
-            on_progress: Called with the name of each step of a trace as it starts.
+    def report(self, workload: AnyWorkload) -> Report:
+        """The report of a workload.
 
         Raises:
             AnalyzeError: A subclass names what is wrong with the model or the workload.
         """
         if self.name == "trace":
-            on_progress("importing torch, building the model")
-            return self.session.analyze(workload, on_progress=on_progress)
+            with self.announced() as announce:
+                announce("importing torch, building the model")
+                return self.session.analyze(workload, on_progress=announce)
         from dsocr_analyze.analytic import page_figures
         from dsocr_analyze.report.build import build_report
 

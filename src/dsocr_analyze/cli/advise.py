@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-
 _WANTED = "Requirements on a mode"
 _MOST_NUMBERS = 12
 

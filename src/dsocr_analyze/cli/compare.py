@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-
 WhatArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -168,10 +167,12 @@ def _show(
     def document() -> object:
         return result.document(options_used(context))
 
-    said = _said(result, draw and draw.path)
+    def said() -> Said:
+        return _said(result, draw and draw.path)
+
     if output is not None:
         is_csv = output_format == "csv"
-        text = result.as_csv() if is_csv else rendered(output_format, document, lambda: said)
+        text = result.as_csv() if is_csv else rendered(output_format, document, said)
         files = {**files, output: text}
     if files or draw is not None:
         from dsocr_analyze.output_files import write_files
@@ -185,7 +186,7 @@ def _show(
     if output_format == "csv":
         sys.stdout.write(result.as_csv())
     else:
-        emit(output_format, document, lambda: said)
+        emit(output_format, document, said)
 
 
 def _said(result: Comparison, picture: Path | None) -> Said:

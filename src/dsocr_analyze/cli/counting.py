@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,12 +31,14 @@ class Engine(engine.Engine):
 
     time: TimeRequest | None = None
 
-    def report(
-        self, workload: AnyWorkload, *, on_progress: Callable[[str], None] = lambda _: None
-    ) -> Report:
-        """The report of a workload, with a trace's progress shown on a terminal."""
+    def announced(self) -> AbstractContextManager[Callable[[str], None]]:
+        """Shows the steps of a trace on a terminal."""
+        return announced_steps()
+
+    def report(self, workload: AnyWorkload) -> Report:
+        """The report of a workload, with the predictions."""
         if self.time is None:
-            return self._counted(workload, on_progress)
+            return super().report(workload)
         import msgspec
 
         # Both engines give equal records, so the tape's are timed for either; and they are timed
@@ -44,13 +47,7 @@ class Engine(engine.Engine):
             self.directory.architecture, self.directory.dimensions(), self.page(workload),
             dtype=self.dtype, flash_attention=self.flash_attention,
         )  # fmt: skip
-        return msgspec.structs.replace(self._counted(workload, on_progress), time=entries)
-
-    def _counted(self, workload: AnyWorkload, on_progress: Callable[[str], None]) -> Report:
-        if self.name == "analytic":
-            return super().report(workload, on_progress=on_progress)
-        with announced_steps() as announce:
-            return super().report(workload, on_progress=announce)
+        return msgspec.structs.replace(super().report(workload), time=entries)
 
     @cached_property
     def session(self) -> DeepSeekOCRSession:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-
 GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "print_measurement"]
 
-
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda:N", help="Device to run on.")
 ]
@@ -260,7 +259,10 @@ def print_measurement(found: Measurement, output_format: str, json_file: str | N
 
     if json_file not in (None, "-"):
         write_files({Path(str(json_file)): dump_json(found)})
-    opening = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
-    notes = Lines("Notes", measurement_notes(found), before="")
-    said = Said(opening, measurement_tables(found), [notes])
-    emit(output_format, lambda: found, lambda: said)
+
+    def said() -> Said:
+        opening = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
+        notes = Lines("Notes", measurement_notes(found), before="")
+        return Said(opening, measurement_tables(found), [notes])
+
+    emit(output_format, lambda: found, said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -18,9 +18,9 @@ from dsocr_analyze.workload import Workload
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = ["of_a_page", "page_request", "workload_of"]
+__all__ = ["OF_A_PAGE", "of_a_page", "page_request", "workload_of"]
 
-_OF_A_PAGE: Added = {
+OF_A_PAGE: Final[Added] = {
     "mode": (options.ModeOption, None),
     "base_size": (options.BaseSizeOption, None),
     "image_size": (options.ImageSizeOption, None),
@@ -34,6 +34,7 @@ _OF_A_PAGE: Added = {
     "batch_size": (options.BatchOption, 1),
     "prompt_pages": (options.PromptPagesOption, 1),
 }
+"""The options about a page, by parameter."""
 
 
 def of_a_page(
@@ -45,7 +46,7 @@ def of_a_page(
         *left_out: Names of those that it has not, or has as others.
         after: The parameter that they follow.
     """
-    asked = {name: each for name, each in _OF_A_PAGE.items() if name not in left_out}
+    asked = {name: each for name, each in OF_A_PAGE.items() if name not in left_out}
     return adding(asked, after=after)
 
 

@@ -13,6 +13,7 @@ from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
+from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
@@ -239,7 +240,9 @@ def _said(report: BenchmarkReport, folder: Path | None) -> Said:
     from dsocr_analyze.report.time_tables import time_notes
 
     doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]
-    where = "corrections not kept" if folder is None else f"corrections kept in {folder}"
+    where = (
+        "corrections not kept" if folder is None else f"corrections kept in {visible(str(folder))}"
+    )
     notes = assumptions(time_notes(each.time for each in report.benchmarks))
     opening = headline(report.model, report.workload)
     return Said(opening, benchmark_tables(report), [Lines("Notes", [*doubts, where]), notes])

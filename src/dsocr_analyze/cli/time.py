@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["time"]
 
-
 GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["tree"]
 
-
 DepthOption = Annotated[
     int | None, typer.Option("--depth", metavar="LEVELS", help="Levels below the model to show.")
 ]
@@ -118,14 +117,8 @@ def tree(
     _show(context, text, output)
 
 
-_OF_THE_PAGE = (
-    "mode", "base_size", "image_size", "crop_mode", "page", "image", "seq_len", "text_tokens",
-    "prompt", "batch_size", "prompt_pages",
-)  # fmt: skip
-
-
 def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
-    """The page to trace, from the options of `_OF_THE_PAGE`."""
+    """The page to trace."""
     request = page_options.page_request(context, directory, max_new_tokens=1)
     workload = request.workload(directory.architecture)
     warn_of_sizes(context, directory, workload)
@@ -134,7 +127,9 @@ def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
 
 def _refuse_untraceable(context: typer.Context, stage: str | None) -> bool:
     """Raise for options that need a stages file if there is none; otherwise False."""
-    sources = {name: context.get_parameter_source(name) for name in ("trace", *_OF_THE_PAGE)}
+    sources = {
+        name: context.get_parameter_source(name) for name in ("trace", *page_options.OF_A_PAGE)
+    }
     given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     asked = [
         each.opts[0]
@@ -168,7 +163,7 @@ def _refuse_page(context: typer.Context) -> None:
     """Raise for page options if no page is traced."""
     for parameter in context.command.params:
         name = parameter.name or ""
-        source = context.get_parameter_source(name) if name in _OF_THE_PAGE else None
+        source = context.get_parameter_source(name) if name in page_options.OF_A_PAGE else None
         if source is not None and source.name == "COMMANDLINE":
             raise WorkloadError(
                 f"{parameter.opts[0]} is for a page that is traced; leave it out with --no-trace"
