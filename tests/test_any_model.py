@@ -23,6 +23,7 @@ from any_models import (
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import described_architecture
+from dsocr_analyze.architectures.architecture import owner_among
 from dsocr_analyze.errors import ConfigError, ModelCodeError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.forward import running
@@ -83,7 +84,7 @@ class TestWitness:
         for stage in session.architecture.stages:
             if stage.role == "vision":
                 own = {path: by_module.get(f"{root}.{path}", 0) for path in stage.prefixes}
-                inside = sum(flops for path, flops in before.items() if stage.claim(path))
+                inside = sum(flops for path, flops in before.items() if owner_among((stage,), path))
                 assert report.stages[stage.name].matrix_flops == sum(own.values()) - inside > 0
                 before |= own
 

@@ -60,16 +60,15 @@ class Stage:
     role: Role
     notes: tuple[str, ...] = ()
 
-    def claim(self, path: str) -> int:
-        """Length of its longest prefix that is `path` or lies above it; 0 without one."""
-        held = f"{path}."
-        return max((len(each) for each in self.prefixes if held.startswith(f"{each}.")), default=0)
-
 
 def owner_among(stages: Sequence[Stage], path: str) -> Stage | None:
     """The stage that owns the module or parameter at `path`: the one with the longest prefix."""
-    owner = max(stages, key=lambda stage: stage.claim(path), default=None)
-    return owner if owner is not None and owner.claim(path) else None
+    owner, longest, held = None, 0, f"{path}."
+    for stage in stages:
+        for prefix in stage.prefixes:
+            if len(prefix) > longest and held.startswith(f"{prefix}."):
+                owner, longest = stage, len(prefix)
+    return owner
 
 
 class ModelDimensions(Protocol):

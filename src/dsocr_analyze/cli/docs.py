@@ -57,7 +57,6 @@ def docs(
         raise WorkloadError(
             "--check is about the pages in place", arguments=["--check", "--output"]
         )
-    start_torch()
     from dsocr_analyze.documents.library import Library, filled_documents
     from dsocr_analyze.documents.markdown import DATA, Sources
     from dsocr_analyze.output_files import write_files
@@ -74,7 +73,7 @@ def docs(
     library = Library(sources, architecture, values, {"commands": _commands, "tasks": task_table})
     with announced_steps() as announce:
         announce("computing the figures of all pages")
-        pages = filled_documents(library)
+        pages = filled_documents(library, start_torch)
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
         for path, page in stale.items():

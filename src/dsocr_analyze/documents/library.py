@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.ocr_family.fusions import FUSIONS
-from dsocr_analyze.documents.alone import ALONE
 from dsocr_analyze.documents.markdown import (
     Filled,
     Sources,
@@ -26,12 +26,12 @@ from dsocr_analyze.documents.markdown import (
     rendered,
     shown,
 )
-from dsocr_analyze.documents.model import Case, DocumentedModel
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.notation import wrapped
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
@@ -41,9 +41,15 @@ from dsocr_analyze.timing.prediction import PagePrediction
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 
+if TYPE_CHECKING:
+    from dsocr_analyze.documents.model import Case, DocumentedModel
+
 __all__ = ["Library", "ModulePage", "definition_of", "filled_documents", "folded_paths"]
 
 _Value = TypeVar("_Value")
+_Section = tuple[str, str, str]
+"""Path of a document, a section of it, and the name of the architecture that this is on."""
+
 _OVERVIEWS: Final = (
     "module_catalog.md",
     "module_formulations.md",
@@ -52,6 +58,9 @@ _OVERVIEWS: Final = (
     "references.md",
 )
 """Documents besides the modules' pages that are written for a single architecture or config."""
+
+_WITHOUT_MODEL: Final = ("commands.md", "seconds.md", "tasks.md")
+"""Documents whose figures no model is traced for."""
 
 _IN_MODEL: Final = re.compile(r"^In the model: .*$", re.M)
 _CASES: Final = re.compile(
@@ -101,9 +110,8 @@ class ModulePage:
             # Labels say what is so in the published model.
             elif named.keys() <= {*own} and (self.model.is_published or not any(named.values())):
                 paths = named
-        cases = [*self.model.cases(runs, paths)]
-        for run in ALONE.get(self.name, lambda _: ())(self.model):
-            cases += self.model.cases([run], {"": ""})
+        by_hand = (self.model.cases([run], {"": ""}) for run in self.model.alone(self.name))
+        cases = [*self.model.cases(runs, paths), *itertools.chain.from_iterable(by_hand)]
         for case in cases:
             case.check(self.name)
         found = list({each.traced[:3]: each for each in reversed(cases)}.values())[::-1]
@@ -130,8 +138,8 @@ class ModulePage:
     @property
     def kinds(self) -> str:
         """Kinds of its operators, in the order in which they first run."""
-        kernels = (kernel for case in self.cases for kernel in case.traced.kernels)
-        return ", ".join(dict.fromkeys(kernel.kind for kernel in kernels)) or "none"
+        found = dict.fromkeys(each.kind for case in self.cases for each in case.traced.kernels)
+        return ", ".join(found) or "none"
 
     @property
     def mathematics(self) -> str:
@@ -150,8 +158,9 @@ class ModulePage:
 
     def definition(self, further: str) -> str:
         """The class or function, and others by name, without bodies."""
-        subjects = (self.subject, *map(self.model.get, further.split()))
-        return "\n\n\n".join(map(definition_of, subjects))
+        return "\n\n\n".join(
+            map(definition_of, (self.subject, *map(self.model.get, further.split())))
+        )
 
     def parameters(self, rows: Sequence[Sequence[str]]) -> list[tuple[str, str, str, str]]:
         """Rows of parameters and config keys, with their defaults, and values of keys.
@@ -278,15 +287,13 @@ def _without_body(function: Callable[..., Any]) -> str:
     function = inspect.unwrap(function)
     source = re.sub(r"  # .*$", "", textwrap.dedent(inspect.getsource(function)), flags=re.M)
     opening = re.split(r":(?: \.\.\.)?$", source, maxsplit=1, flags=re.M)[0]
-    constants = function.__globals__  # whose names say nothing to a reader
-    return re.sub(r"(?<= = )_\w+", lambda name: repr(constants[name[0]]), opening) + ": ..."
+    # Names of constants say nothing to a reader.
+    value = function.__globals__.__getitem__
+    return re.sub(r"(?<= = )_\w+", lambda name: repr(value(name[0])), opening) + ": ..."
 
 
 class TimedPage:
     """An A4 page at 150 dpi with 1,024 new tokens on an H100, for the templates.
-
-    Args:
-        dimensions: The dimensions of DeepSeek-OCR.
 
     Attributes:
         fusions: What each kernel of a serving engine replaces.
@@ -296,7 +303,8 @@ class TimedPage:
 
     fusions, servers = FUSIONS, SERVERS
 
-    def __init__(self, dimensions: Any) -> None:
+    def __init__(self) -> None:
+        dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
         self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
         self._model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
@@ -320,8 +328,8 @@ class TimedPage:
     def predicted(self, runtime: str) -> PagePrediction:
         """The page under `serving` or `eager`."""
         host, profile = EAGER if runtime == "eager" else SERVERS["vllm"], self.gpu.profile
-        job = JobAssumptions(host, OutputLengths.fixed)
-        assumed = job.of(DEFAULT, self.workload, profile=profile)
+        assumptions = JobAssumptions(host, OutputLengths.fixed)
+        assumed = assumptions.of(DEFAULT, self.workload, profile=profile)
         return predict(self._model, self.workload, assumed, (1, 4, 16))
 
 
@@ -337,7 +345,6 @@ class Library:
     Attributes:
         architectures: Names of the architectures, in order.
         owners: The architecture that each page is written from, by page.
-        is_whole: Whether all architectures are documented, as published.
     """
 
     def __init__(
@@ -348,13 +355,14 @@ class Library:
         names: Mapping[str, Any] | None = None,
     ) -> None:
         self.sources, self._config, self._names = sources, config, names or {}
-        self.is_whole = architecture is None
         self.architectures = [architecture.name] if architecture else list(ARCHITECTURES)
         self.owners = sources.owners(self.architectures)
 
     @cache  # noqa: B019  # a library lives as long as the process
     def model(self, architecture: str) -> DocumentedModel:
         """An architecture's model."""
+        from dsocr_analyze.documents.model import DocumentedModel
+
         return DocumentedModel(ARCHITECTURES[architecture], self._config)
 
     @cache  # noqa: B019  # likewise
@@ -365,7 +373,7 @@ class Library:
     @cached_property
     def timed(self) -> TimedPage:
         """The page whose seconds a document works through."""
-        return TimedPage(self.model(DEFAULT.name).dimensions)
+        return TimedPage()
 
     def filled(self, path: str, text: str, architecture: str) -> Filled:
         """A section of a document with its computed parts.
@@ -379,13 +387,9 @@ class Library:
             DocumentError: The tape and the trace disagree on a figure, or the section asks for
                 what there is not; the message names the document.
         """
-        names = {
-            **self._names,
-            "library": self,
-            "model": self.model(architecture),
-            "model_of": self.model,
-            "page": self.page,
-        }
+        names = {**self._names, "library": self, "model_of": self.model, "page": self.page}
+        if path not in _WITHOUT_MODEL:
+            names["model"] = self.model(architecture)
         try:
             if module := re.fullmatch(r"modules/op-(\w+)\.md", path):
                 page = self.page(module[1])
@@ -398,36 +402,53 @@ class Library:
             raise DocumentError(f"{path}: {error}") from error
 
 
-def filled_documents(library: Library) -> dict[str, Filled]:
+def filled_documents(library: Library, start: Callable[[], None]) -> dict[str, Filled]:
     """Every document with its computed parts, by path.
+
+    Args:
+        library: The documents.
+        start: Called before the first model is built, in the process that builds it.
 
     Raises:
         DocumentError: As for one of them, or a page is in no list.
     """
     sections = list(_sections(library))
-    tasks = {
-        owner: [(path, text) for path, each, text in sections if each == owner]
-        for owner in library.architectures
-    }
-    fork = sys.platform == "linux" and get_context("fork")
-    # The first architecture's documents are half of the work.
-    with ProcessPoolExecutor(2, fork) if fork else ThreadPoolExecutor(1) as pool:
-        results = pool.map(partial(_filled, library), tasks, tasks.values())
-        done = dict(zip(tasks, map(iter, results), strict=True))
+    others = [each for each in sections if each[0] in _WITHOUT_MODEL]
+    with _process() as process:
+        traced = [each for each in sections if each not in others]
+        modelled = process.submit(_with_models, library, traced, start)
+        done = _filled(library, others) | modelled.result()
     pages: dict[str, Filled] = {}
-    for path, owner, _ in sections:
-        before, (text, changed) = pages.get(path, Filled("", [])), next(done[owner])
-        pages[path] = Filled(before.text + text, before.changed + changed)
+    for section in sections:
+        before, (text, changed) = pages.get(section[0], Filled("", [])), done[section]
+        pages[section[0]] = Filled(before.text + text, before.changed + changed)
     return pages
 
 
-def _filled(library: Library, architecture: str, parts: list[tuple[str, str]]) -> list[Filled]:
-    """Sections on an architecture with their computed parts."""
-    return [library.filled(path, text, architecture) for path, text in parts]
+def _process() -> Executor:
+    """Another process; a thread where none can be forked."""
+    fork = sys.platform == "linux" and get_context("fork")
+    return ProcessPoolExecutor(1, fork) if fork else ThreadPoolExecutor(1)
 
 
-def _sections(library: Library) -> Iterator[tuple[str, str, str]]:
-    """The sections of all documents, each with its path and the architecture that it is on."""
+def _with_models(
+    library: Library, sections: list[_Section], start: Callable[[], None]
+) -> dict[_Section, Filled]:
+    """Sections whose models are traced: those on the first architecture are half of the work."""
+    start()
+    first = [each for each in sections if each[2] == library.architectures[0]]
+    with _process() as process:
+        rest = process.submit(_filled, library, [each for each in sections if each not in first])
+        return _filled(library, first) | rest.result()
+
+
+def _filled(library: Library, sections: list[_Section]) -> dict[_Section, Filled]:
+    """Sections with their computed parts."""
+    return {each: library.filled(*each) for each in sections}
+
+
+def _sections(library: Library) -> Iterator[_Section]:
+    """The sections of all documents."""
     texts, architectures = library.sources.texts, library.architectures
     owners = {page_file(name): owner for name, owner in library.owners.items()}
     pages = {path for path in texts if "/op-" in path}
@@ -435,11 +456,11 @@ def _sections(library: Library) -> Iterator[tuple[str, str, str]]:
         raise DocumentError(f"modules/index.md and the pages differ in {', '.join(strange)}")
     titles = {architecture.title: name for name, architecture in ARCHITECTURES.items()}
     links = rf"^- \[(?!(?:{'|'.join(library.owners)})\])\w+\]\(op-\w+\.md\)\n"
-    others = texts if library.is_whole else _OVERVIEWS
+    others = texts if len(architectures) > 1 else _OVERVIEWS
     for path in dict.fromkeys([*owners, *others]):  # a page is named before those that quote it
         end = "## " if path in _OVERVIEWS else r"\Z"
         for text in re.split(rf"^(?={end})", texts[path], flags=re.M):
             heading = text.partition("\n")[0].removeprefix("## ")
             owner = titles.get(heading, owners.get(path, architectures[0]))
             if owner in architectures:
-                yield path, owner, re.sub(links, "", text, flags=re.M)
+                yield path, re.sub(links, "", text, flags=re.M), owner

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.architectures.any_model import as_architecture
 from dsocr_analyze.architectures.any_model.description import Description
-from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
@@ -97,7 +97,11 @@ def _refuse_idle(model: LoadedModel, stages: Sequence[Stage], ran: set[str]) -> 
     parameters = {name for name, _ in model.module.named_parameters()}
     for stage in stages:
         modules = [path for path in stage.prefixes if path not in parameters]
-        if stage.role == "vision" and modules and not any(map(stage.claim, ran)):
+        if (
+            stage.role == "vision"
+            and modules
+            and not any(owner_among((stage,), path) for path in ran)
+        ):
             raise ModelCodeError(f"{modules[0]} did not run")
 
 

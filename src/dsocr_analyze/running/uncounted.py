@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["uncounted"]
 
@@ -14,5 +13,5 @@ __all__ = ["uncounted"]
 @contextmanager
 def uncounted() -> Iterator[None]:
     """Runs the body outside every hook and mode, so its operators are not counted."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
