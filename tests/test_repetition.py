@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 
 import pytest
@@ -11,12 +12,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.trace.recorder import Recorder
 
 SMALL = {
     "num_hidden_layers": 4,
@@ -223,3 +226,121 @@ def test_a_workload_and_its_arguments_are_refused_together():
     workload = session.plan(page=(100, 100))
     with pytest.raises(WorkloadError, match="base_size"):
         session.analyze(workload, base_size=512)
+
+
+class Layer(torch.nn.Module):
+    """A layer that extends a cache by its keys and values, and something besides, if told to."""
+
+    def __init__(self, layer_idx, also=lambda cache, layer: None):
+        super().__init__()
+        self.layer_idx, self._also = layer_idx, [also]
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x, tables, cache):
+        key, value = self.linear(x) * tables[0], self.linear(x) + tables[1]
+        keys, values = cache.update(key.unsqueeze(1), value.unsqueeze(1), self.layer_idx)
+        self._also[0](cache, self.layer_idx)
+        return x + (keys * values).sum(-2).squeeze(1).unsqueeze(1), cache
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, also):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer(index, also) for index in range(5))
+
+    def forward(self, x, cache):
+        tables = (x[:, :, :1] * 2, x[:, :, :1] * 3)
+        for layer in self.layers:
+            x, cache = layer(x, tables, cache)
+        return x
+
+
+def nothing(cache, layer):
+    pass
+
+
+def numbered(cache, layer):
+    """As a sliding window does."""
+    vars(cache).setdefault("slots", {})[layer] = 7
+
+
+def doubled_below(cache, layer):
+    if layer:
+        cache.key_cache[layer - 1] = cache.key_cache[layer - 1] * 2
+
+
+def written_below(cache, layer):
+    if layer:
+        cache.value_cache[layer - 1].add_(1)
+
+
+def written_here(cache, layer):
+    cache.value_cache[layer].add_(1)
+
+
+def kept_elsewhere(cache, layer):
+    vars(cache).setdefault("others", []).extend(2 * [cache.key_cache[layer] * 2])
+
+
+def toggled_below(cache, layer):
+    slots = vars(cache).setdefault("slots", {})
+    slots[0] = not slots.get(0)
+
+
+# Layers that run: over an empty cache, over a pair made in the same pass, and over one from before
+# it, the first and the last beside one in the middle. The first has nothing below it to change.
+@pytest.mark.parametrize(
+    ("also", "ran"),
+    [(nothing, 2 + 3 + 3), (numbered, 2 + 3 + 3), (written_here, 2 + 3 + 3), (doubled_below, 19),
+     (written_below, 19), (toggled_below, 19), (kept_elsewhere, 20)],
+)  # fmt: skip
+def test_layers_that_extend_a_cache_are_repeated(also, ran):
+    """Only if each extends its own pair and does nothing else to the cache."""
+    with torch.device("meta"):
+        model = Layers(also)
+    called = []
+    forward = Layer.forward
+
+    def counted(self, *args):
+        called.append(self.layer_idx)
+        return forward(self, *args)
+
+    found = []
+    for alike in (None, lambda path: re.sub(r"\d+", "each", path)):
+        caches = [GrowingCache(), GrowingCache()]
+        called.clear()
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(Layer, "forward", counted)
+            with Recorder(model, alike) as recorder:
+                for calls in ([(0, 3)], [(1, 3), (1, 1)], [(0, 1)]):
+                    found.append(recorder.begin())
+                    for cache, tokens in calls:
+                        model(torch.empty(2, tokens, 8, device="meta"), caches[cache])
+        tensors = [each for cache in caches for pair in cache for each in pair]
+        found.append([(each.shape, each.stride(), each.dtype) for each in tensors])
+        found.append([vars(cache).get("slots") for cache in caches])
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+    assert len(called) == ran
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["deepseek-ocr-2", "unlimited-ocr"])
+def test_alike_modules_of_relatives_do_alike(name):
+    architecture = ARCHITECTURES[name]
+    directory = ModelDirectory.read(architecture.reference)
+    dimensions = directory.dimensions()
+    model = load_model(
+        directory, device=torch.device("meta"), dtype=torch.bfloat16, flash_attention=False,
+        sliding_window=dimensions.sliding_window,
+    )  # fmt: skip
+    window = dimensions.sliding_window or 2
+    workload = architecture.plan(page=(1240, 1754), max_new_tokens=window + 3)
+    full, folded = (
+        trace_passes(model, workload, architecture, step_numbers=(0, 1, window - 1, window),
+                     repeats=repeats)
+        for repeats in (None, architecture.forms.repeats(dimensions))
+    )  # fmt: skip
+    assert folded.kv_cache_bytes == full.kv_cache_bytes
+    assert folded.prefill == full.prefill
+    assert folded.decode_steps == full.decode_steps

@@ -151,6 +151,12 @@ class LiveTensors:
         living = self._live.get(tensor.untyped_storage()._cdata)
         return living.nbytes if living is not None and living.birth > births else None
 
+    def nbytes_of(self, tensor: torch.Tensor) -> int:
+        """Bytes of the tensor's storage that count as alive."""
+        self._book_freed()
+        living = self._live.get(tensor.untyped_storage()._cdata)
+        return 0 if living is None else living.nbytes
+
     def _book_freed(self) -> None:
         freed = self._freed
         while freed:

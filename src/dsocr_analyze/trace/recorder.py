@@ -140,7 +140,7 @@ class Recorder:
             return self._run_in_full(path, forward, args, kwargs)
         span = repetition.span_of(key)
         if span is not None:
-            return self._repeat(span, path)
+            return self._repeat(span, module, path, [*args, *kwargs.values()])
         return repetition.run(
             Occasion(key, module, path, [*args, *kwargs.values()]),
             self.trace,
@@ -161,7 +161,7 @@ class Recorder:
         if self._repetition is not None:
             self._repetition.shapes.append((path, shapes))
 
-    def _repeat(self, span: Span, path: str) -> Any:
+    def _repeat(self, span: Span, module: torch.nn.Module, path: str, arguments: list[Any]) -> Any:
         trace = self.trace
         here = functools.cache(lambda other: moved(other, span.path, path))
         trace.kernels += [kernel.at(here(kernel.path)) for kernel in span.kernels]
@@ -172,11 +172,7 @@ class Recorder:
             self._note_shapes(here(noted), shapes)
         self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path), "")
         with self._inside(is_kernel=True), torch._C.DisableTorchFunction():
-            output = span.make_output()
-            for tensor in output if isinstance(output, tuple) else (output,):
-                if tensor is not None:
-                    self._memory.add(tensor)
-        return output
+            return span.leave(module, arguments, self._memory)
 
     # operators
 

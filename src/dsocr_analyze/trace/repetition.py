@@ -10,18 +10,28 @@ import enum
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.known_values import known_value
+from dsocr_analyze.trace.cached_layers import (
+    CacheMark,
+    Extension,
+    caches_in,
+    described_cache,
+    layout,
+    maker_of,
+)
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.variants import Variants
+from dsocr_analyze.trace.variants import Variants, layer_of
 
 __all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
 
@@ -46,7 +56,8 @@ class Span:
         calls: Paths of the modules it called.
         shapes: Path and shapes of each of those calls, and of its own.
         peak: The most bytes it held at once, not counting those alive before.
-        make_output: Makes tensors like those it returned.
+        make_output: Makes tensors like those it returned, from the caches among its arguments.
+        extensions: What it did to each of these caches.
     """
 
     path: str
@@ -56,7 +67,24 @@ class Span:
     calls: list[str]
     shapes: list[tuple[str, Any]]
     peak: Peak
-    make_output: Callable[[], Any]
+    make_output: Callable[[list[Any]], Any]
+    extensions: list[Extension]
+
+    def leave(self, module: torch.nn.Module, arguments: list[Any], memory: LiveTensors) -> Any:
+        """Leaves what an equal call would: its output, which is returned, and longer caches.
+
+        Args:
+            module: The module that is called now.
+            arguments: Its arguments.
+            memory: The live tensors, among which the new ones count from now on.
+        """
+        caches, layer = caches_in(arguments), layer_of(module) or 0
+        output = self.make_output(caches)
+        for tensor in tensors_in([output]):
+            memory.add(tensor)
+        for cache, extension in zip(caches, self.extensions, strict=True):
+            extension.apply(cache, layer, memory)
+        return output
 
 
 class Occasion(NamedTuple):
@@ -81,6 +109,7 @@ class _Mark(NamedTuple):
     nbytes: int
     versions: list[int]
     attributes: list[Any]
+    caches: list[CacheMark]
 
 
 class Repetition:
@@ -111,18 +140,36 @@ class Repetition:
             return None
         described: list[Any] = []
         storages: list[int] = []
-        for argument in (*args, *kwargs.values()):
+        if not self._describe([*args, *kwargs.values()], module, described, storages):
+            return None
+        shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
+        return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
+
+    def _describe(
+        self,
+        arguments: Iterable[Any],
+        module: torch.nn.Module,
+        described: list[Any],
+        storages: list[int],
+    ) -> bool:
+        """Appends all of some arguments that a record may depend on; False if that is unclear."""
+        for argument in arguments:
             if isinstance(argument, torch.Tensor):
                 if not argument.is_meta or argument.is_inference():
-                    return None
-                described.append((type(argument), *_layout(argument), known_value(argument)))
+                    return False
+                described.append((type(argument), *layout(argument), known_value(argument)))
                 storages += (id(argument), argument.untyped_storage()._cdata)
             elif isinstance(argument, _PLAIN):
                 described.append((type(argument), argument))
+            elif type(argument) is tuple:
+                described.append((tuple, len(argument)))
+                if not self._describe(argument, module, described, storages):
+                    return False
+            elif caches_in([argument]) and (layer := layer_of(module)) is not None:
+                described.append(described_cache(argument, layer, self._memory))
             else:
-                return None
-        shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
-        return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
+                return False
+        return True
 
     def span_of(self, key: Any) -> Span | None:
         """The record of an equal call, if it may be repeated."""
@@ -152,8 +199,9 @@ class Repetition:
             if before.nbytes >= within.nbytes:
                 trace.peak = before
         with torch._C.DisableTorchFunction():
-            make_output = self._output_maker(output, mark)
-            if make_output is not None and _is_untouched(occasion, mark):
+            made, extensions = self._extensions(mark)
+            make_output = self._output_maker(output, mark, made)
+            if make_output and extensions is not None and _is_untouched(occasion, mark):
                 self._spans[occasion.key] = Span(
                     path=occasion.path,
                     kernels=trace.kernels[mark.kernels :],
@@ -163,6 +211,7 @@ class Repetition:
                     shapes=self.shapes[mark.shapes :],
                     peak=Peak(within.nbytes - mark.nbytes, within.path),
                     make_output=make_output,
+                    extensions=extensions,
                 )
         return output
 
@@ -177,33 +226,69 @@ class Repetition:
             nbytes=self._memory.nbytes,
             versions=_versions(occasion.arguments),
             attributes=_attributes(occasion.module),
+            caches=[
+                CacheMark.of(cache, layer_of(occasion.module) or 0, self._memory)
+                for cache in caches_in(occasion.arguments)
+            ],
         )
 
-    def _output_maker(self, output: Any, mark: _Mark) -> Callable[[], Any] | None:
+    def _extensions(self, mark: _Mark) -> tuple[dict[int, int], list[Extension] | None]:
+        """What a call did to its caches, and the memory that it made for them, by storage.
+
+        None if it did anything but extend its own layer.
+        """
+        made: dict[int, int] = {}
+        extensions = []
+        for each in mark.caches:
+            tensors = each.made
+            if tensors is None or not all(self._is_made(one, mark, made) for one in tensors):
+                return {}, None
+            extensions.append(each.extension)
+        return made, extensions
+
+    def _is_made(self, tensor: Any, mark: _Mark, made: dict[int, int]) -> bool:
+        """Whether a tensor has memory of its own that the call made; if so, notes it in `made`."""
+        if type(tensor) is not torch.Tensor or not tensor.is_meta:
+            return False
+        if tensor.requires_grad or tensor.is_inference():
+            return False
+        storage = tensor.untyped_storage()._cdata
+        nbytes = self._memory.made_since(mark.births, tensor)
+        if nbytes is None or storage in made or known_value(tensor) is not None:
+            return False
+        made[storage] = nbytes
+        return True
+
+    def _output_maker(
+        self, output: Any, mark: _Mark, made: dict[int, int]
+    ) -> Callable[[list[Any]], Any] | None:
         """Makes tensors like `output`; None if the call left anything else behind.
 
-        All memory that the call leaves alive must be that of its output, made during the call.
+        All memory that the call leaves alive must be that of its output or of its extensions of
+        caches, `made` during the call.
         """
-        parts = output if type(output) is tuple else (output,)
-        made: dict[int, int] = {}
-        for tensor in parts:
-            if tensor is None:
-                continue
-            if type(tensor) is not torch.Tensor or not tensor.is_meta:
+        caches, makers = [each.cache for each in mark.caches], list[Callable[[list[Any]], Any]]()
+        for part in output if type(output) is tuple else (output,):
+            places = [place for place, cache in enumerate(caches) if part is cache]
+            if places:
+                makers.append(itemgetter(*places))
+            elif part is None:
+                makers.append(lambda _: None)
+            elif self._is_made(part, mark, made):
+                makers.append(_regardless(maker_of(part)))
+            else:
                 return None
-            if tensor.requires_grad or tensor.is_inference():
-                return None
-            storage = tensor.untyped_storage()._cdata
-            nbytes = self._memory.made_since(mark.births, tensor)
-            if nbytes is None or storage in made or known_value(tensor) is not None:
-                return None
-            made[storage] = nbytes
-        if self._memory.nbytes != mark.nbytes + sum(made.values()):
+        freed = sum(each.nbytes for each in mark.caches)
+        if self._memory.nbytes != mark.nbytes + sum(made.values()) - freed:
             return None
-        makers = [None if tensor is None else _maker_of(tensor) for tensor in parts]
         if type(output) is not tuple:
             return makers[0]
-        return lambda: tuple(None if make is None else make() for make in makers)
+        return lambda caches: tuple(make(caches) for make in makers)
+
+
+def _regardless(make: Callable[[], torch.Tensor]) -> Callable[[list[Any]], Any]:
+    """The same without a look at the caches."""
+    return lambda _: make()
 
 
 def moved(path: str, old: str, new: str) -> str:
@@ -214,10 +299,6 @@ def moved(path: str, old: str, new: str) -> str:
     if not path.startswith(below):
         return path
     return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
-
-
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
 def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
@@ -231,7 +312,7 @@ def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
 
 
 def _versions(arguments: list[Any]) -> list[int]:
-    return [argument._version for argument in arguments if isinstance(argument, torch.Tensor)]
+    return [tensor._version for tensor in tensors_in(arguments)]
 
 
 def _attributes(module: torch.nn.Module) -> list[Any]:
@@ -241,15 +322,3 @@ def _attributes(module: torch.nn.Module) -> list[Any]:
         for part in module.modules()
         for value in (*vars(part).values(), *part._buffers.values())
     ]
-
-
-def _maker_of(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Makes tensors on `meta` that look like this one, each with its own memory."""
-    shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-    dtype, elements = tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size()
-
-    def make() -> torch.Tensor:
-        whole = torch.empty(elements, dtype=dtype, device="meta")
-        return whole.as_strided(shape, stride, offset)
-
-    return make

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["Variants"]
+__all__ = ["Variants", "layer_of"]
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, torch.dtype)
 
@@ -58,3 +58,11 @@ def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, value
         elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
             yield name, tuple(value)
+
+
+def layer_of(module: torch.nn.Module) -> int | None:
+    """The number of the layer that a module is, or is part of; None for several or none."""
+    found: set[int] = {
+        vars(part)[name] for part in module.modules() for name in _NUMBERS & vars(part).keys()
+    }
+    return found.pop() if len(found) == 1 else None
