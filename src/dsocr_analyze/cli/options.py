@@ -465,7 +465,6 @@ def _unnamed(
 ) -> ModelDirectory:
     """The directory under `MODELS` if it is trusted, else the built-in reference."""
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.model.trust import is_trusted
 
     path = MODELS / architecture.name
     if model is None and is_folder(path) and is_regular(path / "config.json"):
@@ -474,6 +473,8 @@ def _unnamed(
         except (ConfigError, ModelDirectoryError) as error:
             complain(f"{path} cannot be used, so the built-in reference runs: {error}")
             return ModelDirectory.read(architecture.reference)
+        from dsocr_analyze.model.trust import is_trusted
+
         if trust_remote_code or is_trusted(directory):
             return directory
         complain(
