@@ -19,6 +19,7 @@ import torch
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.running.known_values import known_value
+from dsocr_analyze.running.torch_calls import Arguments, Key, Keywords, Shapes, Value
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.variants import Variants
@@ -32,6 +33,10 @@ _PLAIN: Final = (
     type(None), bool, int, float, complex, str, bytes,
     torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum,
 )  # fmt: skip
+
+
+_Maker = Callable[[], "torch.Tensor | tuple[torch.Tensor | None, ...] | None"]
+"""Makes what a module returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +59,19 @@ class Span:
     free: Counter[str]
     unknown: Counter[str]
     calls: list[str]
-    shapes: list[tuple[str, Any]]
+    shapes: list[tuple[str, tuple[Shapes, Shapes]]]
     peak: Peak
-    make_output: Callable[[], Any]
+    make_output: _Maker
 
 
 class Occasion(NamedTuple):
     """One call of a module."""
 
-    key: Any
+    key: Key
     """Determines its record."""
     module: torch.nn.Module
     path: str
-    arguments: list[Any]
+    arguments: Arguments
 
 
 class _Mark(NamedTuple):
@@ -95,11 +100,13 @@ class Repetition:
         self._name_of = functools.cache(alike)
         self._variant_of = Variants()
         self._memory = memory
-        self._spans: dict[Any, Span | None] = {}
-        self.shapes: list[tuple[str, Any]] = []
+        self._spans: dict[Key, Span | None] = {}
+        self.shapes: list[tuple[str, tuple[Shapes, Shapes]]] = []
         """Path and shapes of every call of the pass."""
 
-    def key_of(self, module: torch.nn.Module, path: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def key_of(
+        self, module: torch.nn.Module, path: str, args: Arguments, kwargs: Keywords
+    ) -> Key | None:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
         It consists of the shared name of the module, its settings and children, how the arguments
@@ -109,7 +116,7 @@ class Repetition:
         name = self._name_of(path)
         if name is None:
             return None
-        described: list[Any] = []
+        described: list[Key] = []
         storages: list[int] = []
         for argument in (*args, *kwargs.values()):
             if isinstance(argument, torch.Tensor):
@@ -124,11 +131,11 @@ class Repetition:
         shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
         return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
 
-    def span_of(self, key: Any) -> Span | None:
+    def span_of(self, key: Key) -> Span | None:
         """The record of an equal call, if it may be repeated."""
         return self._spans.get(key)
 
-    def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Any]) -> Any:
+    def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Value]) -> Value:
         """Runs a call and, if it is the first with its key, keeps its record.
 
         Args:
@@ -179,7 +186,7 @@ class Repetition:
             attributes=_attributes(occasion.module),
         )
 
-    def _output_maker(self, output: Any, mark: _Mark) -> Callable[[], Any] | None:
+    def _output_maker(self, output: Value, mark: _Mark) -> _Maker | None:
         """Makes tensors like `output`; None if the call left anything else behind.
 
         All memory that the call leaves alive must be that of its output, made during the call.
@@ -216,7 +223,7 @@ def moved(path: str, old: str, new: str) -> str:
     return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _layout(tensor: torch.Tensor) -> Key:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
@@ -230,7 +237,7 @@ def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
     )
 
 
-def _versions(arguments: list[Any]) -> list[int]:
+def _versions(arguments: Arguments) -> list[int]:
     return [argument._version for argument in arguments if isinstance(argument, torch.Tensor)]
 
 
