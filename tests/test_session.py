@@ -190,11 +190,11 @@ class TestAgreement:
     def test_a_disagreement_is_a_warning_that_names_module_and_quantity(self, session, monkeypatch):
         rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
         monkeypatch.setitem(operators.RULES, "gelu", rule)
-        recorder._operator_of.cache_clear()
+        recorder.traits_of.cache_clear()
         try:
             report = session.analyze(page=(600, 500), crop_mode=False, image_size=64)
         finally:
-            recorder._operator_of.cache_clear()
+            recorder.traits_of.cache_clear()
         assert report.agreement.agrees is False
         [warning] = report.warnings
         assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning

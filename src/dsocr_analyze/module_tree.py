@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from torch import nn
 
 __all__ = [
     "FoldedNode",
+    "NestedShapes",
     "OwnerOf",
     "TracedModule",
     "TreeNode",
@@ -20,6 +21,9 @@ __all__ = [
     "leaf_classes",
     "prune",
 ]
+
+NestedShapes: TypeAlias = "list[int] | list[NestedShapes] | None"
+"""One shape, or those of several tensors, nested as they were."""
 
 OwnerOf = Callable[[str], str | None]
 """Maps a module path to the stage that owns it, or None: an architecture's `owner_of`."""
@@ -53,8 +57,8 @@ class TracedModule:
     """
 
     calls: int = 0
-    inputs: Any = None
-    outputs: Any = None
+    inputs: NestedShapes = None
+    outputs: NestedShapes = None
     flops: int = 0
 
 
@@ -236,7 +240,7 @@ def fold(node: TreeNode) -> FoldedNode:
 
 class _Folder:
     def __init__(self) -> None:
-        self._kinds: dict[Any, int] = {}
+        self._kinds: dict[Hashable, int] = {}
         self._kind_of: dict[str, int] = {}
 
     def folded(self, node: TreeNode) -> FoldedNode:

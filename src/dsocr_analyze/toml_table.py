@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
 
-__all__ = ["REQUIRED", "TomlTable", "read_toml"]
+__all__ = ["REQUIRED", "Table", "TomlTable", "TomlValue", "read_toml"]
 
 
 class _Required:
@@ -20,6 +21,16 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
+
+_Default = TypeVar("_Default")
+
+TomlValue: TypeAlias = (
+    "bool | int | float | str | date | time | list[TomlValue] | dict[str, TomlValue]"
+)
+"""What TOML can say."""
+
+Table: TypeAlias = Mapping[str, Any]
+"""A table as it is read, whose values nobody has checked yet."""
 
 
 def read_toml(path: Path) -> TomlTable:
@@ -43,7 +54,7 @@ class TomlTable:
         values: Its contents.
     """
 
-    def __init__(self, file: str, where: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, file: str, where: str, values: Table) -> None:
         self.file = file
         self._where = where
         self._values = values
@@ -78,22 +89,30 @@ class TomlTable:
             raise self.refusal(key, right)
         return value
 
-    def text(self, key: str, default: Any = REQUIRED) -> Any:
+    def text(self, key: str, default: _Default | _Required = REQUIRED) -> str | _Default:
         """A nonempty string, or the default."""
-        found = self.value(key, default, str, "a text")
+        found: str | _Default = self.value(key, default, str, "a text")
         if found == "":
             raise self.refusal(key, "a text")
         return found
 
-    def choice(self, key: str, choices: Sequence[str], default: Any = REQUIRED) -> Any:
+    def choice(
+        self, key: str, choices: Sequence[str], default: str | _Required | None = REQUIRED
+    ) -> Any:
         """One of some strings, or the default."""
-        found = self.value(key, default, str, f"one of {', '.join(choices)}")
+        right = f"one of {', '.join(choices)}"
+        found = self.value(key, default, str, right)
         if found is not default and found not in choices:
-            raise self.refusal(key, f"one of {', '.join(choices)}")
+            raise self.refusal(key, right)
         return found
 
     def whole(
-        self, key: str, default: Any = REQUIRED, *, least: int = 0, most: int | None = None
+        self,
+        key: str,
+        default: int | _Required = REQUIRED,
+        *,
+        least: int = 0,
+        most: int | None = None,
     ) -> int:
         """A whole number of at least `least` and, if given, at most `most`."""
         right = f"a whole number from {least}" + ("" if most is None else f" to {most:,}")
@@ -102,7 +121,7 @@ class TomlTable:
             raise self.refusal(key, right)
         return found
 
-    def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
+    def texts(self, key: str, default: Sequence[str] | _Required = REQUIRED) -> tuple[str, ...]:
         """A list of nonempty strings."""
         right = 'a list of texts, as ["a", "b"]'
         found = self.value(key, default, list, right)
@@ -115,7 +134,7 @@ class TomlTable:
         found = self.value(key, None, dict, "a table")
         return None if found is None else TomlTable(self.file, self.path(key), found)
 
-    def tables(self, key: str, default: Any = REQUIRED) -> list[TomlTable]:
+    def tables(self, key: str, default: Sequence[Table] | _Required = REQUIRED) -> list[TomlTable]:
         """A list of tables."""
         right = "a list of tables"
         found = self.value(key, default, list, right)
@@ -126,7 +145,7 @@ class TomlTable:
             for index, item in enumerate(found)
         ]
 
-    def items(self) -> Iterator[tuple[str, Any]]:
+    def items(self) -> Iterator[tuple[str, TomlValue]]:
         """Every key and its value, for a table whose keys are names."""
         for key, value in self._values.items():
             self._asked.append(key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
 from dsocr_analyze.architectures.planning import ImagePath, PageRequest, PageSize
@@ -109,7 +110,7 @@ def described_architecture(path: Path) -> Architecture:
     return any_model.described_architecture(path)
 
 
-def undescribed(config: Mapping[str, Any], model_class: str | None = None) -> Architecture:
+def undescribed(config: Config, model_class: str | None = None) -> Architecture:
     """An architecture without stages, of which only the modules can be shown; see `any_model`."""
     # Imported here because few runs need it and the import takes time.
     from dsocr_analyze.architectures import any_model
@@ -117,13 +118,13 @@ def undescribed(config: Mapping[str, Any], model_class: str | None = None) -> Ar
     return any_model.undescribed(config, model_class)
 
 
-def recognized_architecture(config: Mapping[str, Any]) -> Architecture | None:
+def recognized_architecture(config: Config) -> Architecture | None:
     """The architecture to which a parsed `config.json` belongs; None if there is none."""
     known = ARCHITECTURES.values()
     return next((each for each in known if each.recognizes(config)), None)
 
 
-def architecture_of(config: Mapping[str, Any]) -> Architecture:
+def architecture_of(config: Config) -> Architecture:
     """The architecture to which a parsed `config.json` belongs.
 
     Raises:
@@ -147,7 +148,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def foreign_model(config: Mapping[str, Any]) -> str | None:
+def foreign_model(config: Config) -> str | None:
     """Describes a config for transformers' own code: `it is a llama model (CLASS)`.
 
     None for any other config, including those of the known architectures.

@@ -9,8 +9,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+)
 
+from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
 from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.dtypes import Dtype
@@ -21,12 +32,17 @@ from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.architectures.key_value_cache import KeyValueCache
 
 __all__ = [
     "Architecture",
     "ClosedForms",
     "Composition",
+    "ForwardInputs",
     "GenerateUse",
     "ModelDimensions",
     "NotModelled",
@@ -90,6 +106,10 @@ class ModelDimensions(Protocol):
         """Numbers of the decode steps from which their work changes in kind, ascending from 0."""
 
 
+OwnDimensions = TypeVar("OwnDimensions", bound=ModelDimensions)
+"""The dimensions of one architecture, which only its own functions read in full."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotModelled:
     """Incidental operators without a closed form.
@@ -139,7 +159,7 @@ class PageTotals:
     visual_tokens: Size
     seq_len: Size
     kv_cache_bytes: Size
-    decode_step_bytes_read_expected: Any
+    decode_step_bytes_read_expected: float | NDArray[np.float64]
     peak_activation_bytes: Size
 
     def counts(self) -> Iterator[Size]:
@@ -181,7 +201,7 @@ class PageInViews:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Served(Generic[OwnDimensions]):
     """The kernels a serving engine launches for a model; counts may be arrays.
 
     Attributes:
@@ -198,18 +218,18 @@ class Served:
         inputs_bytes: Bytes of a workload's inputs, from it and a type.
     """
 
-    check: Callable[[Any], None]
-    views: Callable[[Size, Size, Any, Dtype], Mapping[str, tuple[Kernel, ...]]]
-    prompt: Callable[[Size, Size, Size, Any, Dtype, int], tuple[Kernel, ...]]
-    step: Callable[[Size, Size, Any, Dtype, int], tuple[Kernel, ...]]
-    cache_elements: Callable[[Any], int]
-    quantizable_params: Callable[[Any], int]
-    activation_bytes: Callable[[Any, Workload, Dtype], int]
+    check: Callable[[OwnDimensions], None]
+    views: Callable[[Size, Size, OwnDimensions, Dtype], Mapping[str, tuple[Kernel, ...]]]
+    prompt: Callable[[Size, Size, Size, OwnDimensions, Dtype, int], tuple[Kernel, ...]]
+    step: Callable[[Size, Size, OwnDimensions, Dtype, int], tuple[Kernel, ...]]
+    cache_elements: Callable[[OwnDimensions], int]
+    quantizable_params: Callable[[OwnDimensions], int]
+    activation_bytes: Callable[[OwnDimensions, Workload, Dtype], int]
     inputs_bytes: Callable[[Workload, Dtype], int]
 
 
 @dataclass(frozen=True)
-class ClosedForms:
+class ClosedForms(Generic[OwnDimensions]):
     """Everything known about an architecture without running it.
 
     Attributes:
@@ -246,21 +266,21 @@ class ClosedForms:
     """
 
     network: Any
-    dimensions: Callable[..., Any]
-    config_findings: Callable[[Mapping[str, Any], Code], ConfigFindings]
+    dimensions: Callable[..., OwnDimensions]
+    config_findings: Callable[[Config, Code], ConfigFindings]
     not_modelled: tuple[NotModelled, ...]
-    compose: Callable[[Any, Workload, Dtype, bool], Composition]
+    compose: Callable[[OwnDimensions, Workload, Dtype, bool], Composition]
     step_kernels: Callable[..., Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
     crop_grids: CropRule
-    parameter_count: Callable[[Any], int]
-    memory: Callable[[Any, Workload, Dtype, bool], Memory]
-    prefill_bytes_alive: Callable[[Any, Workload, Dtype, bool], BytesAlive]
-    decode_bytes_alive: Callable[[Any, Workload, Dtype, bool], BytesAlive]
-    expert_params: Callable[[Any], int]
-    experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
-    repeats: Callable[[Any], Callable[[str], str | None]]
-    served: Served
+    parameter_count: Callable[[OwnDimensions], int]
+    memory: Callable[[OwnDimensions, Workload, Dtype, bool], Memory]
+    prefill_bytes_alive: Callable[[OwnDimensions, Workload, Dtype, bool], BytesAlive]
+    decode_bytes_alive: Callable[[OwnDimensions, Workload, Dtype, bool], BytesAlive]
+    expert_params: Callable[[OwnDimensions], int]
+    experts_touched: Callable[[OwnDimensions, Workload, Dtype], Mapping[str, ExpertsTouched]]
+    repeats: Callable[[OwnDimensions], Callable[[str], str | None]]
+    served: Served[OwnDimensions]
     page_in_views: Callable[[Workload], tuple[PageInViews, ...]]
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]
@@ -279,8 +299,12 @@ class GenerateUse:
     without: tuple[str, ...]
 
 
-def _made_by_generate(*_: Any) -> Any:
+def _made_by_generate(*_: Any) -> NoReturn:
     raise AssertionError("generate makes the inputs and the cache of its steps")
+
+
+ForwardInputs: TypeAlias = dict[str, Any]
+"""Keyword arguments of a model's forward, or of `generate`."""
 
 
 @dataclass(frozen=True)
@@ -329,22 +353,22 @@ class Architecture:
     built_in: Path | None
     published_code: Mapping[str, str]
     routed_expert: re.Pattern[str] | None
-    recognizes: Callable[[Mapping[str, Any]], bool]
+    recognizes: Callable[[Config], bool]
     plan: Callable[..., Any]
     notes_of: Callable[[Any], list[str]]
-    prefill_inputs: Callable[[torch.device, torch.dtype, Any], dict[str, Any]]
-    decode_inputs: Callable[[torch.device, Any, int], dict[str, Any]] = _made_by_generate
-    decode_cache: Callable[[Any, DecodeStep], Any] = _made_by_generate
+    prefill_inputs: Callable[[torch.device, torch.dtype, Any], ForwardInputs]
+    decode_inputs: Callable[[torch.device, Any, int], ForwardInputs] = _made_by_generate
+    decode_cache: Callable[[KeyValueCache, DecodeStep], KeyValueCache] = _made_by_generate
     generate: GenerateUse | None = None
-    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    closed_forms: ClosedForms | None = None
+    without_window: Callable[[Config], dict[str, JsonValue]] | None = None
+    closed_forms: ClosedForms[Any] | None = None
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"
     warnings_of: Callable[[Any], Iterable[str]] = lambda _: ()
 
     @property
-    def forms(self) -> ClosedForms:
+    def forms(self) -> ClosedForms[Any]:
         """Its closed forms.
 
         Raises:

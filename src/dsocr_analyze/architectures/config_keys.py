@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeAlias, TypeGuard
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 
-__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "ConfigKeys"]
+__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "Config", "ConfigKeys", "JsonValue"]
+
+JsonValue: TypeAlias = (
+    "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+"""What JSON can say."""
+
+Config: TypeAlias = Mapping[str, JsonValue]
+"""A `config.json`, or an object within it."""
 
 LARGEST_WIDTH: Final = 1_048_576
 """Most features per token accepted."""
@@ -38,11 +46,11 @@ class ConfigKeys:
         ConfigError: `values` is not a JSON object.
     """
 
-    def __init__(self, values: object, where: str = "", since: str = "") -> None:
+    def __init__(self, values: JsonValue, where: str = "", since: str = "") -> None:
         if not isinstance(values, Mapping):
             name = f"'{where}'" if where else "the top level"
             raise ConfigError(f"config.json: {name} is {shown(values)}; give a JSON object")
-        self._values: Mapping[str, Any] = values
+        self._values: Config = values
         self._where = where
         self._since = f", since {since}" if since else ""
 
@@ -70,7 +78,7 @@ class ConfigKeys:
         """Whether `key` is present with a value other than null."""
         return self._values.get(key) is not None
 
-    def value(self, key: str, default: object = _REQUIRED) -> Any:
+    def value(self, key: str, default: JsonValue | _Required = _REQUIRED) -> JsonValue:
         """Value at `key`, unchecked.
 
         Raises:
@@ -134,12 +142,11 @@ class ConfigKeys:
             ConfigError: The key is absent without a default, or holds anything else.
         """
         values = self.value(key, default)
-        are_whole = isinstance(values, list | tuple) and all(
-            _is_whole(value, least, most) for value in values
-        )
-        if not are_whole:
-            raise self.refusal(key, f"a list of whole numbers from {least} to {most}")
-        return tuple(values)
+        if isinstance(values, list | tuple):
+            whole = tuple(value for value in values if _is_whole(value, least, most))
+            if len(whole) == len(values):
+                return whole
+        raise self.refusal(key, f"a list of whole numbers from {least} to {most}")
 
     def number(self, key: str, default: float | _Required = _REQUIRED, *, least: float) -> float:
         """A finite number of at least `least`, or above 0 if that is 0.
@@ -148,11 +155,11 @@ class ConfigKeys:
             ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not least <= value < float("inf") or value == 0:
+        number = float("nan") if isinstance(value, bool) else value
+        if not isinstance(number, int | float) or not least <= number < float("inf") or not number:
             right = f"a number of at least {least}" if least else "a number above 0"
             raise self.refusal(key, right)
-        return float(value)
+        return float(number)
 
     def boolean(self, key: str, default: bool | _Required = _REQUIRED) -> bool:
         """True or false.
@@ -177,5 +184,5 @@ class ConfigKeys:
         return value
 
 
-def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+def _is_whole(value: JsonValue, least: int, most: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 
@@ -77,7 +78,7 @@ class Duplicate:
     """
 
     of: KeyPath
-    default: object = _MISSING
+    default: JsonValue | _Missing = _MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Fixed:
             passes that run, and applies to the decode steps between them.
     """
 
-    values: tuple[object, ...]
+    values: tuple[JsonValue, ...]
     reason: str
     ignored_by_published: bool = True
     counted_by_trace: bool = True
@@ -106,7 +107,7 @@ class Ignored:
         built: What the code builds instead; `_MISSING` for nothing.
     """
 
-    built: object = _MISSING
+    built: JsonValue | _Missing = _MISSING
 
 
 KeyRule = Used | Harmless | Duplicate | Fixed | Ignored
@@ -122,7 +123,7 @@ class Conditional:
         otherwise: The rule if it does not.
     """
 
-    holds: Callable[[Mapping[str, Any]], bool]
+    holds: Callable[[Config], bool]
     then: KeyRule
     otherwise: KeyRule | Conditional
 
@@ -139,9 +140,9 @@ class KeyTable:
     """
 
     rules: Mapping[KeyPath, KeyRule | Conditional]
-    defaults: Mapping[str, object]
+    defaults: Config
     copy: str
-    built: Mapping[str, Mapping[str, Any]]
+    built: Mapping[str, Config]
 
     @cached_property
     def sections(self) -> frozenset[KeyPath]:
@@ -153,7 +154,7 @@ class KeyTable:
         own = path[1:] if path[0] == self.copy else path
         return not own or own in self.sections
 
-    def rule(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
+    def rule(self, path: KeyPath, config: Config, code: Code) -> KeyRule | None:
         """The rule for the key at `path`; None for an unknown key.
 
         Args:
@@ -172,7 +173,7 @@ class KeyTable:
             return Ignored(_value_at(path, self.built))
         return rule
 
-    def _rule_of_copy(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
+    def _rule_of_copy(self, path: KeyPath, config: Config, code: Code) -> KeyRule | None:
         rule = self.rule(path, config, code) if path else None
         if not isinstance(rule, Used | Fixed):
             return rule
@@ -228,7 +229,7 @@ def _raise_first(refusals: Iterable[Refusal]) -> None:
         raise ConfigError(refusal.message)
 
 
-def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> ConfigFindings:
+def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
     """Checks every key of a config against the table.
 
     Args:
@@ -262,8 +263,8 @@ def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> Confi
 
 
 def leaves_of(
-    section: Mapping[str, Any], is_section: Callable[[KeyPath], bool], where: KeyPath = ()
-) -> Iterator[tuple[KeyPath, Any]]:
+    section: Config, is_section: Callable[[KeyPath], bool], where: KeyPath = ()
+) -> Iterator[tuple[KeyPath, JsonValue]]:
     """Every key below `section` that is not a section itself, with its value.
 
     Args:
@@ -280,7 +281,7 @@ def leaves_of(
 
 
 def _of_duplicate(
-    path: KeyPath, value: object, rule: Duplicate, config: Mapping[str, Any]
+    path: KeyPath, value: JsonValue, rule: Duplicate, config: Config
 ) -> Iterator[str]:
     counts = _value_at(rule.of, config)
     if not isinstance(counts, _Missing):
@@ -299,7 +300,7 @@ def _of_duplicate(
         )
 
 
-def _of_ignored(path: KeyPath, value: object, rule: Ignored) -> Iterator[str]:
+def _of_ignored(path: KeyPath, value: JsonValue, rule: Ignored) -> Iterator[str]:
     if isinstance(rule.built, _Missing):
         yield (
             f"{_said(path, value)}, which the directory's code does not read; no figure includes it"
@@ -312,7 +313,7 @@ def _of_ignored(path: KeyPath, value: object, rule: Ignored) -> Iterator[str]:
         )
 
 
-def _refusal(path: KeyPath, value: object, rule: Fixed) -> Refusal:
+def _refusal(path: KeyPath, value: JsonValue, rule: Fixed) -> Refusal:
     right = " or ".join(map(shown, rule.values))
     message = f"{_said(path, value)}: {rule.reason}, and that is not modelled; give {right}"
     return Refusal(message, rule.counted_by_trace)
@@ -326,7 +327,7 @@ def _of_unknown(paths: list[KeyPath], code: Code) -> Iterator[str]:
         yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are unknown"
 
 
-def _said(path: KeyPath, value: object) -> str:
+def _said(path: KeyPath, value: JsonValue) -> str:
     return f"config.json: {_name(path)} is {shown(value)}"
 
 
@@ -335,8 +336,8 @@ def _name(path: KeyPath) -> str:
     return shown(".".join(path))
 
 
-def _value_at(path: KeyPath, config: Mapping[str, Any]) -> object:
-    value: object = config
+def _value_at(path: KeyPath, config: Config) -> JsonValue | _Missing:
+    value: JsonValue = config
     for key in path:
         if not isinstance(value, Mapping) or key not in value:
             return _MISSING
@@ -344,6 +345,6 @@ def _value_at(path: KeyPath, config: Mapping[str, Any]) -> object:
     return value
 
 
-def _is_same(one: object, other: object) -> bool:
+def _is_same(one: JsonValue | _Missing, other: JsonValue | _Missing) -> bool:
     """Whether two JSON values are equal, distinguishing true from 1."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)

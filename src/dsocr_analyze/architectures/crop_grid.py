@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.tape.polynomial import Size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,11 +113,11 @@ class CropRule:
             codes[index] = self._code(*self.grid(int(widths[index]), int(heights[index])))
         return codes
 
-    def _code(self, columns: Any, rows: Any) -> Any:
+    def _code(self, columns: Size, rows: Size) -> Size:
         return (self.most + 1) * columns + rows
 
     @cached_property
-    def _tables(self) -> tuple[Any, Any, Any]:
+    def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
         """By ascending aspect: it, its grids' codes by area, pixels that all but the first require.
 
         If an aspect has fewer grids than another, its last is repeated. Larger grids need more

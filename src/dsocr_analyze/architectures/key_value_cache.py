@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from dsocr_analyze.workload import DecodeStep
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import DynamicCache
 
-__all__ = ["GrowingCache", "lengthened"]
+__all__ = ["GrowingCache", "KeyValueCache", "lengthened"]
 
 
 class GrowingCache:
@@ -56,7 +57,11 @@ class GrowingCache:
         return self.key_cache[layer_idx].shape[-2] if layer_idx < len(self) else 0
 
 
-def lengthened(cache: Any, step: DecodeStep) -> Any:
+KeyValueCache: TypeAlias = "GrowingCache | DynamicCache | tuple[tuple[Tensor, ...], ...]"
+"""A cache, or keys and values of every layer, as older models return them."""
+
+
+def lengthened(cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
     """Extends a cache to the length that a decode step finds, filling missing tokens with zeros.
 
     Args:

@@ -93,7 +93,7 @@ class PageRequest:
         return workload
 
     @property
-    def _size(self) -> object:
+    def _size(self) -> tuple[int, int]:
         """Width and height in pixels; other values than text are checked later with the rest."""
         if self.image is not None:
             if self.page is not None:
@@ -105,7 +105,7 @@ class PageRequest:
         page = DEFAULT_PAGE if self.page is None else self.page
         return parse_page(page) if isinstance(page, str) else page
 
-    def _sizes(self, modes: Mapping[str, Mode]) -> dict[str, Any]:
+    def _sizes(self, modes: Mapping[str, Mode]) -> dict[str, int | bool]:
         """The sizes of the mode, if one is asked.
 
         Raises:

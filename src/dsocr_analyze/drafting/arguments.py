@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.any_model.description import (
     MODEL_DTYPE,
@@ -17,6 +17,9 @@ from dsocr_analyze.architectures.any_model.description import (
     Size,
     TensorInput,
 )
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 __all__ = ["DESCRIBED", "PICTURE_OR_SOUND", "Config", "alternatives", "tensor"]
 
@@ -48,7 +51,7 @@ PICTURE_OR_SOUND: Final = re.compile(
 class Config:
     """A config and the configs of its parts, asked for the first key that is set."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: PretrainedConfig | None) -> None:
         self._parts = [part for part in parts if part is not None]
 
     def part(self, names: tuple[str, ...]) -> Config:
@@ -99,7 +102,9 @@ def _values(*rows: list[int]) -> TensorInput:
     return TensorInput(None, rows, "int64", 1, (), True)
 
 
-def alternatives(names: frozenset[str], config: Any, submodules: Any) -> list[dict[str, Input]]:
+def alternatives(
+    names: frozenset[str], config: PretrainedConfig, submodules: frozenset[str]
+) -> list[dict[str, Input]]:
     """Inputs besides the prompt, likeliest first; the model tells which it takes.
 
     Args:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["class_for", "is_masked"]
 
@@ -19,7 +23,7 @@ _GENERATING: Final = (
 """The auto classes' tables of models that generate, the most telling first."""
 
 
-def class_for(values: dict[str, Any]) -> str | None:
+def class_for(values: Config) -> str | None:
     """The class for a config that names none: one that generates if there is one; else None.
 
     Raises:
@@ -46,7 +50,7 @@ def class_for(values: dict[str, Any]) -> str | None:
     )
 
 
-def is_masked(module: Any) -> bool:
+def is_masked(module: PreTrainedModel) -> bool:
     """Whether a model fills in masked tokens, such as BERT; old versions say that it generates."""
     from transformers.models.auto import modeling_auto
 

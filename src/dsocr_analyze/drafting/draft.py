@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 import transformers
@@ -44,6 +44,9 @@ from dsocr_analyze.drafting.toml_text import toml_text
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import LoadedModel, load_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["drafted"]
 
@@ -113,7 +116,7 @@ class _Drafter:
     may_generate: bool = True
 
     @property
-    def module(self) -> Any:
+    def module(self) -> PreTrainedModel:
         return self.model.module
 
     @property

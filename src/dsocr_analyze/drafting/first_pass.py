@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -21,6 +21,7 @@ from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import Generation, left_as_it_was
 from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.running.torch_calls import Arguments, Keywords, Result, Value
 
 __all__ = ["Tried", "said", "tried"]
 
@@ -82,8 +83,12 @@ class _Rows(TorchFunctionMode):
         self._width, self._seen = width, seen
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., Result],
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Result:
         given = [*args, *(kwargs or {}).values()]
         if getattr(func, "__name__", "") in _WRITES and isinstance(given[-1], torch.Tensor):
             into, source = given[0], given[-1]
@@ -117,7 +122,7 @@ def tried(model: LoadedModel, description: Description, width: int) -> Tried:
     model = replace(model, directory=replace(model.directory, described=architecture))
     seen = Tried()
 
-    def note(path: str, _module: Any, _inputs: Any, output: Any) -> None:
+    def note(path: str, _module: torch.nn.Module, _inputs: Arguments, output: Value) -> None:
         seen.ran.add(path)
         for found in tensors_in(output.values() if isinstance(output, dict) else (output,)):
             if found.dim() > 1 and found.shape[-1] == width:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from dsocr_analyze.architectures.architecture import Stage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["beside_the_text", "routed_expert_of", "stages_of", "text_embedding"]
 
@@ -31,7 +34,7 @@ _KINDS: Final[Mapping[str, re.Pattern[str]]] = {
 _ORDER: Final = ("vision", "audio", "encoder", "projector")
 
 
-def stages_of(module: Any, *, has_towers: bool, decodes: bool) -> tuple[Stage, ...]:
+def stages_of(module: PreTrainedModel, *, has_towers: bool, decodes: bool) -> tuple[Stage, ...]:
     """The stages of a model, in the order in which they run.
 
     Args:
@@ -53,7 +56,7 @@ def stages_of(module: Any, *, has_towers: bool, decodes: bool) -> tuple[Stage, .
     return tuple(stages)
 
 
-def text_embedding(module: Any) -> Any:
+def text_embedding(module: PreTrainedModel) -> torch.nn.Embedding | None:
     """The embedding of the tokens that go into the text model or decoder; None without one."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         decoder = module.get_decoder() if module.config.is_encoder_decoder else module
@@ -74,11 +77,11 @@ def routed_expert_of(module: torch.nn.Module) -> str | None:
     return min(found) if len(found) == 1 else None
 
 
-def _path_of(module: torch.nn.Module, wanted: Any) -> str | None:
+def _path_of(module: torch.nn.Module, wanted: torch.nn.Module | None) -> str | None:
     return next((path for path, each in module.named_modules() if each is wanted), None)
 
 
-def beside_the_text(module: Any, *, has_towers: bool) -> Iterator[tuple[str, str]]:
+def beside_the_text(module: PreTrainedModel, *, has_towers: bool) -> Iterator[tuple[str, str]]:
     """Path and kind of all that is not the text model, from the top down to the latter."""
     encoder = _encoder_of(module)
     if encoder is not None:
@@ -103,7 +106,7 @@ def beside_the_text(module: Any, *, has_towers: bool) -> Iterator[tuple[str, str
                 yield path, found
 
 
-def _encoder_of(module: Any) -> str | None:
+def _encoder_of(module: PreTrainedModel) -> str | None:
     if not module.config.is_encoder_decoder or not hasattr(module, "get_encoder"):
         return None
     return _path_of(module, module.get_encoder())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.any_model.description import Run
 from dsocr_analyze.drafting.arguments import Config
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 __all__ = ["TOKENS_AROUND", "first_id", "ids_of", "media_token", "text_id"]
 
@@ -29,7 +32,7 @@ _ENDS: Final = (
 
 
 def ids_of(
-    config: Any, token: int | None, count: int, *, has_picture: bool
+    config: PretrainedConfig, token: int | None, count: int, *, has_picture: bool
 ) -> tuple[tuple[Run, ...], int]:
     """The ids of a prompt that are not text, and its length.
 
@@ -58,7 +61,7 @@ def ids_of(
     return tuple(runs), count + TOKENS_AROUND
 
 
-def media_token(config: Any, inputs: Iterable[str]) -> int | None:
+def media_token(config: PretrainedConfig, inputs: Iterable[str]) -> int | None:
     """The id that stands for a part of the picture or recording among the inputs, if any."""
     kinds = {"pixel_values": "image", "input_features": "audio", "input_values": "audio"}
     kind = next((kinds[name] for name in inputs if name in kinds), None)
@@ -66,7 +69,7 @@ def media_token(config: Any, inputs: Iterable[str]) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def first_id(module: Any) -> int:
+def first_id(module: PreTrainedModel) -> int:
     """The id with which a decoder starts."""
     own, config = getattr(module, "generation_config", None), _text_config(module.config)
     for key in ("decoder_start_token_id", "bos_token_id"):
@@ -77,7 +80,7 @@ def first_id(module: Any) -> int:
     return 0
 
 
-def text_id(config: Any) -> int:
+def text_id(config: PretrainedConfig) -> int:
     """An id that stands for text: the first with no other meaning in the config."""
     values, taken = config.to_dict(), set[int]()
     for part in (values, *(each for each in values.values() if isinstance(each, dict))):
@@ -87,6 +90,6 @@ def text_id(config: Any) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
-def _text_config(config: Any) -> Config:
+def _text_config(config: PretrainedConfig) -> Config:
     part = getattr(config, "text_config", None) or getattr(config, "decoder", None)
     return Config(part if hasattr(part, "to_dict") else None, config)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.cpu.contributions import names_of
@@ -32,6 +32,9 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
     coefficients_of,
 )
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.toml_table import Table
 
 __all__ = [
     "EXTRAPOLATED_BAND",
@@ -151,7 +154,7 @@ def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
 @cache
 def _shipped() -> dict[str, Profile]:
     folder = resources.files(__package__).joinpath("profiles")
-    own: dict[str, tuple[dict[str, Any], dict[tuple[str, str], Fitted]]] = {}
+    own: dict[str, tuple[Table, dict[tuple[str, str], Fitted]]] = {}
     for name in gpu_catalogue():
         file = folder.joinpath(f"{name}.toml")
         table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -176,7 +179,7 @@ def _shipped() -> dict[str, Profile]:
 
 def _profile(
     gpu: Gpu,
-    table: Mapping[str, Any],
+    table: Table,
     kinds: Mapping[tuple[str, str], Fitted],
     base: Profile | None,
     host: MeasuredHost | None = None,
@@ -233,7 +236,7 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     return _profile(gpu, {"source": str(file), **table}, kinds, base, host)
 
 
-def _host(table: Mapping[str, Any], where: str) -> MeasuredHost | None:
+def _host(table: Table, where: str) -> MeasuredHost | None:
     entry = table.get("host")
     if entry is None:
         return None
@@ -249,7 +252,7 @@ def _host(table: Mapping[str, Any], where: str) -> MeasuredHost | None:
     return MeasuredHost(**{name: float(value) for name, value in entry.items()})
 
 
-def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Profile]) -> Gpu:
+def _gpu(table: Table, name: str, where: str, known: Mapping[str, Profile]) -> Gpu:
     entry = table.get("gpu")
     if entry is None:
         if name not in known:
@@ -258,7 +261,7 @@ def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Pr
     return gpu_from_entry(name, entry, f"{where}: gpu")
 
 
-def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
+def _cpu_kernels(table: Table, where: str) -> CpuKernels:
     """The kernel families in a CPU's profile; raises DeviceError for wrong entries."""
     cpu = table["cpu"]
     if not isinstance(cpu, dict):
@@ -299,7 +302,7 @@ def _family(entry: Any, family: str, where: str) -> Family:
     )  # fmt: skip
 
 
-def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str, str], Fitted]:
+def _own_kinds(table: Table, gpu: str, where: str) -> dict[tuple[str, str], Fitted]:
     found = {}
     for kind in COEFFICIENTS:
         entries = table.get(kind, {})
@@ -339,7 +342,7 @@ def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
     )  # fmt: skip
 
 
-def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], bool]:
+def _errors(entry: Table, where: str) -> tuple[tuple[float, float], bool]:
     """Median and 90th percentile of a kind's error, and whether they are assumed."""
     names = ("held_out_median", "held_out_p90")
     derived = entry.get("derived")
@@ -359,14 +362,14 @@ def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], 
     return (float(entry[names[0]]), float(entry[names[1]])), False
 
 
-def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
+def _text(entry: Table, key: str, where: str) -> str:
     value = entry.get(key, "")
     if not isinstance(value, str):
         raise DeviceError(f"{where}: {key} must be a string, not {value!r}")
     return value
 
 
-def _rows(entry: Mapping[str, Any], key: str, where: str) -> int:
+def _rows(entry: Table, key: str, where: str) -> int:
     """How many sizes were measured."""
     value = entry.get(key, 0)
     if type(value) is not int or not 0 <= value < 1e30:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
@@ -438,7 +438,7 @@ def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:
     for name, size in sizes.items():
         array: NDArray[np.float64] = np.asarray(size, dtype=np.float64)
         if not (np.isfinite(array).all() and (array >= 1).all()):
-            wrong: Any = array[~(array >= 1)]
+            wrong = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
             raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")
         arrays.append(array)

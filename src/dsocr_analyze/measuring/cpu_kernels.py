@@ -12,10 +12,12 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final, ParamSpec, TypeAlias
 
 import torch
 from torch.nn import functional as F
+
+from dsocr_analyze.running.torch_calls import Value
 
 __all__ = ["Make", "Sample", "sample_makers"]
 
@@ -23,6 +25,12 @@ _COLD_BYTES: Final = 300e6
 """Bytes of weight copies that calls cycle through, since in a pass no weight is still cached."""
 _MOST_MACS: Final = 20e9
 """Limit per call; larger calls take the same time per MAC."""
+
+
+_Inputs = ParamSpec("_Inputs")
+
+Run: TypeAlias = Callable[[], Value]
+"""Runs a kernel on tensors that it holds."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Sample:
     """
 
     group: str
-    call: Callable[[], Callable[[], Any]]
+    call: Callable[[], Run]
     macs: int = 0
 
 
@@ -113,7 +121,7 @@ def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> lis
 
 
 def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
-    def call() -> Callable[[], Any]:
+    def call() -> Run:
         x = _filled(m, k, dtype=dtype)
         return lambda: F.linear(x, next(weights))
 
@@ -135,12 +143,14 @@ def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Mak
         yield partial(_alone_of, _batched, 64, windows * 8, 64, 64, dtype)
 
 
-def _alone_of(make: Callable[..., Sample], *args: Any, **kwargs: Any) -> list[Sample]:
+def _alone_of(
+    make: Callable[_Inputs, Sample], *args: _Inputs.args, **kwargs: _Inputs.kwargs
+) -> list[Sample]:
     return [make(*args, **kwargs)]
 
 
 def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
-    def call() -> Callable[[], Any]:
+    def call() -> Run:
         one, other = _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
         return lambda: torch.matmul(one, other)
 
@@ -167,7 +177,7 @@ def _attention(dtype: torch.dtype) -> Iterator[Make]:
 def _attended(
     batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, *, masked: bool
 ) -> Sample:
-    def call() -> Callable[[], Any]:
+    def call() -> Run:
         q = _filled(batch, heads, queries, 64, dtype=dtype)
         k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
         bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
@@ -199,7 +209,7 @@ def _convolved(
 ) -> Sample:
     images, inputs, pixels = shape
 
-    def call() -> Callable[[], Any]:
+    def call() -> Run:
         x = _filled(images, inputs, pixels, pixels, dtype=dtype)
         weight = _filled(outputs, inputs, size, size, dtype=dtype)
         return lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0)
@@ -225,12 +235,12 @@ def _element(name: str, call_of: CallOf, rows: int, dtype: torch.dtype) -> list[
     return [Sample(f"{name} {rows}", partial(call_of, rows, dtype))]
 
 
-CallOf = Callable[[int, torch.dtype], Callable[[], Any]]
+CallOf = Callable[[int, torch.dtype], Run]
 """From a number of rows of 1280 elements, and a type, to a call."""
 
 
 def _of_two() -> Iterator[tuple[str, CallOf]]:
-    operators: dict[str, Callable[[Any, Any], Any]] = {
+    operators: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     }  # fmt: skip
     for name, operator in operators.items():
@@ -238,16 +248,16 @@ def _of_two() -> Iterator[tuple[str, CallOf]]:
         yield f"{name} of a row", _with_row(operator)
 
 
-def _pairwise(operator: Callable[[Any, Any], Any]) -> CallOf:
-    def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+def _pairwise(operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> CallOf:
+    def make(rows: int, dtype: torch.dtype) -> Run:
         x, y = _tensor(rows, dtype), _tensor(rows, dtype)
         return lambda: operator(x, y)
 
     return make
 
 
-def _with_row(operator: Callable[[Any, Any], Any]) -> CallOf:
-    def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+def _with_row(operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> CallOf:
+    def make(rows: int, dtype: torch.dtype) -> Run:
         x, y = _tensor(rows, dtype), _tensor(1, dtype)
         return lambda: operator(x, y)
 
@@ -258,7 +268,7 @@ def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
     wide = torch.float32
     other = wide if dtype != wide else torch.bfloat16
     weight = torch.ones(1280, dtype=dtype)
-    operators: dict[str, Callable[[Any], Any]] = {
+    operators: dict[str, Callable[[torch.Tensor], Value]] = {
         "neg": torch.neg, "sigmoid": torch.sigmoid, "gelu": F.gelu, "silu": F.silu,
         "cos": torch.cos, "sin": torch.sin, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
         "pow": lambda x: x.pow(2), "mul by a number": lambda x: x * 1.702,
@@ -274,8 +284,8 @@ def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
         yield name, _alone(operator)
 
 
-def _alone(operator: Callable[[Any], Any]) -> CallOf:
-    def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+def _alone(operator: Callable[[torch.Tensor], Value]) -> CallOf:
+    def make(rows: int, dtype: torch.dtype) -> Run:
         x = _tensor(rows, dtype)
         return lambda: operator(x)
 
@@ -283,24 +293,24 @@ def _alone(operator: Callable[[Any], Any]) -> CallOf:
 
 
 def _of_layouts() -> Iterator[tuple[str, CallOf]]:
-    def heads(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def heads(rows: int, dtype: torch.dtype) -> Run:
         x = _tensor(rows, dtype).view(rows, 10, 128).transpose(0, 1)
         return x.contiguous
 
-    def windows(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def windows(rows: int, dtype: torch.dtype) -> Run:
         side = max(1, rows // 14)
         x = torch.zeros(1, 14, side, 14, 92, dtype=dtype).permute(0, 2, 1, 3, 4)
         return x.contiguous
 
-    def cat(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def cat(rows: int, dtype: torch.dtype) -> Run:
         x, y = _tensor(rows, dtype), _tensor(1, dtype)
         return lambda: torch.cat((x, y))
 
-    def index(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def index(rows: int, dtype: torch.dtype) -> Run:
         x, places = _tensor(rows, dtype), torch.randint(rows, (rows,))
         return lambda: x[places]
 
-    def index_put(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def index_put(rows: int, dtype: torch.dtype) -> Run:
         x, y, places = _tensor(rows, dtype), _tensor(rows, dtype), torch.randperm(rows)
 
         def put() -> None:
@@ -308,11 +318,11 @@ def _of_layouts() -> Iterator[tuple[str, CallOf]]:
 
         return put
 
-    def embedding(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def embedding(rows: int, dtype: torch.dtype) -> Run:
         table, places = torch.zeros(20_000, 1280, dtype=dtype), torch.randint(20_000, (rows,))
         return lambda: F.embedding(places, table)
 
-    def pad(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def pad(rows: int, dtype: torch.dtype) -> Run:
         side = max(1, math.isqrt(rows))
         x = torch.zeros(1, side, side, 1280, dtype=dtype)
         return lambda: F.pad(x, (0, 0, 0, 6, 0, 6))

@@ -11,9 +11,9 @@ import copy
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,6 +27,7 @@ from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import Generation, left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.running.torch_calls import Arguments, Keywords, Result
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -73,7 +74,7 @@ def shallow_network(dtype: torch.dtype) -> LoadedModel:
     threads and caches as the previous stage left them, and take up to 50 % longer.
     """
     directory = ModelDirectory.read(DEFAULT.reference)
-    config: Any = copy.deepcopy(dict(directory.config))
+    config = copy.deepcopy(dict(directory.config))
     config |= {"num_hidden_layers": 4, "n_routed_experts": 16, "vocab_size": 32_768}
     width = config["vision_config"]["width"]
     width["sam_vit_b"] |= {"layers": 4, "global_attn_indexes": [3]}
@@ -240,8 +241,12 @@ class _OperatorClock(TorchDispatchMode):
         self._seconds = 0.0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., Result],
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Result:
         if time.monotonic() >= self._deadline:
             raise _TimeIsUp
         is_booked = bool(self.passes) and len(self.passes[-1][0].kernels) > self._seen

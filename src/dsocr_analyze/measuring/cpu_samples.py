@@ -8,14 +8,15 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.measuring.cpu_kernels import sample_makers
+from dsocr_analyze.measuring.cpu_kernels import Run, sample_makers
 from dsocr_analyze.measuring.kept_memory import give_back_memory
+from dsocr_analyze.running.torch_calls import Value
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.single_module import FunctionModule
 
@@ -121,7 +122,7 @@ def _is_held_out(group: str) -> bool:
     return hashlib.sha256(group.encode()).digest()[0] < _HELD_OUT
 
 
-def _record_of(call: Callable[[], Any]) -> Kernel | None:
+def _record_of(call: Run) -> Kernel | None:
     """The trace's record of a call; None if it is not a single kernel."""
     module = FunctionModule(call)
     recorder = Recorder(module)
@@ -134,9 +135,9 @@ def _record_of(call: Callable[[], Any]) -> Kernel | None:
     return kernels[0]._replace(path="", stage="")
 
 
-def _seconds_of(run: Callable[[], Any], budget: float, stop: float) -> float:
+def _seconds_of(run: Run, budget: float, stop: float) -> float:
     """The lower quartile of some calls, the time with little disturbance; of one after `stop`."""
-    kept: list[Any] = [None] * _KEPT
+    kept: list[Value] = [None] * _KEPT
     found: list[float] = []
     with torch.no_grad():
         kept[0] = run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch.nn import functional as F
@@ -98,7 +98,7 @@ class KernelCalls:
         query = self._drawn(batch, heads, Q, D)
         cached = self._drawn(copies, 2, batch, kv_heads, K, D)
         bias = self._drawn(batch, heads, Q, K) if sizes.masked else None
-        grouped: dict[str, Any] = {"enable_gqa": True} if kv_heads < heads else {}
+        grouped: dict[str, bool] = {"enable_gqa": True} if kv_heads < heads else {}
 
         def attend(number: int) -> torch.Tensor:
             keys, values = cached[number]

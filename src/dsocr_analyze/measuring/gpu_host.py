@@ -6,10 +6,10 @@ import functools
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +18,10 @@ from dsocr_analyze.hardware.profile import MeasuredHost
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.timers import timer_of
 from dsocr_analyze.running.process_settings import quiet_transformers
+from dsocr_analyze.running.torch_calls import Arguments, Keywords, Operator, Value
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 __all__ = ["StepTimes", "host_figures", "step_times"]
 
@@ -64,7 +68,7 @@ def host_figures(device: torch.device) -> MeasuredHost:
     )
 
 
-def _microseconds(run: Callable[[], Any], device: torch.device) -> float:
+def _microseconds(run: Callable[[], Value], device: torch.device) -> float:
     """Microseconds per run of many consecutive ones."""
     timer = timer_of(device)
     found = []
@@ -122,13 +126,13 @@ def step_times(device: torch.device) -> StepTimes:
     counts: list[int] = []
     spans: list[tuple[float, float]] = []
 
-    def counted(run: Callable[[], Any]) -> Any:
+    def counted(run: Callable[[], Value]) -> Value:
         with _Launches() as launches:
             result = run()
         counts.append(launches.count)
         return result
 
-    def timed(run: Callable[[], Any]) -> Any:
+    def timed(run: Callable[[], Value]) -> Value:
         safe_point()
         start = time.perf_counter()
         result = run()
@@ -143,7 +147,7 @@ def step_times(device: torch.device) -> StepTimes:
     return StepTimes(counts[-1], 1e6 * statistics.median(inside), 1e6 * statistics.median(between))
 
 
-def _small_decoder(device: torch.device) -> Any:
+def _small_decoder(device: torch.device) -> LlamaForCausalLM:
     """A decoder with tensors so small that any GPU finishes before the next launch."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -155,13 +159,15 @@ def _small_decoder(device: torch.device) -> Any:
     return LlamaForCausalLM(config).to(device).eval()
 
 
-def _generate(model: Any, steps: int, around: Callable[[Callable[[], Any]], Any]) -> None:
+def _generate(
+    model: LlamaForCausalLM, steps: int, around: Callable[[Callable[[], Value]], Value]
+) -> None:
     """Generate tokens, with every call of the model made by `around`."""
     tokens = torch.arange(2, _PROMPT + 2, device=model.device)[None]
     forward = model.forward
 
     @functools.wraps(forward)
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def watched(*args: Value, **kwargs: Value) -> Value:
         return around(functools.partial(forward, *args, **kwargs))
 
     model.forward = watched
@@ -184,7 +190,13 @@ class _Launches(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self.count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Operator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         if not func.is_view and func.overloadpacket.__name__ not in _NO_KERNEL:
             self.count += 1
         return func(*args, **(kwargs or {}))

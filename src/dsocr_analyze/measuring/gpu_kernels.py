@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -17,6 +17,7 @@ from dsocr_analyze.kernels import Experts
 from dsocr_analyze.measuring.gpu_calls import MOST_CALLS, Call, KernelCalls
 from dsocr_analyze.measuring.gpu_cases import Case
 from dsocr_analyze.measuring.timers import timer_of
+from dsocr_analyze.running.torch_calls import Value
 
 __all__ = ["GpuKernels"]
 
@@ -113,7 +114,7 @@ class GpuKernels:
         return graph
 
     def _timed(
-        self, run: Callable[[], Any], before: Call | None = None, cold: bool = True
+        self, run: Callable[[], Value], before: Call | None = None, cold: bool = True
     ) -> float:
         """Seconds of the work that `run` issues, behind a flush that keeps the GPU busy."""
         self._flushed.zero_()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 
@@ -93,7 +93,7 @@ def found_gpu(device: torch.device, dtype: str, timer: KernelTimer) -> FoundGpu:
         dtype: Its 16-bit type.
         timer: Times its kernels if it is not in the catalogue.
     """
-    properties: Any = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     hip = getattr(torch.version, "hip", None)
     made_with = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
     source = (

@@ -10,7 +10,6 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -20,6 +19,7 @@ from dsocr_analyze.running.generation import flash_attention
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.missing_packages import is_missing
 from dsocr_analyze.running.process_settings import answered, replaced
+from dsocr_analyze.running.torch_calls import Value
 
 __all__ = ["inferring", "stands_in_for_torchvision"]
 
@@ -66,7 +66,7 @@ def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callabl
     """A region's constructor that replaces CUDA by the given device."""
 
     def __init__(  # noqa: N807 - replaces it
-        self: Any, device_type: str, *args: Any, **kwargs: Any
+        self: torch.autocast, device_type: str, *args: Value, **kwargs: Value
     ) -> None:
         original(self, device.type if device_type == "cuda" else device_type, *args, **kwargs)
 

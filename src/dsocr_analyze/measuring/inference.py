@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
@@ -25,8 +25,12 @@ from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.generation import left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.process_settings import replaced
+from dsocr_analyze.running.torch_calls import Function, Value
 from dsocr_analyze.workload import ViewBatch, Workload
 from dsocr_analyze.workload.prompt import IMAGE_TOKEN
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 __all__ = [
     "MeasuredInference",
@@ -36,7 +40,7 @@ __all__ = [
     "measure_inference",
 ]
 
-RunPass = Callable[[Callable[[], Any]], Any]
+RunPass = Callable[[Callable[[], Value]], Value]
 """Runs a pass of the model and returns its result."""
 
 
@@ -118,7 +122,7 @@ class PassShape:
         )
 
     @classmethod
-    def given(cls, inputs: Mapping[str, Any]) -> PassShape:
+    def given(cls, inputs: ForwardInputs) -> PassShape:
         """The shape of the pass that `infer()` runs, from its arguments to the model's forward."""
         ids, ((patches, overview), *_) = inputs["input_ids"], inputs["images"]
         columns, rows = (int(side) for side in inputs["images_spatial_crop"][0])
@@ -194,7 +198,7 @@ def _text(value: Any) -> str:
 
 def measure_inference(
     model: LoadedModel,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerFast,
     question: Question,
     architecture: Architecture,
     *,
@@ -263,13 +267,13 @@ def _check_infers(model: LoadedModel) -> None:
     )
 
 
-def _text_of(tokenizer: Any, ids: list[int]) -> str:
+def _text_of(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
     ended = bool(ids) and ids[-1] == tokenizer.eos_token_id
     text: str = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=False)
     return text.strip()
 
 
-def _run(forward: Callable[[], Any]) -> Any:
+def _run(forward: Callable[[], Value]) -> Value:
     return forward()
 
 
@@ -296,7 +300,9 @@ class _Call:
         self.began = self.generate_began = self.generate_ended = self.ended = 0.0
         self.new_ids: list[int] = []
 
-    def run(self, tokenizer: Any, question: Question, *, save_results: bool) -> None:
+    def run(
+        self, tokenizer: PreTrainedTokenizerFast, question: Question, *, save_results: bool
+    ) -> None:
         """Call `infer()` once."""
         module: Any = self._model.module
         with (
@@ -330,9 +336,11 @@ class _Call:
         self._timer.wait()
         return time.perf_counter()
 
-    def _watched_generate(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched_generate(
+        self, generate: Callable[..., torch.Tensor]
+    ) -> Callable[..., torch.Tensor]:
         @functools.wraps(generate)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
             if self._most_tokens is not None:
                 kwargs.pop("max_length", None)  # Unlimited-OCR's name for the limit
                 kwargs["max_new_tokens"] = self._most_tokens
@@ -345,9 +353,9 @@ class _Call:
 
         return watched
 
-    def _watched_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched_forward(self, forward: Function) -> Function:
         @functools.wraps(forward)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: Value, **kwargs: Any) -> Value:
             safe_point()
             if self._first_pass is None:
                 self._first_pass = PassShape.given(kwargs)
@@ -363,7 +371,7 @@ class _Scale:
         self._device = device
         self.peak_bytes: int | None = None
 
-    def run(self, forward: Callable[[], Any]) -> Any:
+    def run(self, forward: Callable[[], Value]) -> Value:
         """Run one pass."""
         if self.peak_bytes is not None:
             return forward()
@@ -379,7 +387,7 @@ class _Stopwatch:
         self._clock, self._on_progress = clock, on_progress
         self.passes: list[Laps] = []
 
-    def run(self, forward: Callable[[], Any]) -> Any:
+    def run(self, forward: Callable[[], Value]) -> Value:
         """Run one pass."""
         number = len(self.passes)
         self._on_progress(f"infer(), token {number + 1}")

@@ -6,15 +6,16 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from dsocr_analyze.running.torch_calls import Value
+
 __all__ = ["allocated_at_most"]
 
 
-def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
+def allocated_at_most(device: torch.device, function: Callable[[], Value]) -> int:
     """Peak bytes of a call, including its result but not earlier allocations.
 
     On CUDA, bytes that tensors and kernels requested, not what the allocator keeps in its pool; on

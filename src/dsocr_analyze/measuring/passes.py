@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -220,7 +220,7 @@ def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
     Many CPUs take seconds for it in a half type.
     """
     size, device = _REFERENCE_SIZE, model.device
-    factor: Any = torch.ones(size, size, device=device, dtype=torch.float32)
+    factor = torch.ones(size, size, device=device, dtype=torch.float32)
     found = []
     with torch.autocast(device.type, enabled=False):
         for _ in range(5):

@@ -6,11 +6,19 @@ Only for the pictures it makes: PIL, RGB, eight bits. Values equal torchvision's
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 __all__ = ["Compose", "Normalize", "ToTensor"]
+
+
+Picture: TypeAlias = "Image | torch.Tensor"
+Transform: TypeAlias = Callable[[Any], Picture]
+"""Takes what the transform before it returns."""
 
 
 class Compose:
@@ -20,10 +28,10 @@ class Compose:
         transforms: The transforms.
     """
 
-    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+    def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = transforms
 
-    def __call__(self, picture: Any) -> Any:
+    def __call__(self, picture: Picture) -> Picture:
         """Returns the picture after the last transform."""
         for transform in self.transforms:
             picture = transform(picture)
@@ -33,7 +41,7 @@ class Compose:
 class ToTensor:
     """Converts a PIL picture to `[3, h, w]`, from 0 to 1."""
 
-    def __call__(self, picture: Any) -> torch.Tensor:
+    def __call__(self, picture: Image) -> torch.Tensor:
         """Returns the picture as a tensor."""
         import numpy as np
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dsocr_analyze.architectures.architecture import Architecture, ClosedForms
+from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, ModelDimensions
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
@@ -78,7 +78,7 @@ def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> 
 
 
 def _composed(
-    model: LoadedModel, workload: Workload, forms: ClosedForms
+    model: LoadedModel, workload: Workload, forms: ClosedForms[ModelDimensions]
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
     composed = forms.compose(
         model.directory.dimensions(), workload, _dtype_of(model), model.attention != "eager",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats
     return Samples(tuple(found[1:]))  # the first one warms up
 
 
-def _prepare(page: Any, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:
+def _prepare(page: Image.Image, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:
     image_size, base_size = workload.image_size, workload.base_size
     if not workload.crop_mode:
         if content == (image_size, image_size):  # stretched, ignoring its aspect ratio
@@ -62,7 +62,7 @@ def _prepare(page: Any, workload: Workload, content: tuple[int, int]) -> list[to
     return views
 
 
-def _tensor(view: Any) -> torch.Tensor:
+def _tensor(view: Image.Image) -> torch.Tensor:
     """The view as `[3, side, side]`, from -1 to 1, in bfloat16."""
     pixels = torch.from_numpy(np.array(view)).permute(2, 0, 1).contiguous().to(torch.float32)
     return pixels.div_(255).sub_(0.5).div_(0.5).to(torch.bfloat16)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.modules import RunningModules
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ class StageClock:
         self,
         _: torch.nn.Module,
         path: str,
-        forward: Callable[..., Any],
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
+        forward: Function,
+        args: Arguments,
+        kwargs: Keywords,
+    ) -> Value:
         stage, laps = self._owners[path], self._laps
         if laps is None or stage == self._within[-1] or self.is_decoding:
             return forward(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
@@ -10,13 +10,16 @@ from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_to
 from dsocr_analyze.running.process_settings import quiet_transformers
 from dsocr_analyze.workload.prompt import text_parts
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 __all__ = ["load_tokenizer", "stand_in_tokenizer", "text_tokens"]
 
 _BOS: Final = "<bos>"
 _EOS: Final = "<eos>"
 
 
-def load_tokenizer(directory: ModelDirectory) -> Any:
+def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
     """Loads the directory's tokenizer with transformers, without executing its code.
 
     Raises:
@@ -37,7 +40,7 @@ def load_tokenizer(directory: ModelDirectory) -> Any:
     return tokenizer
 
 
-def stand_in_tokenizer() -> Any:
+def stand_in_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of 258 tokens: BOS (0), the end of sequence (1), and every byte.
 
     Text becomes more tokens than with a trained tokenizer; higher token ids have no text.
@@ -58,7 +61,7 @@ def stand_in_tokenizer() -> Any:
     )
 
 
-def text_tokens(tokenizer: Any, prompt: str) -> int:
+def text_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
     """Tokens of a prompt besides the visual ones, including BOS."""
     parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
     return 1 + sum(map(len, parts))

@@ -18,6 +18,7 @@ from dsocr_analyze.architectures import (
     architecture_of,
     recognized_architecture,
 )
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
@@ -136,7 +137,7 @@ class ModelDirectory:
                     return str(role)
         return "AutoModel"
 
-    def with_config(self, values: Mapping[str, Any], file: Path | None = None) -> ModelDirectory:
+    def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
         """The same files with another config; `auto_map` is kept, since it names these files.
 
         Args:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
+from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 
@@ -37,7 +38,7 @@ Kernels on the Hub are named `owner/kernel`, and models outside timm `hf-hub:own
 """
 
 
-def check_loads_nothing(config: Mapping[str, Any]) -> None:
+def check_loads_nothing(config: Config) -> None:
     """Checks that no key of a config, at any depth, would make transformers load something.
 
     Keys with empty values (null, false, "") ask for nothing.
@@ -57,9 +58,7 @@ def check_loads_nothing(config: Mapping[str, Any]) -> None:
             )
 
 
-def _names_no_file(
-    backbone: Any, owner: Mapping[str, Any], path: str, config: Mapping[str, Any]
-) -> bool:
+def _names_no_file(backbone: JsonValue, owner: Config, path: str, config: Config) -> bool:
     """Whether a backbone is just one of timm's own models, or its name is never looked at."""
     is_plain = isinstance(backbone, str) and not set(backbone) & set(":/\\")
     # MaskFormer builds a DETR decoder without the backbone that published configs name.
@@ -67,9 +66,9 @@ def _names_no_file(
     return is_plain and (owner.get("model_type") == "timm_backbone" or is_ignored)
 
 
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Mapping[str, Any]]]:
+def _entries(config: Config) -> Iterator[tuple[str, str, JsonValue, Config]]:
     """Path, key, value and object of every entry at any depth, however deeply a file nests them."""
-    waiting: list[tuple[str, Any]] = [("", config)]
+    waiting: list[tuple[str, JsonValue]] = [("", config)]
     while waiting:
         path, part = waiting.pop()
         if isinstance(part, Mapping):

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import FormatError
@@ -22,6 +23,8 @@ from dsocr_analyze.output_files import replacing
 from dsocr_analyze.pictures.texts import LINE_HEIGHT, TextMeasure
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.legend import Legend
     from matplotlib.text import Text
 
 __all__ = ["DASHES", "HATCHES", "MARKERS", "Picture", "drawing", "paler", "picture_format"]
@@ -38,7 +41,7 @@ _LEAST_PLACES: Final = 4  # of bars, so that a single one doesn't fill the width
 _LONGEST_SLANTED: Final = 1.9  # inches
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-DASHES: Final[tuple[Any, ...]] = (
+DASHES: Final[tuple[str | tuple[int, tuple[int, ...]], ...]] = (
     "-",
     "--",
     "-.",
@@ -81,7 +84,7 @@ def paler(colour: str) -> tuple[float, float, float]:
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Context in which pictures look the same whatever the user's matplotlib settings."""
-    settings: dict[Any, Any] = {
+    settings: dict[str, str | bool | float] = {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "dsocr-analyze",
         "text.parse_math": False,  # no mathtext for a $ in a file name
@@ -104,7 +107,7 @@ def drawing() -> Iterator[None]:
         logging.getLogger("matplotlib").removeHandler(silence)
 
 
-def _matplotlib() -> Any:
+def _matplotlib() -> ModuleType:
     """matplotlib, which finds no settings but its own if this imports it.
 
     It looks for `matplotlibrc` in the current folder first, which may be anybody's, then where
@@ -152,15 +155,15 @@ class Picture:
         from matplotlib.figure import Figure
 
         self.title = visible(title)
-        self.figure: Any = Figure(figsize=(width, _PLOT_HEIGHT), dpi=_DPI, layout="constrained")
+        self.figure = Figure(figsize=(width, _PLOT_HEIGHT), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(self.figure)
         self.measure = TextMeasure(self.figure)
-        self.axes: Any = self.figure.add_subplot()
+        self.axes = self.figure.add_subplot()
         self.axes.set_axisbelow(True)
         self.axes.grid(axis="y", alpha=0.3)
         self.axes.spines[["top", "right"]].set_visible(False)
         self._names: list[str] = []
-        self._legend: Any = None
+        self._legend: Legend | None = None
         self._heads: list[tuple[Text, float]] = []
         self._header = _MARGIN
         self._plot_height = _PLOT_HEIGHT
@@ -198,7 +201,7 @@ class Picture:
         """Label bars at x = 0, 1, 2, ...; line breaks in names are kept."""
         self._names = list(map(visible_lines, names))
 
-    def add_legend(self, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    def add_legend(self, handles: Sequence[Artist], labels: Sequence[str]) -> None:
         """Add a legend below the axes, in as many columns as fit.
 
         Args:
@@ -245,7 +248,8 @@ class Picture:
         for artist, top in self._heads:
             artist.set_position((_MARGIN / width, 1 - top / height))
         rect = (0, footer / height, 1, self._plot_height / height)
-        self.figure.get_layout_engine().set(rect=rect, w_pad=_MARGIN, h_pad=0.04)
+        engine: Any = self.figure.get_layout_engine()
+        engine.set(rect=rect, w_pad=_MARGIN, h_pad=0.04)
         self.figure.draw_without_rendering()
 
     def _draw_names(self) -> None:

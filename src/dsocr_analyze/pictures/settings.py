@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.assumptions import JobAssumptions
 
 __all__ = [
+    "Setting",
     "Settings",
     "axis_name",
     "fixed_line",
@@ -27,7 +28,10 @@ __all__ = [
     "varying",
 ]
 
-Settings: TypeAlias = Mapping[str, Sequence[Any]]
+Setting: TypeAlias = str | int | float | None
+"""The value of a setting; None if something does not have that setting."""
+
+Settings: TypeAlias = Mapping[str, Sequence[Setting]]
 """Values of each setting, one per row, bar or line; None if it does not have that setting."""
 
 
@@ -114,7 +118,7 @@ def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
     return ", ".join(filter(None, said))
 
 
-def said_of(name: str, value: Any) -> str:
+def said_of(name: str, value: Setting) -> str:
     """A setting's value in a title or a legend; empty for None."""
     return "" if value is None else _SETTINGS[name].said(value)
 
@@ -127,7 +131,7 @@ def axis_name(*names: str) -> str:
 # --- of documents ------------------------------------------------------------------------------
 
 
-def settings_of_model(model: Model, config: Path | str | None = None) -> dict[str, Any]:
+def settings_of_model(model: Model, config: Path | str | None = None) -> dict[str, Setting]:
     """Settings that identify the model.
 
     Args:
@@ -143,9 +147,9 @@ def settings_of_model(model: Model, config: Path | str | None = None) -> dict[st
     return {"model": name, "config": config or model.config_digest[:12]}
 
 
-def settings_of_workload(workload: Workload, architecture: str | None) -> dict[str, Any]:
+def settings_of_workload(workload: Workload, architecture: str | None) -> dict[str, Setting]:
     """Settings of the page, its prompt and its batch."""
-    settings: dict[str, Any] = {
+    settings: dict[str, Setting] = {
         "max_new_tokens": workload.max_new_tokens,
         "batch_size": workload.batch_size,
     }
@@ -169,7 +173,7 @@ def settings_of_workload(workload: Workload, architecture: str | None) -> dict[s
     }
 
 
-def settings_of_time(entry: TimeEntry) -> dict[str, Any]:
+def settings_of_time(entry: TimeEntry) -> dict[str, Setting]:
     """The GPU, and what predicted seconds assume."""
     assumed = entry.assumptions
     mean, longest = assumed.new_tokens_mean, assumed.new_tokens_longest
@@ -186,7 +190,7 @@ def settings_of_time(entry: TimeEntry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def settings_of_job(job: JobAssumptions) -> dict[str, Any]:
+def settings_of_job(job: JobAssumptions) -> dict[str, Setting]:
     """What the predicted seconds of many pages assume, regardless of the GPU."""
     return _settings_of_runtime(
         job.runtime, job.host.name, job.precision.weights, job.precision.cache,
@@ -204,7 +208,7 @@ def _settings_of_runtime(
     price: float | None,
     *,
     is_offline: bool,
-) -> dict[str, Any]:
+) -> dict[str, Setting]:
     return {
         "runtime": runtime if host == runtime else f"{runtime} by {host}",
         "weights_dtype": weights,

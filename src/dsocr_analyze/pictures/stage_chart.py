@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.picture import HATCHES, Picture, drawing, paler
 from dsocr_analyze.pictures.settings import (
+    Setting,
     Settings,
     axis_name,
     fixed_line,
@@ -32,6 +33,8 @@ from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
 from dsocr_analyze.report.stage_parts import AMOUNTS, page_parts, seconds_parts
 
 if TYPE_CHECKING:
+    from matplotlib.patches import Rectangle
+
     from dsocr_analyze.report.document import Report
 
 __all__ = ["MOST_BARS", "Compared", "refuse_many_bars", "stage_picture"]
@@ -76,7 +79,7 @@ class _Bar:
     """
 
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Setting]
     parts: Mapping[str, float]
     whole: float
 
@@ -191,7 +194,7 @@ def _width(labels: Sequence[str]) -> float:
     return min(max(inches, _INCHES[0]), _INCHES[1])
 
 
-def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> list[list[Any]]:
+def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> list[list[Rectangle]]:
     """Rectangles of each stage, one per bar."""
     colours = stage_colours(stages)
     below = [0.0] * len(bars)

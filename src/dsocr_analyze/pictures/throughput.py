@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsocr_analyze.pictures.picture import DASHES, MARKERS, Picture, drawing
 from dsocr_analyze.pictures.settings import (
@@ -18,6 +18,8 @@ from dsocr_analyze.pictures.values import Scale, scale_axis
 from dsocr_analyze.report.stage_colours import PALETTE
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+
     from dsocr_analyze.report.time_report import TimeReport
 
 __all__ = ["throughput_picture"]
@@ -46,7 +48,7 @@ def throughput_picture(
     rows = [about | settings_of_time(entry) for entry in report.time]
     settings = {name: [row[name] for row in rows] for name in rows[0]}
     differing = varying(settings)
-    handles: list[Any] = []
+    handles: list[Artist] = []
     labels: list[str] = []
     with drawing():
         picture = Picture("Predicted throughput and latency of pages", fixed_line(settings))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.report.quantities import percent_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.patches import Rectangle
 
 __all__ = ["Scale", "Segment", "Top", "label_bars", "label_segments", "scale_axis", "scale_of"]
 
@@ -51,7 +56,7 @@ def scale_of(largest: float, unit: str) -> Scale:
     return Scale(1, unit)
 
 
-def scale_axis(axis: Any, scale: Scale, *, whole: bool = False) -> None:
+def scale_axis(axis: Axis, scale: Scale, *, whole: bool = False) -> None:
     """Label an axis of unscaled values in the scale's unit.
 
     Args:
@@ -113,7 +118,7 @@ def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
         ).set_in_layout(False)  # fmt: skip
 
 
-def _end_axis(axes: Any, tops: Sequence[Top], pixels: float) -> None:
+def _end_axis(axes: Axes, tops: Sequence[Top], pixels: float) -> None:
     """Extend the value axis so that a text of that many pixels fits above the highest bar."""
     room = axes.bbox.height
     highest = max((top.height for top in tops), default=0)
@@ -129,7 +134,7 @@ class Segment(NamedTuple):
         share: Its share of the whole bar.
     """
 
-    patch: Any
+    patch: Rectangle
     text: str
     share: float
 

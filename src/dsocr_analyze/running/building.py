@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
@@ -15,6 +15,9 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 from dsocr_analyze.running.process_settings import answered, default_dtype, quiet_transformers
 from dsocr_analyze.running.unused_imports import without_unused_imports
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 __all__ = ["building"]
 
@@ -55,7 +58,7 @@ def _bounded() -> Iterator[None]:
     """While the body runs, limits the number of registered submodules to `_MOST_MODULES`."""
     count = 0
 
-    def counted(*_: Any) -> None:
+    def counted(_: torch.nn.Module, __: str, ___: torch.nn.Module | None) -> None:
         nonlocal count
         count += is_running_thread()
         if count > _MOST_MODULES:
@@ -77,18 +80,18 @@ def _do_nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _keep_config(_: Any, config: Any, *__: Any, **___: Any) -> Any:
+def _keep_config(_: type, config: PretrainedConfig, *__: Any, **___: Any) -> PretrainedConfig:
     return config
 
 
-def _keep_attention(_: Any, attention: str | None, *__: Any, **___: Any) -> str:
+def _keep_attention(_: torch.nn.Module, attention: str | None, *__: Any, **___: Any) -> str:
     return attention or "eager"  # the default in configs of transformers 4
 
 
 _DRAWING: Final = ("_initialize_weights", "initialize_weights")
 """What `init_weights` of transformers 4 and 5 draws values with; pruning and ties stay."""
 
-_ATTENTION_CHECKS: Final[dict[str, Callable[..., Any]]] = {
+_ATTENTION_CHECKS: Final[dict[str, Callable[..., PretrainedConfig | str]]] = {
     "_autoset_attn_implementation": _keep_config,  # transformers 4
     "_check_and_adjust_attn_implementation": _keep_attention,  # transformers 5
 }

@@ -10,14 +10,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.process_settings import answered
+from dsocr_analyze.running.process_settings import Owner, answered
 
 __all__ = ["confined"]
 
@@ -56,7 +57,7 @@ def confined(directory: ModelDirectory) -> Iterator[None]:
             raise refused from None
 
 
-def _ways_out() -> list[tuple[Any, str, str]]:
+def _ways_out() -> list[tuple[Owner, str, str]]:
     """Functions by their owner and name, and what a model would do with them.
 
     transformers loads things in dozens of places, which differ by version; they all end here, in
@@ -79,8 +80,8 @@ def _ways_out() -> list[tuple[Any, str, str]]:
     ]
 
 
-def _refusal(directory: ModelDirectory, deed: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
+def _refusal(directory: ModelDirectory, deed: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
         raise ConfigError(
             f"the model in {str(directory.path)!r} would {deed}, which a config cannot ask for;"
             " describe all of the model in the config itself, such as a backbone in"
@@ -90,24 +91,26 @@ def _refusal(directory: ModelDirectory, deed: str) -> Callable[..., Any]:
     return refuse
 
 
-def _only_of_packages(refuse: Callable[..., Any]) -> Callable[..., Any]:
+def _only_of_packages(refuse: Callable[..., NoReturn]) -> Callable[..., ModuleSpec | None]:
     """A replacement of `spec_from_file_location`, with which transformers imports itself again."""
     import transformers
 
     original = importlib.util.spec_from_file_location
     packages = {Path(str(module.__file__)).parents[1] for module in (torch, transformers)}
 
-    def only_of_packages(name: str, location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def only_of_packages(
+        name: str, location: str | bytes | os.PathLike[str] | None = None, **options: Any
+    ) -> ModuleSpec | None:
         if location is not None:
             file = Path(os.fsdecode(location)).resolve()
             if not any(file.is_relative_to(folder.resolve()) for folder in packages):
                 refuse()
-        return original(name, location, *args, **kwargs)
+        return original(name, location, **options)
 
     return only_of_packages
 
 
-def _no_kernel(*_: Any, **__: Any) -> Any:
+def _no_kernel(*_: Any, **__: Any) -> NoReturn:
     raise FileNotFoundError("kernels on the Hub are not used")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -13,6 +13,9 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 __all__ = [
     "FLASH_ATTENTION",
@@ -36,7 +39,7 @@ _MOST_EXPERTS: Final = 1024
 """Per layer; more than published models have (Qwen3-Next: 512)."""
 
 
-def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
+def config_and_class(directory: ModelDirectory) -> tuple[PretrainedConfig, type]:
     """The config object and the model class for a directory without code.
 
     Raises:
@@ -67,7 +70,7 @@ def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
     return config, model_class
 
 
-def _refuse_endless_stacks(config: Any, path: str) -> None:
+def _refuse_endless_stacks(config: PretrainedConfig, path: str) -> None:
     """Refuses more layers or experts than can be traced one by one, in nested configs too."""
     from transformers import PretrainedConfig
 
@@ -101,7 +104,7 @@ def _class_name(directory: ModelDirectory) -> str:
     return names[0]
 
 
-def use_attention(config: Any, attention: str) -> None:
+def use_attention(config: PretrainedConfig, attention: str) -> None:
     """Sets the attention implementation of a config and of its nested configs."""
     from transformers import PretrainedConfig
 

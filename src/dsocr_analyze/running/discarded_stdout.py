@@ -6,10 +6,13 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.running.exclusive import is_running_thread
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = ["discarding_stdout"]
 
@@ -18,7 +21,7 @@ class _Nowhere(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         return memoryview(data).nbytes
 
 

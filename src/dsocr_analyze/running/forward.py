@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, ParamSpec, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,10 +28,15 @@ from dsocr_analyze.running.process_settings import (
     unfused_scripts,
 )
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.running.uniform_routing import UniformRouting, routed_uniformly
 from dsocr_analyze.running.unused_imports import without_unused_imports
 
 __all__ = ["running", "running_unwatched"]
+
+_Inputs = ParamSpec("_Inputs")
+_TopK: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Values and indices."""
 
 _LOADED: Final = f"{REMOTE_PACKAGE}."
 _ARCHITECTURES: Final = "dsocr_analyze.architectures."
@@ -92,8 +97,8 @@ def running_unwatched(
         yield
 
 
-def _uniform_top_k(top_k: Callable[..., Any]) -> Callable[..., Any]:
-    def uniform(*args: Any, **kwargs: Any) -> Any:
+def _uniform_top_k(top_k: Callable[_Inputs, _TopK]) -> Callable[_Inputs, _TopK]:
+    def uniform(*args: _Inputs.args, **kwargs: _Inputs.kwargs) -> _TopK:
         result = top_k(*args, **kwargs)
         result[1].copy_(routed_uniformly(result[1], args, kwargs)())
         return result
@@ -142,11 +147,16 @@ class _OnDevice(TorchFunctionMode):
         self._device = device
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         safe_point()
         if func is torch.Tensor.cuda and self._device.type != "cuda":
-            return args[0].to(self._device)
+            moved: torch.Tensor = args[0].to(self._device)
+            return moved
         return func(*args, **(kwargs or {}))
 
 
@@ -154,7 +164,7 @@ def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
     """A region's constructor; for `meta`, it enters CUDA's autocast without needing a GPU."""
 
     def __init__(  # noqa: N807 - replaces it
-        self: Any,
+        self: torch.autocast,
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,

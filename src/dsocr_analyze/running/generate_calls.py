@@ -11,15 +11,25 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from dsocr_analyze.architectures.any_model.decode_cache import lengthened, lengths_of
+from dsocr_analyze.architectures.any_model.decode_cache import (
+    AnyCache,
+    Lengths,
+    lengthened,
+    lengths_of,
+)
 from dsocr_analyze.architectures.architecture import GenerateUse
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.running.process_settings import replaced
+from dsocr_analyze.running.torch_calls import Keywords, Value
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
 
 __all__ = ["GenerateCalls"]
 
@@ -29,6 +39,10 @@ _OF_ONE_PASS: Final = ("next_sequence_length", "is_first_iteration")
 
 _CACHES: Final = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """What models call the cache that `generate` keeps for them."""
+
+
+_State: TypeAlias = tuple[Keywords, Keywords, int]
+"""What `generate` kept before and after a pass, and the number of the next step."""
 
 
 class GenerateCalls:
@@ -50,7 +64,7 @@ class GenerateCalls:
     def __init__(
         self,
         model: torch.nn.Module,
-        inputs: Mapping[str, Any],
+        inputs: Keywords,
         new_tokens: int,
         use: GenerateUse,
     ) -> None:
@@ -60,18 +74,18 @@ class GenerateCalls:
                 " it can, or leave out the stage with the role 'decode' to count one pass"
             )
         self._model = model
-        self._inputs: dict[str, Any] = dict(inputs)
+        self._inputs: Keywords = dict(inputs)
         self._new_tokens, self._use = new_tokens, use
-        self._owner: Any = model
+        self._owner: PreTrainedModel = model
         self._ids = torch.empty(0)
-        self._one_pass: dict[str, Any] = {}
-        self._kwargs: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
-        self._prefilled: Any = ()
+        self._one_pass: Keywords = {}
+        self._kwargs: Keywords = {}
+        self._before: Keywords = {}
+        self._prefilled: Lengths = ()
         self.ready = 0
 
     @property
-    def cache(self) -> Any:
+    def cache(self) -> AnyCache:
         """The cache as it is now; None without one."""
         kept = (self._kwargs.get(name) for name in _CACHES)
         return next((cache for cache in kept if cache is not None), None)
@@ -106,15 +120,15 @@ class GenerateCalls:
         )
         return functools.partial(self._step, inputs)
 
-    def state(self) -> Any:
+    def state(self) -> _State:
         """What `restore` takes to go back to where this was called."""
         return copy.deepcopy((self._before, self._kwargs, self.ready))
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: _State) -> None:
         """Goes back; the state remains usable."""
         self._before, self._kwargs, self.ready = copy.deepcopy(state)
 
-    def _step(self, inputs: dict[str, Any]) -> None:
+    def _step(self, inputs: Keywords) -> None:
         # With other kernels for experts than a prefill, since transformers 5.
         optimized = getattr(self._owner, "_optimize_model_for_decode", contextlib.nullcontext)
         with optimized():
@@ -122,7 +136,7 @@ class GenerateCalls:
         self.ready += 1
         self._returned(output)
 
-    def _stopped_generate(self) -> dict[str, Any]:
+    def _stopped_generate(self) -> Keywords:
         """Runs `generate` until its first pass, whose arguments of forward are returned."""
         given, self._inputs = self._inputs, {}
         generate: Any = self._model.generate
@@ -150,12 +164,12 @@ class GenerateCalls:
         self._kwargs = kwargs
         return self._arguments(self._ids, self._one_pass)
 
-    def _arguments(self, ids: torch.Tensor, of_pass: Mapping[str, Any]) -> dict[str, Any]:
+    def _arguments(self, ids: torch.Tensor, of_pass: Keywords) -> Keywords:
         """Arguments of forward for a pass."""
         made = getattr(self._owner, _PREPARE)(ids, **of_pass, **self._kwargs)
         return {name: value for name, value in made.items() if name not in self._use.without}
 
-    def _returned(self, output: Any) -> None:
+    def _returned(self, output: ModelOutput) -> None:
         """Keeps what `generate` keeps after a pass."""
         self._before = self._kwargs
         self._kwargs = self._owner._update_model_kwargs_for_generation(
@@ -163,7 +177,7 @@ class GenerateCalls:
         )
 
 
-def _continued(before: Any, after: Any, times: int) -> Any:
+def _continued(before: Value, after: Value, times: int) -> Value:
     """A value after the same change that made `after` of `before` some more times.
 
     Integers change by the same difference; a tensor that has grown grows on, its last entries
@@ -185,7 +199,7 @@ def _continued(before: Any, after: Any, times: int) -> Any:
 class _FirstPass(BaseException):
     """Ends `generate` before its first pass."""
 
-    def __init__(self, owner: Any, ids: torch.Tensor, **kwargs: Any) -> None:
+    def __init__(self, owner: torch.nn.Module, ids: torch.Tensor, kwargs: Keywords) -> None:
         super().__init__()
         self.owner, self.ids, self.kwargs = owner, ids, kwargs
 
@@ -206,6 +220,6 @@ def _stopping(model: torch.nn.Module) -> Iterator[None]:
 def _stop_of(owner: torch.nn.Module) -> Callable[..., None]:
     @functools.wraps(getattr(owner, _PREPARE))  # `generate` looks at its signature
     def stop(input_ids: torch.Tensor, **kwargs: Any) -> None:
-        raise _FirstPass(owner, input_ids, **kwargs)
+        raise _FirstPass(owner, input_ids, kwargs)
 
     return stop

@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.key_value_cache import GrowingCache
+from dsocr_analyze.architectures.key_value_cache import GrowingCache, KeyValueCache
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.generate_calls import GenerateCalls
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.running.torch_calls import Keywords, Value, Values
 from dsocr_analyze.workload import AnyWorkload, DecodeStep
 
 __all__ = [
@@ -32,6 +33,10 @@ __all__ = [
 
 Record = TypeVar("Record")
 """What is recorded of a pass."""
+
+
+_Table: TypeAlias = dict[Any, Any]
+"""What a module keeps: attributes, buffers or hooks."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +182,12 @@ class ForwardCalls:
         model: LoadedModel,
         workload: AnyWorkload,
         architecture: Architecture,
-        inputs: Mapping[str, Any],
+        inputs: Keywords,
     ) -> None:
         self._model, self._workload, self._architecture = model, workload, architecture
         self._inputs = dict(inputs)
         self.ready = 0
-        self.cache: Any = None
+        self.cache: KeyValueCache | None = None
 
     def prefill(self) -> None:
         """Runs the prefill pass, which is possible once."""
@@ -209,26 +214,27 @@ class ForwardCalls:
     def prepare_longer(self) -> Callable[[], None]:
         """Returns a step over all that the last one has read and written, ready to run."""
         model, architecture = self._model, self._architecture
+        assert self.cache is not None, "the last step left one"
         keys, *_ = next(iter(self.cache))
         step = DecodeStep(keys.shape[-2], 1, model.sliding_window)
         self.cache = architecture.decode_cache(self.cache, step)
         inputs = architecture.decode_inputs(model.device, self._workload, step.position)
         return partial(self._step, inputs)
 
-    def state(self) -> Any:
+    def state(self) -> tuple[KeyValueCache | None, int]:
         """What `restore` takes to go back to where this was called."""
         return copy.deepcopy((self.cache, self.ready))
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: tuple[KeyValueCache | None, int]) -> None:
         """Goes back; the state remains usable."""
         self.cache, self.ready = copy.deepcopy(state)
 
-    def _step(self, inputs: dict[str, Any]) -> None:
+    def _step(self, inputs: Keywords) -> None:
         cache, self.cache = self.cache, None
         self.cache = self._model.module(**inputs, past_key_values=cache).past_key_values
 
 
-def empty_cache(directory: ModelDirectory) -> Any:
+def empty_cache(directory: ModelDirectory) -> KeyValueCache:
     """An empty cache; for vendor code, of the transformers class it was written for."""
     if directory.is_reference:
         return GrowingCache()
@@ -246,7 +252,7 @@ def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     """Returns a function that restores all modules' current attributes, buffers and hooks."""
-    before: list[tuple[dict[Any, Any], dict[Any, Any]]] = [
+    before: list[tuple[_Table, _Table]] = [
         (table, dict(table))
         for module in model.modules()
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
@@ -261,14 +267,14 @@ def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _bytes_of(value: Any, is_counted: Callable[[Any], bool] = lambda _: True) -> int:
+def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = lambda _: True) -> int:
     """Bytes of all tensors in nested tuples, lists and mappings, or objects that hold these."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size() if is_counted(value) else 0
     if isinstance(value, type):
         return 0
     if isinstance(value, tuple | list):
-        parts: Iterable[Any] = value
+        parts: Values = value
     elif isinstance(value, dict):
         parts = value.values()
     else:
@@ -276,13 +282,13 @@ def _bytes_of(value: Any, is_counted: Callable[[Any], bool] = lambda _: True) ->
     return sum(_bytes_of(part, is_counted) for part in parts)
 
 
-def _cache_bytes(cache: Any) -> int:
+def _cache_bytes(cache: KeyValueCache | None) -> int:
     """Bytes of a cache's tensors, without numbers such as a window's length."""
     return _bytes_of(cache, is_counted=torch.Tensor.is_floating_point)
 
 
 def flash_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Value, **kwargs: Value
 ) -> torch.Tensor:
     """flash-attn's function; on `meta` a stand-in that does not need the package.
 

@@ -7,10 +7,20 @@ PyTorch longer than anything else in a pass. A model runs the same few hundred c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
+
+from dsocr_analyze.running.torch_calls import (
+    Arguments,
+    Function,
+    Key,
+    Keywords,
+    Operator,
+    Value,
+    Values,
+)
 
 __all__ = ["Output", "call_of", "described", "run_on_meta", "tensors_in"]
 
@@ -20,7 +30,7 @@ _VALUES: Final = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 _MOST_CALLS: Final = 1 << 16
-_CALLS: Final[dict[Any, tuple[Output, ...]]] = {}
+_CALLS: Final[dict[Key, tuple[Output, ...]]] = {}
 
 
 class Output(NamedTuple):
@@ -35,7 +45,7 @@ class Output(NamedTuple):
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
 
 
-def run_on_meta(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def run_on_meta(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
     """An operator's output; calculated only if no call with equal arguments was."""
     # Other code's modes, below, want to see every operator.
     if torch._C._len_torch_dispatch_stack() or not _makes_new_tensors(func):
@@ -57,7 +67,7 @@ def run_on_meta(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return made[0] if len(made) == 1 else made
 
 
-def call_of(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | None:
     """A call and all that its outputs may depend on; None if that is unclear.
 
     Args:
@@ -71,7 +81,7 @@ def call_of(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | N
 
 
 @functools.cache
-def _makes_new_tensors(func: Any) -> bool:
+def _makes_new_tensors(func: Function) -> bool:
     """Whether an operator only returns new tensors, and changes none, by its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None:
@@ -81,7 +91,7 @@ def _makes_new_tensors(func: Any) -> bool:
     return bool(schema.returns) and tensors and not aliases
 
 
-def _describe(arguments: Iterable[Any], parts: list[Any]) -> bool:
+def _describe(arguments: Values, parts: list[Any]) -> bool:
     """Appends to `parts` all that an output may depend on; False if that is unclear."""
     for argument in arguments:
         kind = type(argument)
@@ -102,7 +112,7 @@ def _describe(arguments: Iterable[Any], parts: list[Any]) -> bool:
     return True
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def tensors_in(values: Values) -> Iterator[torch.Tensor]:
     """The tensors among values, or in tuples, lists and slices among them."""
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -113,7 +123,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from tensors_in((value.start, value.stop, value.step))
 
 
-def described(outputs: Iterable[Any], inputs: Iterable[Any]) -> tuple[Output, ...] | None:
+def described(outputs: Values, inputs: Values) -> tuple[Output, ...] | None:
     """What makes these outputs again; None if they share memory or have more than they show.
 
     Args:

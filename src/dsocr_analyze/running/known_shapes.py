@@ -9,6 +9,7 @@ operators.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.running.known_outputs import run_on_meta, tensors_in
 from dsocr_analyze.running.known_values import WITH_VALUES, known_value, set_known_value
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Operator, Value
 from dsocr_analyze.running.uncounted import uncounted
 
 __all__ = ["KnownShapes"]
@@ -42,8 +44,12 @@ class KnownShapes(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Operator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         kwargs = kwargs or {}
         if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
             return _grouped_product(*args, **kwargs)
@@ -61,13 +67,13 @@ class KnownShapes(TorchDispatchMode):
 
 
 @functools.cache
-def _asks_for_values(func: Any) -> bool:
+def _asks_for_values(func: Function) -> bool:
     """Whether an operator's output or its shape depends on values, by PyTorch's own tags."""
     tags = getattr(func, "tags", ())
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
 
 
-def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
+def _value_of(func: Operator, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's value, on the CPU.
 
     Raises:
@@ -87,7 +93,7 @@ def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _values_of(func: Any, arguments: Any) -> Any:
+def _values_of(func: Operator, arguments: Value) -> Any:
     """Arguments with tensors replaced by their values, and `meta` by the CPU."""
     if isinstance(arguments, torch.Tensor):
         return _value_of(func, arguments)
@@ -100,7 +106,7 @@ def _values_of(func: Any, arguments: Any) -> Any:
     return arguments
 
 
-def _on_meta(output: Any) -> Any:
+def _on_meta(output: Value) -> Value:
     """Tensors on `meta` like the computed ones, with known values; numbers unchanged."""
     if isinstance(output, tuple | list):
         return tuple(map(_on_meta, output))
@@ -111,20 +117,22 @@ def _on_meta(output: Any) -> Any:
     return tensor
 
 
-def _indices_of(func: Any, index: Any) -> list[Any]:
+def _indices_of(func: Operator, index: Value) -> list[Value]:
     """The index as a device would use it: for a mask, its set positions, by dimension."""
     if not (isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS):
         return [index]
     with uncounted():
-        return list(_on_meta(_value_of(func, index).nonzero().unbind(1)))
+        return [_on_meta(place) for place in _value_of(func, index).nonzero().unbind(1)]
 
 
-def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _grouped_product(
+    left: torch.Tensor, right: torch.Tensor, *_: Value, **__: Value
+) -> torch.Tensor:
     """[M, K] x [E, K, N] -> [M, N] on `meta`, whose own function only takes bfloat16."""
     return left.new_empty((*left.shape[:-1], right.shape[-1]))
 
 
-def _selected(func: Any, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _selected(func: Operator, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The elements of `source` where a known mask is set; their own values are not needed."""
     with uncounted():
         shape = torch.broadcast_shapes(source.shape, mask.shape)

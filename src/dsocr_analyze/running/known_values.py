@@ -14,7 +14,7 @@ a scripted function.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.known_outputs import tensors_in
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.running.uncounted import uncounted
 from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
 
@@ -50,7 +51,7 @@ _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
 
 _REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
 
-_SHAPED_AS = {
+_SHAPED_AS: Final[dict[Function, Function]] = {
     torch.Tensor.expand_as: torch.Tensor.expand,
     torch.Tensor.reshape_as: torch.Tensor.reshape,
     torch.Tensor.view_as: torch.Tensor.view,
@@ -119,9 +120,9 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
 
 
 def _once(compute: _Compute) -> _Compute:
-    results: list[Any] = []
+    results: list[Value] = []
 
-    def value() -> Any:
+    def value() -> Value:
         if not results:
             results.append(compute())
         return results[0]
@@ -133,8 +134,12 @@ class KnownValues(TorchFunctionMode):
     """Answers a model's questions about values of `meta` tensors; ignores tensors with values."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         safe_point()
         kwargs = kwargs or {}
         first = args[0] if args else kwargs.get("input")
@@ -160,11 +165,12 @@ class KnownValues(TorchFunctionMode):
         fill = _fill(func, args, kwargs)
         if fill is not None:
             result = func(*args, **kwargs)
-            if result.is_meta:
+            if isinstance(result, torch.Tensor) and result.is_meta:
                 set_known_value(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
             return result
         if func in _SHAPED_AS:
-            func, args = _SHAPED_AS[func], (first, kwargs.get("other", args[-1]).shape)
+            shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
+            func, args = _SHAPED_AS[func], (first, shape)
             kwargs = {}
         # Before the call, which may overwrite the inputs of the computation.
         computed = _deferred(func, args, kwargs)
@@ -192,7 +198,7 @@ class KnownValues(TorchFunctionMode):
         return result
 
     @staticmethod
-    def _answer(func: Any, asked: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywords) -> Value:
         computed = _deferred(func, args, kwargs)
         if computed is None:
             name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
@@ -203,10 +209,11 @@ class KnownValues(TorchFunctionMode):
             )
         with uncounted():
             # Copied, since the model may modify the answer.
-            return copy.deepcopy(computed())
+            value: Value = copy.deepcopy(computed())
+            return value
 
 
-def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
     """Keyword arguments of `repeat_interleave`, with the output length if repeats are known."""
     repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
     if not isinstance(repeats, torch.Tensor) or not repeats.is_meta or "output_size" in kwargs:
@@ -223,7 +230,7 @@ def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "output_size": total * times}
 
 
-def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | complex | None:
+def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | float | complex | None:
     """The number that fills a new tensor; None if `func` does not fill with a number."""
     if func in _EQUALITY and not kwargs and args[0].is_meta and args[0].is_floating_point():
         is_known = hasattr(args[0], _ATTRIBUTE) or type(args[1]) not in (int, float) or args[1] != 0
@@ -273,7 +280,7 @@ def _follow_through_view(
     set_known_value(base, _once(whole))
 
 
-def _follow_routing(choices: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> None:
+def _follow_routing(choices: torch.Tensor, args: Arguments, kwargs: Keywords) -> None:
     """Sets the choices of a top-k without values: each candidate equally often."""
     if choices.is_meta and choices.dim():
         set_known_value(choices, _once(routed_uniformly(choices, args, kwargs)))
@@ -289,7 +296,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _device_among(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
+def _device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
     """The device named in a call of `Tensor.to`, if any."""
     for argument in (*args, kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.device):
@@ -301,10 +308,10 @@ def _device_among(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
     return None
 
 
-def _without_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _without_device(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
     """Arguments of `Tensor.to` without a device; a tensor among them is replaced by its dtype."""
 
-    def kept(argument: Any) -> Any:
+    def kept(argument: Value) -> Value:
         return argument.dtype if isinstance(argument, torch.Tensor) else argument
 
     return (
@@ -326,13 +333,13 @@ class _Deferred:
         kwargs: Functions that compute its keyword arguments.
     """
 
-    def __init__(self, func: Any, args: list[_Compute], kwargs: dict[str, _Compute]) -> None:
+    def __init__(self, func: Function, args: list[_Compute], kwargs: dict[str, _Compute]) -> None:
         self._func, self._args, self._kwargs = func, args, kwargs
-        self._results: list[Any] = []
+        self._results: list[Value] = []
         self.writes = False
         """Whether the function writes to its arguments."""
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Value:
         if not self._results:
             args = [value() for value in self._args]
             kwargs = {name: value() for name, value in self._kwargs.items()}
@@ -344,7 +351,7 @@ class _Deferred:
         return self._results[0]
 
 
-def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
+def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Deferred | None:
     """The deferred computation of `func` on known values, or None if one is unknown.
 
     Holds no `meta` tensors, whose lifetimes are measured, and nothing that may change before it
@@ -364,7 +371,7 @@ def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
     return _Deferred(func, [_frozen(argument) for argument in args], options)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Value) -> Value:
     if isinstance(value, torch.Tensor):
         return value.clone()
     return [_copied(item) for item in value] if type(value) is list else value

@@ -8,7 +8,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from dsocr_analyze.forking import undone
 
@@ -71,7 +71,7 @@ class _Missing:
     def __init__(self, qualified_name: str) -> None:
         self._qualified_name = qualified_name
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
         package = self._qualified_name.partition(".")[0]
         raise ImportError(
             f"{self._qualified_name} was called, but {package} is not installed;"

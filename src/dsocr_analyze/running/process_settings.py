@@ -10,20 +10,34 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import Any, ParamSpec, TypeAlias
 
 import torch
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.running.exclusive import is_running_thread
+from dsocr_analyze.running.torch_calls import Result
 
-__all__ = ["answered", "default_dtype", "quiet_transformers", "replaced", "unfused_scripts"]
+__all__ = [
+    "Owner",
+    "answered",
+    "default_dtype",
+    "quiet_transformers",
+    "replaced",
+    "unfused_scripts",
+]
 
 _ABSENT = object()
 
+_Inputs = ParamSpec("_Inputs")
+
+Owner: TypeAlias = ModuleType | type | torch.nn.Module
+"""What has functions as attributes."""
+
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Owner, name: str, value: Any) -> Iterator[None]:
     """Sets `owner.name` to `value` temporarily; an inherited attribute is inherited again later."""
     own = vars(owner).get(name, _ABSENT)
 
@@ -39,7 +53,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def answered(owner: Any, name: str, answer: Callable[..., Any]) -> Iterator[None]:
+def answered(owner: Owner, name: str, answer: Callable[_Inputs, Result]) -> Iterator[None]:
     """Redirects the running thread's calls of `owner.name` to `answer`; other threads' calls stay.
 
     Args:
@@ -47,20 +61,23 @@ def answered(owner: Any, name: str, answer: Callable[..., Any]) -> Iterator[None
         name: A function or class method of it; a module may lack it.
         answer: Takes the function's arguments; for a method, the object or class first.
     """
-    own = vars(owner).get(name)
+    own: Any = vars(owner).get(name)
     is_class_method = isinstance(own, classmethod)
+    original: Callable[_Inputs, Result] | None
     original = own.__func__ if is_class_method else getattr(owner, name, None)
 
-    def either(*args: Any, **kwargs: Any) -> Any:
+    def either(*args: _Inputs.args, **kwargs: _Inputs.kwargs) -> Result:
         if is_running_thread():
             return answer(*args, **kwargs)
         if original is None:
             raise NameError(f"name {name!r} is not defined")
-        return original(*args, **kwargs)
+        result: Result = original(*args, **kwargs)
+        return result
 
     if original is not None:
         functools.update_wrapper(either, original)
-    with replaced(owner, name, classmethod(either) if is_class_method else either):
+    stand_in: Any = either
+    with replaced(owner, name, classmethod(stand_in) if is_class_method else stand_in):
         yield
 
 

@@ -7,12 +7,13 @@ drawn weights); the tokens' choices are then dealt to the experts in turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.running.uncounted import uncounted
 
 __all__ = ["TOP_K", "UniformRouting", "routed_uniformly"]
@@ -24,18 +25,23 @@ class UniformRouting(TorchFunctionMode):
     """Replaces the choices of a top-k by uniform ones, on tensors that have values."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func in TOP_K:
+            chosen: Any = result
             with uncounted():
-                result[1].copy_(routed_uniformly(result[1], args, kwargs)())
+                chosen[1].copy_(routed_uniformly(chosen[1], args, kwargs)())
         return result
 
 
 def routed_uniformly(
-    choices: torch.Tensor, args: Any, kwargs: dict[str, Any]
+    choices: torch.Tensor, args: Arguments, kwargs: Keywords
 ) -> Callable[[], torch.Tensor]:
     """Returns a function that computes uniform choices of a top-k and holds none of its tensors.
 

@@ -20,14 +20,21 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 
 __all__ = ["uses_compiler", "without_unused_imports"]
+
+if TYPE_CHECKING:
+    import torch
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_Truth: TypeAlias = "bool | torch.SymBool"
+_Size: TypeAlias = "int | float | torch.SymInt | torch.SymFloat | _Truth | Sequence[_Size]"
 
 _COMPILER: Final = "torch._dynamo"
 _GUARD: Final = "__dynamo_disable"
@@ -61,9 +68,12 @@ class _NoCompiler(_StandIn):
         super().__init__(_COMPILER)
         self.unguarded: list[Callable[..., Any]] = []
 
-    def disable(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def disable(
+        self, fn: _Decorated, recursive: bool = True, **options: bool | str | None
+    ) -> _Decorated:
         if not is_running_thread():
-            return self.give_way().disable(fn, *args, **kwargs)
+            disabled: _Decorated = self.give_way().disable(fn, recursive, **options)
+            return disabled
         self.unguarded.append(fn)
         return fn
 
@@ -99,24 +109,28 @@ class _NoSymbols(_StandIn):
         for name, answer in self._ANSWERS.items():
             setattr(self, name, self._function(name, answer))
 
-    def _truth(self, name: str) -> Callable[..., Any]:
+    def _truth(self, name: str) -> Callable[[_Truth], bool]:
         """A function of a truth value, which it returns."""
 
-        def truth(value: Any) -> Any:
-            return value if type(value) is bool else getattr(self.give_way(), name)(value)
+        def truth(value: _Truth) -> bool:
+            if type(value) is bool:
+                return value
+            real: Callable[[_Truth], bool] = getattr(self.give_way(), name)
+            return real(value)
 
         return truth
 
-    def _function(self, name: str, answer: Callable[..., bool] | None) -> Callable[..., Any]:
-        def answered(*values: Any) -> Any:
+    def _function(self, name: str, answer: Callable[..., bool] | None) -> Callable[..., _Size]:
+        def answered(*values: _Size) -> _Size:
             if answer is not None and _are_numbers(values):
                 return answer(*values)
-            return getattr(self.give_way(), name)(*values)
+            real: Callable[..., _Size] = getattr(self.give_way(), name)
+            return real(*values)
 
         return answered
 
 
-def _are_numbers(values: Iterable[Any]) -> bool:
+def _are_numbers(values: Iterable[_Size]) -> bool:
     """Whether values are whole numbers, not symbols, in tuples and lists too."""
     for value in values:
         if isinstance(value, tuple | list):
@@ -127,7 +141,7 @@ def _are_numbers(values: Iterable[Any]) -> bool:
     return True
 
 
-def _listed(size: Any) -> Any:
+def _listed(size: _Size) -> _Size:
     """A size, or sizes as a list: torch compares tuples with lists."""
     return list(map(_listed, size)) if isinstance(size, tuple | list) else size
 
@@ -156,7 +170,10 @@ class _RealParts(importlib.abc.MetaPathFinder):
     """Imports a real module when one of its submodules is imported."""
 
     def find_spec(
-        self, fullname: str, path: object = None, target: object = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         stand_in = sys.modules.get(fullname.rpartition(".")[0])
         if not isinstance(stand_in, _StandIn):

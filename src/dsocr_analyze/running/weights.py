@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
@@ -13,6 +13,9 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.process_settings import answered, quiet_transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["draw_weights", "load_weights"]
 
@@ -45,7 +48,7 @@ def load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
         # Parameters that no checkpoint holds, such as sinusoids.
         made = "|".join(getattr(module, "_keys_to_ignore_on_load_missing", None) or ["$^"])
         for name in [name for name in missing if re.search(made, name)]:
-            owner: Any = module
+            owner: PreTrainedModel = module
             owner._init_weights(module.get_submodule(name.rpartition(".")[0]))
             missing.remove(name)
     if missing:
@@ -74,7 +77,7 @@ def _read(directory: ModelDirectory) -> _Checkpoint:
 
 
 def _copied(
-    module: torch.nn.Module, targets: Mapping[str, Any], checkpoint: _Checkpoint
+    module: torch.nn.Module, targets: Mapping[str, torch.Tensor], checkpoint: _Checkpoint
 ) -> set[str]:
     """Copies tensors by the model's own names, and returns the parameters that are missing."""
     # Each parameter once: the file may hold a shared one under either name.
@@ -109,7 +112,7 @@ def _copied(
     return set(missing.values())
 
 
-def _converted(module: Any, checkpoint: _Checkpoint) -> set[str]:
+def _converted(module: PreTrainedModel, checkpoint: _Checkpoint) -> set[str]:
     """Lets transformers 5 load the checkpoint as its `from_pretrained` does; returns the same."""
     from transformers import core_model_loading
     from transformers.conversion_mapping import get_model_conversion_mapping

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from operator import floordiv
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dsocr_analyze.tape.polynomial import Polynomial, Symbol
+from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Size, Symbol, Terms
 
 __all__ = ["Decision", "Derived", "Example", "value_of"]
 
@@ -20,9 +20,9 @@ __all__ = ["Decision", "Derived", "Example", "value_of"]
 class Decision(NamedTuple):
     """What a forward asked of two sizes: `relation` is `>`, `<=`, `=` or `!=`, whichever holds."""
 
-    left: Any
+    left: Size
     relation: str
-    right: Any
+    right: Size
 
 
 class Derived(Symbol):
@@ -37,7 +37,7 @@ class Derived(Symbol):
     template: str
 
     @classmethod
-    def of(cls, template: str, function: Callable[..., Any], sizes: tuple[Any, ...]) -> Derived:
+    def of(cls, template: str, function: Callable[..., Size], sizes: tuple[Size, ...]) -> Derived:
         """What a function makes of some sizes."""
         symbol = cls(template.format(*sizes), 0, function=function, sizes=sizes)
         symbol.template = template
@@ -59,7 +59,7 @@ class Example(Polynomial):
 
     decisions: list[Decision] | None = None
 
-    def __init__(self, terms: Any, value: int) -> None:
+    def __init__(self, terms: Terms, value: int) -> None:
         super().__init__(terms)
         self.value = value
 
@@ -68,17 +68,17 @@ class Example(Polynomial):
         """A size with a name, and what divides it whatever its value."""
         return cls({(Symbol(name, least=0, multiple=multiple),): 1}, value)
 
-    def __add__(self, other: Any) -> Example:
+    def __add__(self, other: Size) -> Example:
         return Example(super().__add__(other).terms, self.value + value_of(other))
 
     __radd__ = __add__
 
-    def __mul__(self, other: Any) -> Example:
+    def __mul__(self, other: Size) -> Example:
         return Example(super().__mul__(other).terms, self.value * value_of(other))
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, divisor: Any) -> Example:
+    def __floordiv__(self, divisor: Size) -> Example:
         """The quotient, rounded down: a polynomial if it can be one, else a size of its own."""
         value, rest = divmod(self.value, value_of(divisor))
         quotient = _exact(self.terms, divisor)
@@ -95,10 +95,10 @@ class Example(Polynomial):
     def __pow__(self, power: int) -> Example:
         return self if power == 1 else self * self ** (power - 1)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: Size) -> bool:
         return self._note(self.value > value_of(other), ">", other, "<=")
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: Size) -> bool:
         return not self._note(self.value >= value_of(other), ">=", other, "<")
 
     def __eq__(self, other: object) -> bool:
@@ -117,19 +117,19 @@ class Example(Polynomial):
     def __index__(self) -> int:
         return self.value
 
-    def _note(self, answer: bool, relation: str, other: Any, otherwise: str) -> bool:
+    def _note(self, answer: bool, relation: str, other: Size, otherwise: str) -> bool:
         depends = any((self - other).terms)
         if self.decisions is not None and depends:
             self.decisions.append(Decision(self, relation if answer else otherwise, other))
         return answer
 
 
-def value_of(size: Any) -> int:
+def value_of(size: Size) -> int:
     """The value of a size: an integer is its own."""
     return size.value if isinstance(size, Example) else size
 
 
-def _exact(terms: Any, divisor: Any) -> dict[Any, Any] | None:
+def _exact(terms: Terms, divisor: Size) -> Terms | None:
     """Terms divided, a number alone rounded down; None if some quotient may not be whole."""
     found = {}
     for monomial, each in terms.items():
@@ -146,7 +146,9 @@ def _exact(terms: Any, divisor: Any) -> dict[Any, Any] | None:
     return found
 
 
-def _divided(monomial: Any, coefficient: Any, divisor: Any) -> tuple[Any, Fraction] | None:
+def _divided(
+    monomial: Monomial, coefficient: int | Fraction, divisor: Size
+) -> tuple[Monomial, Fraction] | None:
     """A term divided by a number or by another term; None if that is not among its factors."""
     if len(Polynomial.of(divisor).terms) != 1:
         return None

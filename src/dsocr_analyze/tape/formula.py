@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import NO_WORK, Dimensions, Kind, Work
 from dsocr_analyze.tape.example import Decision, Derived, Example, value_of
 from dsocr_analyze.tape.polynomial import Polynomial, Size
-from dsocr_analyze.tape.tape import Forward, Tape
-from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
+from dsocr_analyze.tape.tape import Given, Inputs, Output, Tape
+from dsocr_analyze.tape.tensor import Description, Operand, Tensor, View, described, made
 
 __all__ = ["FormulaTape", "ModuleCall"]
 
@@ -105,14 +105,20 @@ class FormulaTape(Tape):
         self._module = self.root
         self._most_bytes: Size = 0
         self._copies: Size = 1
-        self._equal: dict[Any, tuple[ModuleCall, Any]] = {}
+        self._equal: dict[Hashable, tuple[ModuleCall, Description]] = {}
 
-    def run(self, forward: Forward, *inputs: Any) -> ModuleCall:
+    def run(self, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> ModuleCall:
         """Calls a forward as a module without a path, and returns what it costs."""
         self.call("", forward, *inputs)
         return self.modules[""][-1]
 
-    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def call(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
         path = f"{self.path}.{name}" if self.path and name else self.path or name
         outer, times, alive, most = self._module, self._times, self.alive, self._most_bytes
@@ -130,7 +136,13 @@ class FormulaTape(Tape):
             self.modules.setdefault(path, []).append(module)
         return output
 
-    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def again(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Like `call`, but adds what an equal call cost: same forward, sizes and options."""
         sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
         key = (forward, sizes, tuple(options.items()), self._is_idle)
@@ -141,14 +153,21 @@ class FormulaTape(Tape):
         module, outputs = self._equal[key]
         self._add(name, module)
         self._reached(self.alive + module.peak_bytes, "")
-        return made(self, outputs)
+        equal: Output = made(self, outputs)
+        return equal
 
     def _add(self, name: str, module: ModuleCall) -> None:
         if not self._follows_memory_alone:
             self._module.children.append(Child(name, self._times, self._copies, module))
 
     def each(
-        self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any, **limits: Any
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
+        **limits: Size,
     ) -> list[Operand]:
         """Calls equal children: the first for all, the last beside the outputs of the others."""
         count, child = stop - start, f"{name}.{value_of(start)}"
@@ -169,7 +188,14 @@ class FormulaTape(Tape):
             outputs.append(self.empty((count - 1) * outputs[0].n, self.dtype))
         return outputs
 
-    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+    def idle_each(
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
+    ) -> None:
         """Adds the parameters of equal children that are not called."""
         self._copies = stop - start
         self.idle(f"{name}.{value_of(start)}", forward, *inputs)

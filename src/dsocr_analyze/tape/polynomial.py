@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from dsocr_analyze.tape.integers import maximum
+from dsocr_analyze.tape.integers import Size, maximum
 
-__all__ = ["Bounds", "Polynomial", "Size", "Symbol", "Values", "highest", "worth_comparing"]
-
-Size: TypeAlias = Any
-"""An integer or a `Polynomial`; spelled `Any` because both support the same operators."""
+__all__ = [
+    "Bounds",
+    "Monomial",
+    "Polynomial",
+    "Size",
+    "Symbol",
+    "Terms",
+    "Values",
+    "highest",
+    "worth_comparing",
+]
 
 
 class Symbol(str):
@@ -37,7 +44,7 @@ class Symbol(str):
     least: int
     multiple: int
     most: Size | None
-    function: Callable[..., Any] | None
+    function: Callable[..., Size] | None
     sizes: tuple[Size, ...]
 
     def __new__(
@@ -45,7 +52,7 @@ class Symbol(str):
         name: str,
         least: int = 1,
         most: Size | None = None,
-        function: Callable[..., Any] | None = None,
+        function: Callable[..., Size] | None = None,
         sizes: tuple[Size, ...] = (),
         multiple: int = 1,
     ) -> Symbol:
@@ -56,8 +63,12 @@ class Symbol(str):
         return symbol
 
 
-_Monomial: TypeAlias = tuple[Symbol, ...]
+Monomial: TypeAlias = tuple[Symbol, ...]
 """The sizes multiplied, in order; empty for the constant."""
+
+
+Terms: TypeAlias = Mapping[Monomial, Any]
+"""Coefficients by monomial: integers, or fractions that their sizes make whole."""
 
 
 class Polynomial:
@@ -69,7 +80,7 @@ class Polynomial:
 
     __slots__ = ("terms",)
 
-    def __init__(self, terms: Mapping[_Monomial, int]) -> None:
+    def __init__(self, terms: Terms) -> None:
         self.terms = terms
 
     @classmethod
@@ -89,7 +100,7 @@ class Polynomial:
     @classmethod
     def sum(cls, sizes: Iterable[Size]) -> Polynomial:
         """The sum of many sizes."""
-        terms: dict[_Monomial, int] = {}
+        terms: dict[Monomial, int] = {}
         for size in sizes:
             added = size.terms if isinstance(size, Polynomial) else {(): size}
             for monomial, coefficient in added.items():
@@ -134,7 +145,7 @@ class Polynomial:
     def __mul__(self, other: Polynomial | int) -> Polynomial:
         if not isinstance(other, Polynomial):
             return Polynomial({m: a * other for m, a in self.terms.items()} if other else {})
-        terms: dict[_Monomial, int] = {}
+        terms: dict[Monomial, int] = {}
         for left, a in self.terms.items():
             for right, b in other.terms.items():
                 monomial = tuple(sorted(left + right)) if left and right else left or right
@@ -157,7 +168,7 @@ class Polynomial:
 
         A coefficient is a fraction if the sizes that it multiplies are known to make up for it.
         """
-        terms: dict[_Monomial, Any] = {}
+        terms: dict[Monomial, int | Fraction] = {}
         for monomial, each in self.terms.items():
             if each * math.prod(size.multiple for size in monomial) % divisor:
                 raise ArithmeticError(f"{self} is not a multiple of {divisor} for every size")
@@ -202,7 +213,7 @@ class Polynomial:
     __repr__ = __str__
 
 
-def _written(monomial: _Monomial, coefficient: int) -> str:
+def _written(monomial: Monomial, coefficient: int) -> str:
     powers = Counter(monomial)
     names = [name if n == 1 else f"{name}^{n}" for name, n in powers.items()]
     number = [] if abs(coefficient) == 1 and names else [str(abs(coefficient))]
@@ -250,7 +261,7 @@ def _is_covered(size: Polynomial, by: Polynomial) -> bool:
     return True
 
 
-def _within(monomial: _Monomial, coefficient: int) -> Polynomial:
+def _within(monomial: Monomial, coefficient: int) -> Polynomial:
     """A negative term, or one no larger, in which a size gives way to what it never exceeds."""
     term = Polynomial({monomial: coefficient})
     for place, size in enumerate(monomial):
@@ -260,7 +271,7 @@ def _within(monomial: _Monomial, coefficient: int) -> Polynomial:
     return term
 
 
-def _divides(monomial: _Monomial, larger: _Monomial) -> bool:
+def _divides(monomial: Monomial, larger: Monomial) -> bool:
     """Whether the one is a factor of the other, and the rest is never 0."""
     left = list(larger)
     for size in monomial:
@@ -277,10 +288,12 @@ class Values:
         sizes: Integers, or integer arrays that broadcast, by name.
     """
 
-    def __init__(self, sizes: Mapping[str, Any]) -> None:
-        self._values: dict[tuple[str, ...], Any] = {(name,): value for name, value in sizes.items()}
+    def __init__(self, sizes: Mapping[str, Size]) -> None:
+        self._values: dict[tuple[str, ...], Size] = {
+            (name,): value for name, value in sizes.items()
+        }
 
-    def of(self, size: Size) -> Any:
+    def of(self, size: Size) -> Size:
         """Evaluates a size to an integer or an array `[n]`."""
         if not isinstance(size, Polynomial):
             return size
@@ -302,7 +315,7 @@ class Values:
             array += number
         return array
 
-    def _product(self, monomial: _Monomial) -> Any:
+    def _product(self, monomial: Monomial) -> Size:
         if not monomial:
             return 1
         if monomial not in self._values:
@@ -313,7 +326,7 @@ class Values:
                 self._values[monomial] = rest * last
         return self._values[monomial]
 
-    def _derived(self, size: Symbol) -> Any:
+    def _derived(self, size: Symbol) -> Size:
         if size.function is None:
             raise KeyError(f"no value for {size}")
         return size.function(*map(self.of, size.sizes))
@@ -346,13 +359,13 @@ class Bounds(Values):
             raise OverflowError(f"{size} may exceed {self._limit}")
         return most
 
-    def _derived(self, size: Symbol) -> Any:
+    def _derived(self, size: Symbol) -> Size:
         # A function without a stated limit grows with each of its sizes; these need bounds anyway.
         most = super()._derived(size)
         return most if size.most is None else self.of(size.most)
 
 
-def highest(sizes: Sequence[Polynomial], values: Values) -> Any:
+def highest(sizes: Sequence[Polynomial], values: Values) -> Size:
     """The largest of several polynomials.
 
     Args:

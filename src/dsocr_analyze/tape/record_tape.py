@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache, partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, TypeVar, cast
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Kernel, Work
 from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol, Values
-from dsocr_analyze.tape.tape import Forward, Tape
+from dsocr_analyze.tape.tape import Inputs, Output, Tape
 from dsocr_analyze.tape.tensor import Tensor, View, described, made
 
 __all__ = ["RecordTape", "for_arrays"]
@@ -32,9 +32,15 @@ class RecordTape(Tape):
         self, dtype: Dtype, stages: Mapping[str, str] | None = None, stage: str = ""
     ) -> None:
         super().__init__(dtype, stages, stage)
-        self._equal: dict[Any, list[Any]] | None = None
+        self._equal: dict[Hashable, list[Any]] | None = None
 
-    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def call(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Calls a child."""
         outer, self._equal = self._equal, {}
         output = super().call(name, forward, *inputs, **options)
@@ -45,7 +51,13 @@ class RecordTape(Tape):
         self._equal = outer
         return output
 
-    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def again(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Like `call`; the records of an equal call before stand for this one as well."""
         if self._equal is None:  # no module is running
             return self.call(name, forward, *inputs, **options)
@@ -53,7 +65,8 @@ class RecordTape(Tape):
         key = (forward, sizes, tuple(options.items()), self._times)
         if equal := self._equal.get(key):
             equal[-1] += 1
-            return made(self, equal[1])
+            alike: Output = made(self, equal[1])
+            return alike
         first = len(self.kernels)
         output = self.call(name, forward, *inputs, **options)
         self._equal[key] = [range(first, len(self.kernels)), described(output), 1]
@@ -68,7 +81,7 @@ class RecordTape(Tape):
         self._times = times
 
     def derived(
-        self, name: str, function: Callable[..., Size], *sizes: Size, **limits: Any
+        self, name: str, function: Callable[..., Size], *sizes: Size, **limits: Size
     ) -> Size:
         """A size that is no polynomial of others: a new symbol, unless they are integers."""
         if all(isinstance(size, int) for size in sizes):
@@ -92,7 +105,7 @@ def for_arrays(*names: str) -> Callable[[_Records], _Records]:
         on_symbols = lru_cache(maxsize=64)(partial(records, *map(Polynomial.size, names)))
 
         @wraps(records)
-        def evaluated(*arguments: Any) -> tuple[Kernel, ...]:
+        def evaluated(*arguments: Size) -> tuple[Kernel, ...]:
             sizes, rest = arguments[: len(names)], arguments[len(names) :]
             if all(isinstance(size, int) for size in sizes):
                 return records(*arguments)

@@ -5,17 +5,17 @@ It keeps sums instead of records, and every level that memory may peak at instea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, NamedTuple, TypeAlias
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Dimensions, Kind, Work
 from dsocr_analyze.tape.integers import minimum
 from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol, worth_comparing
-from dsocr_analyze.tape.tape import Forward, Tape
-from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
+from dsocr_analyze.tape.tape import Given, Inputs, Output, Tape
+from dsocr_analyze.tape.tensor import Description, Operand, Tensor, View, described, made
 
-__all__ = ["SymbolicTape"]
+__all__ = ["LevelSpans", "SymbolicTape"]
 
 
 class _Span(NamedTuple):
@@ -23,7 +23,11 @@ class _Span(NamedTuple):
 
     work: Work
     levels: tuple[Size, ...]
-    outputs: Any
+    outputs: Description
+
+
+LevelSpans: TypeAlias = dict[Hashable, _Span]
+"""What calls did, by forward, sizes and options."""
 
 
 class SymbolicTape(Tape):
@@ -42,14 +46,14 @@ class SymbolicTape(Tape):
         stages: Mapping[str, str] | None = None,
         *,
         levels: bool = True,
-        spans: dict[Any, Any] | None = None,
+        spans: LevelSpans | None = None,
     ) -> None:
         super().__init__(dtype, stages, records=False)
         self._works: dict[str, list[Work]] = {}
         self._levels: dict[str, list[Size]] = {}
         self._has_grown = False
         self._follows_levels = levels
-        self._known: dict[Any, _Span] = {} if spans is None else spans
+        self._known: LevelSpans = {} if spans is None else spans
         self._derived: dict[tuple[str, tuple[Size, ...]], Polynomial] = {}
 
     def work(self, *stages: str) -> Work:
@@ -67,7 +71,13 @@ class SymbolicTape(Tape):
 
     # --- modules and repetition
 
-    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def call(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
         path, stage = self.path, self.stage
         self._enter(name)
@@ -79,20 +89,32 @@ class SymbolicTape(Tape):
         self.path, self.stage = path, stage
         return output
 
-    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def again(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Like `call`, but copies what an equal call did: same forward, sizes and options.
 
         For forwards that do nothing but run operators and return new tensors.
         """
         path, stage = self.path, self.stage
         self._enter(name)
-        span = self._span_of(forward, inputs, options)
+        span = self._span_of(forward, *inputs, **options)
         self._add(span.work, self._times)
         self._reach(span.levels)
         self.path, self.stage = path, stage
-        return self._made(span.outputs)
+        output: Output = self._made(span.outputs)
+        return output
 
-    def _span_of(self, forward: Forward, inputs: tuple[Any, ...], options: dict[str, Any]) -> _Span:
+    def _span_of(
+        self,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> _Span:
         """What a call does, run apart from all others unless it has been run before."""
         sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
         key = (forward, sizes, tuple(options.items()))
@@ -116,8 +138,8 @@ class SymbolicTape(Tape):
         name: str,
         start: Size,
         stop: Size,
-        forward: Forward,
-        *inputs: Any,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
         least: int = 0,
         most: Size | None = None,
     ) -> list[Operand]:
@@ -131,7 +153,7 @@ class SymbolicTape(Tape):
             if not count:
                 return []
             least = count
-        work, levels, (n, dtype) = self._span_of(forward, inputs, {})
+        work, levels, (n, dtype) = self._span_of(forward, *inputs)
         self._add(work, self._times * count)
         output = n * dtype.nbytes
         if least:
@@ -144,10 +166,17 @@ class SymbolicTape(Tape):
             )
         return [self._made((count * n, dtype))]
 
-    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+    def idle_each(
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
+    ) -> None:
         """Equal children that exist but are not called cost nothing."""
 
-    def idle(self, name: str, forward: Forward, *inputs: Any) -> None:
+    def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
         """A child that exists but is not called costs nothing."""
 
     def turns(self, count: Size) -> Iterator[Size]:
@@ -206,11 +235,11 @@ class SymbolicTape(Tape):
             self._levels.setdefault(stage, []).append(self.alive)
         self._has_grown = False
 
-    def _reach(self, levels: Any) -> None:
+    def _reach(self, levels: Iterable[Size]) -> None:
         if self._follows_levels:
             self._levels.setdefault(self.stage, []).extend(self.alive + each for each in levels)
 
-    def _made(self, outputs: Any) -> Any:
+    def _made(self, outputs: Description) -> Any:
         """New tensors like those described, on top of which a call has reached its levels."""
         self._note_level(self.stage)
         output = made(self, outputs)
@@ -235,11 +264,11 @@ class SymbolicTape(Tape):
         self._add(work, self._times)
 
 
-def _same(size: Any) -> Any:
+def _same(size: Size) -> Size:
     return size
 
 
-def _level_of_last(count: Any, output: Any, level: Any) -> Any:
+def _level_of_last(count: Size, output: Size, level: Size) -> Size:
     """What the last of equal calls adds to memory, with the outputs of the others; 0 for none."""
     return minimum(count, 1) * ((count - 1) * output + level)
 

@@ -9,8 +9,8 @@ PyTorch. Sizes are integers, or polynomials in the sizes of a workload (`polynom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
 
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
@@ -25,15 +25,14 @@ from dsocr_analyze.kernels import (
     merged,
 )
 from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
+from dsocr_analyze.tape.tensor import Description, Operand, Tensor, View, described, made
 
-__all__ = ["Forward", "Tape"]
+__all__ = ["Given", "Inputs", "Output", "Spans", "Tape"]
 
-_Inputs = ParamSpec("_Inputs")
-_Output = TypeVar("_Output")
+Inputs = ParamSpec("Inputs")
+Output = TypeVar("Output")
 
-Forward: TypeAlias = Callable[..., Any]
-"""A forward: takes the tape, then what it computes from."""
+Given = TypeVarTuple("Given")
 
 
 class _Span(NamedTuple):
@@ -41,7 +40,11 @@ class _Span(NamedTuple):
 
     tape: Tape
     path: str
-    output: Any
+    output: Description
+
+
+Spans: TypeAlias = dict[Hashable, _Span]
+"""What calls left, by forward, sizes and options."""
 
 
 class Tape:
@@ -70,7 +73,7 @@ class Tape:
         stage: str = "",
         *,
         records: bool = True,
-        spans: dict[Any, Any] | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self.dtype, self.stage, self.path = dtype, stage, ""
         self.kernels: list[Kernel] = []
@@ -84,17 +87,17 @@ class Tape:
         self._times = 1
         self._is_idle = False  # is the module that runs one that only declares its weights?
         self._follows_memory_alone = not records
-        self._spans: dict[Any, _Span] = {} if spans is None else spans
+        self._spans: Spans = {} if spans is None else spans
 
     # --- modules and repetition
 
     def call(
         self,
         name: str,
-        forward: Callable[Concatenate[Tape, _Inputs], _Output],
-        *inputs: _Inputs.args,
-        **options: _Inputs.kwargs,
-    ) -> _Output:
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
         path, stage = self.path, self.stage
         self._enter(name)
@@ -115,10 +118,10 @@ class Tape:
     def again(
         self,
         name: str,
-        forward: Callable[Concatenate[Tape, _Inputs], _Output],
-        *inputs: _Inputs.args,
-        **options: _Inputs.kwargs,
-    ) -> _Output:
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> Output:
         """Like `call`, but copies the records of an equal call: same forward, sizes and options.
 
         For forwards that do nothing but run operators and return new tensors.
@@ -132,10 +135,15 @@ class Tape:
             span = self._spans[key] = self._run_apart(forward, *inputs, **options)
         self._copy(span)
         self.path, self.stage = path, stage
-        output: _Output = made(self, span.output)
+        output: Output = made(self, span.output)
         return output
 
-    def _run_apart(self, forward: Forward, *inputs: Any, **options: Any) -> _Span:
+    def _run_apart(
+        self,
+        forward: Callable[Concatenate[Tape, Inputs], Output],
+        *inputs: Inputs.args,
+        **options: Inputs.kwargs,
+    ) -> _Span:
         """What a call leaves at the module that is running, on a tape of its own."""
         records = not self._follows_memory_alone
         t = type(self)(self.dtype, stage=self.stage, records=records, spans=self._spans)
@@ -173,8 +181,8 @@ class Tape:
         name: str,
         start: Size,
         stop: Size,
-        forward: Forward,
-        *inputs: Any,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
         least: int = 0,
         most: Size | None = None,
     ) -> list[Operand]:
@@ -184,7 +192,14 @@ class Tape:
         """
         return [self.again(f"{name}.{i}", forward, *inputs) for i in range(start, stop)]
 
-    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+    def idle_each(
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
+    ) -> None:
         """Declares the weights of equal children that exist but are not called."""
         before, self._is_idle = self._is_idle, True
         self.each(name, start, stop, forward, *inputs)
@@ -204,7 +219,7 @@ class Tape:
             yield count - 2
         self._times, self._follows_memory_alone = times, follows_memory_alone
 
-    def idle(self, name: str, forward: Forward, *inputs: Any) -> None:
+    def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
         """Declares the weights of a child that exists but is not called."""
         before, self._is_idle = self._is_idle, True
         self.call(name, forward, *inputs)

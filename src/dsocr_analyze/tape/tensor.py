@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.tape.polynomial import Size
 
-__all__ = ["Operand", "Tensor", "View", "described", "made"]
+__all__ = ["Description", "Operand", "Tensor", "View", "described", "made"]
 
 if platform.python_implementation() != "CPython":
     raise ImportError("a tape needs CPython, which frees a tensor with its last reference")
@@ -61,8 +61,11 @@ class View:
 
 Operand: TypeAlias = "Tensor | View"
 
+Description: TypeAlias = tuple[Any, ...]
+"""Elements, type and, for a view, its base of a tensor; or of several, in tuples."""
 
-def described(output: Any) -> Any:
+
+def described(output: Any) -> Description:
     """What `made` needs to make tensors like these."""
     if isinstance(output, tuple):
         return tuple(map(described, output))
@@ -71,7 +74,7 @@ def described(output: Any) -> Any:
     return output.n, output.dtype
 
 
-def made(memory: Memory, description: Any) -> Any:
+def made(memory: Memory, description: Description) -> Any:
     """New tensors like those described."""
     if isinstance(description[0], tuple):
         return tuple(made(memory, each) for each in description)

@@ -17,11 +17,14 @@ the arrival rate that keeps that many running. So the solver bisects on it, for 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.timing.span import Figure
 
     Floats = NDArray[np.float64]
 
@@ -50,14 +53,14 @@ class LoopTimes:
         table: Index of the loop's table.
     """
 
-    prepare: Any
+    prepare: Figure
     workers: int
-    prefill: Any
-    chunks: Any
-    steps: Any
+    prefill: Figure
+    chunks: Figure
+    steps: Figure
     step: Floats
     carried: Floats
-    table: Any = 0
+    table: Size = 0
 
 
 @dataclass(frozen=True)
@@ -75,31 +78,31 @@ class LoopPoint:
             one over its capacity.
     """
 
-    pages_per_second: Any
-    prepare: Any
-    wait: Any
-    prefill: Any
-    decode: Any
-    running: Any
-    gpu_seconds: Any
+    pages_per_second: Figure
+    prepare: Figure
+    wait: Figure
+    prefill: Figure
+    decode: Figure
+    running: Figure
+    gpu_seconds: Figure
 
     @property
-    def first_token(self) -> Any:
+    def first_token(self) -> Figure:
         """Seconds until the first token."""
         return self.prepare + self.wait + self.prefill
 
     @property
-    def page(self) -> Any:
+    def page(self) -> Figure:
         """Seconds from sending the page to its last token."""
         return self.first_token + self.decode
 
-    def parts(self) -> tuple[Any, ...]:
+    def parts(self) -> tuple[Figure, ...]:
         """All fields, in order."""
         return (self.pages_per_second, self.prepare, self.wait, self.prefill, self.decode,
                 self.running, self.gpu_seconds)  # fmt: skip
 
 
-def closed_loop(clients: Any, times: LoopTimes) -> LoopPoint:
+def closed_loop(clients: Size, times: LoopTimes) -> LoopPoint:
     """Solve the loop for its steady state.
 
     Args:
@@ -110,7 +113,7 @@ def closed_loop(clients: Any, times: LoopTimes) -> LoopPoint:
 
     if np.ndim(clients) == 0:
         loops = _Loops.of(np.array([clients]), times)
-        return LoopPoint(*(float(part[0]) for part in loops.balanced().parts()))
+        return LoopPoint(*(float(np.asarray(part)[0]) for part in loops.balanced().parts()))
     n, width = len(clients), np.shape(times.step)[-1]
     size = max(1, min(_LOOPS, _CELLS // width))
     points = [
@@ -137,15 +140,15 @@ class _Loops(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, clients: Any, times: LoopTimes, part: slice = slice(None)) -> _Loops:
+    def of(cls, clients: Size, times: LoopTimes, part: slice = slice(None)) -> _Loops:
         """The loops of a slice of the clients."""
         import numpy as np
 
-        chosen: Any = np.asarray(clients)[part].astype(float)
+        chosen: Floats = np.asarray(clients)[part].astype(float)
         width = np.shape(times.step)[-1]
 
-        def taken(values: Any, dtype: type = float) -> Any:
-            spread: Any = np.broadcast_to(np.asarray(values, dtype), np.shape(clients) or (1,))
+        def taken(values: Figure, dtype: type = float) -> Floats:
+            spread: Floats = np.broadcast_to(np.asarray(values, dtype), np.shape(clients) or (1,))
             return spread[part]
 
         return cls(

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.kernels import Kernel, Rows
+from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds, weight_bytes
 from dsocr_analyze.timing.span import Span, span_of_kernels
 from dsocr_analyze.timing.stream import finish_times
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.kernel_seconds import KernelSeconds
     from dsocr_analyze.timing.runtimes import Host
+
+    Floats = NDArray[np.float64]
 
 __all__ = ["eager_pass", "eager_step", "launched"]
 
@@ -36,7 +41,7 @@ def _layer(path: str) -> list[tuple[int, str]]:
     return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
 
 
-def _place(kernel: Kernel) -> tuple[Any, ...]:
+def _place(kernel: Kernel) -> tuple[list[tuple[int, str]], str, str, Dimensions, Work]:
     return (_layer(kernel.path), kernel.operator, kernel.dtype, kernel.dimensions, kernel.work)
 
 
@@ -115,7 +120,7 @@ class _Clock:
         began = self.ended
         waited = 0.0
         first = 0
-        seconds: Any = priced.seconds[:, 0]
+        seconds = priced.seconds[:, 0]
         for number, kernel in enumerate(priced.kernels):
             if _is_waited_for(kernel) or number == len(priced.kernels) - 1:
                 part = slice(first, number + 1)
@@ -130,11 +135,11 @@ class _Clock:
         span = span_of_kernels(priced, launches=max(0.0, idle - waited), host=min(idle, waited))
         return span.at(0)
 
-    def _launch(self, device: Any) -> None:
+    def _launch(self, device: Floats) -> None:
         import numpy as np
 
         launch = self.host.launch_us * _US
-        issued: Any = self.issued + launch * np.arange(1, len(device) + 1)
+        issued = self.issued + launch * np.arange(1, len(device) + 1, dtype=np.float64)
         ready = issued.copy()
         ready[0] = max(ready[0], self.ended)
         self.issued, self.ended = float(issued[-1]), float(finish_times(ready, device)[-1])

@@ -7,7 +7,7 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu.kernels import CpuKernels
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.hardware.profile import Fitted
-    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.hardware.timed_device import Device, Seconds
 
     Floats = NDArray[np.float64]
 
@@ -179,7 +179,7 @@ def kernel_seconds(
         return _on_cpu(kernels, device.cpu, device.gpu)
     between = weight_bytes(kernels) if weights_between is None else weights_between
     cold = not device.is_in_l2(between)
-    places: dict[Any, int] = {}
+    places: dict[Hashable, int] = {}
     try:
         alike = [places.setdefault(_what(kernel), len(places)) for kernel in kernels]
     except TypeError:  # arrays are not hashable; such records are few
@@ -239,7 +239,7 @@ def weight_bytes(kernels: Iterable[Kernel]) -> int:
     return total
 
 
-def _what(kernel: Kernel) -> tuple[object, ...]:
+def _what(kernel: Kernel) -> tuple[Hashable, ...]:
     """The record without its call count and path."""
     return (kernel.operator, kernel.dimensions, kernel.dtype, kernel.work, kernel.stage)
 
@@ -426,12 +426,12 @@ def _error(kind: str, dtype: str, fitted: Fitted) -> KindError:
 
 def _product(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     first = members[0]
     has_weights = first.operator not in ACTIVATION_PRODUCTS
     weights = precision.weights if has_weights and first.operator not in UNQUANTIZED else None
     batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
-    seconds: Any = device.gemm_seconds(
+    seconds = device.gemm_seconds(
         m, n, k, batch=batch, dtype=first.dtype, weights_dtype=weights, cold=has_weights and cold
     )
     fitted = device.fitted("gemm", first.dtype, weights_dtype=weights)
@@ -440,12 +440,12 @@ def _product(
 
 def _convolution(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     """Priced as the equivalent GEMM: one row per output position, one column per channel."""
     images, positions, channels, outputs, taps = _columns(
         members, width, "images", "positions", "in_channels", "out_channels", "taps"
     )
-    seconds: Any = device.gemm_seconds(
+    seconds = device.gemm_seconds(
         images * positions, outputs, channels * taps, dtype=members[0].dtype, cold=cold
     )
     return seconds, _error("gemm", members[0].dtype, device.fitted("gemm", members[0].dtype))
@@ -453,7 +453,7 @@ def _convolution(
 
 def _float32_product(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     """Measured times if there are any; else a share of the fp32 rate plus the time of the bytes."""
     import numpy as np
 
@@ -462,13 +462,13 @@ def _float32_product(
         return _measured_float32_product(members, device, width, has_weights and cold)
     macs = np.asarray([np.broadcast_to(each.work.macs, width) for each in members], np.float64)
     rate = _FLOAT32_SHARE * _flops_per_second(device, "float32")
-    moved: Any = device.elementwise_seconds(_bytes(members, width), cold=cold)
+    moved = device.elementwise_seconds(_bytes(members, width), cold=cold)
     return moved + 2 * macs / rate, KindError("gemm.float32", *_FLOAT32_ERROR, False, True)
 
 
 def _measured_float32_product(
     members: Sequence[Kernel], device: Device, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     import numpy as np
 
     if isinstance(members[0].dimensions, Convolution):
@@ -478,16 +478,16 @@ def _measured_float32_product(
         batch, m, k = np.ones_like(n), images * positions, channels * taps
     else:
         batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
-    seconds: Any = device.float32_gemm_seconds(m, n, k, batch=batch, cold=cold)
+    seconds = device.float32_gemm_seconds(m, n, k, batch=batch, cold=cold)
     return seconds, _error("gemm", "float32", device.profile.fitted["gemm", "float32"])
 
 
 def _experts(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     dtype = members[0].dtype
     sizes = _columns(members, width, "tokens", "hidden", "inter", "experts", "top_k")
-    seconds: Any = device.grouped_experts_seconds(
+    seconds = device.grouped_experts_seconds(
         *sizes, dtype=dtype, weights_dtype=precision.weights, cold=cold
     )
     fitted = device.fitted("experts", dtype, weights_dtype=precision.weights)
@@ -496,7 +496,7 @@ def _experts(
 
 def _attention(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     first = members[0]
     _, _, causal, one, operator = _group(first)
     kind = "encoder_attention" if not causal else "context_attention"
@@ -505,7 +505,7 @@ def _attention(
     cache = precision.cache if operator == "paged_attention" else None
     sizes = _columns(members, width, "batch", "queries", "keys", "heads", "head_dim")
     [kv_heads] = _columns(members, width, "kv_heads")
-    seconds: Any = device.attention_seconds(
+    seconds = device.attention_seconds(
         *sizes, kv_heads=kv_heads, causal=causal, dtype=first.dtype, kv_dtype=cache,
         cold=one,
     )  # fmt: skip
@@ -515,13 +515,13 @@ def _attention(
 
 def _masked_attention(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     """Measured times if any; else whole blocks at a share of the peak, or the bytes if slower."""
     import numpy as np
 
     if device.is_measured("masked_attention"):
         sizes = _columns(members, width, "batch", "queries", "keys", "heads", "head_dim")
-        measured: Any = device.masked_attention_seconds(*sizes, moved=_bytes(members, width))
+        measured = device.masked_attention_seconds(*sizes, moved=_bytes(members, width))
         fitted = device.fitted("masked_attention", members[0].dtype)
         return measured, _error("masked_attention", members[0].dtype, fitted)
     batch, queries, keys, heads, head_dim, value_dim = _columns(
@@ -530,17 +530,17 @@ def _masked_attention(
     padded = _MASKED_BLOCK**2 * np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
     flops = 2 * batch * heads * padded * (head_dim + value_dim)
     rate = _MASKED_SHARE * device.gpu.mma_share * _flops_per_second(device, members[0].dtype)
-    moved: Any = device.elementwise_seconds(_bytes(members, width))
+    moved = device.elementwise_seconds(_bytes(members, width))
     seconds: Floats = np.maximum(flops / rate, moved)
     return seconds, KindError("masked_attention", *_MASKED_ERROR, False, True)
 
 
 def _movement(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
-) -> tuple[Floats, KindError]:
+) -> tuple[Seconds, KindError]:
     import numpy as np
 
-    seconds: Any = device.elementwise_seconds(np.maximum(1.0, _bytes(members, width)))
+    seconds = device.elementwise_seconds(np.maximum(1.0, _bytes(members, width)))
     native = device.gpu.tensor_dtype
     return seconds, _error("movement", native, device.fitted("movement", native))
 

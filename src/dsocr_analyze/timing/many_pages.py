@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsocr_analyze.timing.predict import check_model, predict
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.timing.span import Span, total_span
+from dsocr_analyze.timing.span import Figure, Span, total_span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +121,7 @@ class PageTimer:
         self.model, self.job = model, job
         self.correction = job.correction_of(model.architecture, model.device.profile)
         self._lengths = cache(job.lengths)
-        self._fixed: dict[Any, int] = {}
+        self._fixed: dict[Hashable, int] = {}
         self._served: ServedModel | None = None
         if not job.is_eager:
             self._served = ServedModel(
@@ -202,7 +202,7 @@ class PageTimer:
             rows = np.flatnonzero(pages.kind == number)
             if not len(rows):
                 continue
-            found: tuple[Any, Integers] = np.unique(T[rows], return_inverse=True)
+            found: tuple[Integers, Integers] = np.unique(T[rows], return_inverse=True)
             lengths, place = found
             views = [(view.count, view.resolution) for view in kind.views]
             stages = served.prefill(views, lengths, kind.visual_tokens)
@@ -225,7 +225,7 @@ class PageTimer:
         """Times of eager pages: one prediction per distinct page, for all its concurrencies."""
         import numpy as np
 
-        rows_of: dict[tuple[Any, ...], list[int]] = {}
+        rows_of: dict[tuple[float, ...], list[int]] = {}
         columns = (pages.kind, pages.text_tokens, pages.max_new_tokens, pages.prepare)
         for row, key in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
             rows_of.setdefault(key, []).append(row)
@@ -281,11 +281,11 @@ def _distinct_steps(
     return _weighted(span, np.arange(len(pairs)), np.bincount(place, weights))
 
 
-def _weighted(span: Span, place: Integers, weights: Any) -> Span:
+def _weighted(span: Span, place: Integers, weights: Integers | Floats) -> Span:
     """The weighted sum of some of a span's workloads, as floats."""
     import numpy as np
 
-    def summed(values: Any) -> float:
+    def summed(values: Figure) -> float:
         values = np.atleast_1d(values)
         chosen = values[place] if len(values) > 1 else values[0]
         return float(np.sum(chosen * weights))

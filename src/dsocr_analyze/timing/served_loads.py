@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
@@ -149,9 +149,9 @@ def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floa
     """Seconds of a decode step of 1 to `most` sequences and of its attention, `[keys, most]`."""
     import numpy as np
 
-    sequences: Any = np.arange(1, most + 1)
+    sequences = np.arange(1, most + 1)
     span = served.step(sequences[None, :], keys[:, None])
-    attention: Any = sum(
+    attention = sum(
         seconds
         for kind, seconds in span.kinds.items()
         if kind.kind.startswith("generation_attention")

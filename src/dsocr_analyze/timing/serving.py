@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.hardware.weight_types import STORED_BITS
 from dsocr_analyze.tape.integers import ceil_div, minimum
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
-from dsocr_analyze.timing.span import Span, span_of_kernels
+from dsocr_analyze.timing.span import Figure, Span, span_of_kernels
 from dsocr_analyze.timing.stream import Stretch, stretch_times
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
+    from dsocr_analyze.tape.polynomial import Size
     from dsocr_analyze.timing.runtimes import Host
     from dsocr_analyze.workload import Workload
 
@@ -92,7 +93,7 @@ class ServedModel:
                 found[stage] = found.get(stage, ()) + kernels
         return found
 
-    def prompt_kernels(self, T: Any, visual: Any) -> tuple[Kernel, ...]:
+    def prompt_kernels(self, T: Size, visual: Size) -> tuple[Kernel, ...]:
         """Kernels of one chunk of a prompt, with all chunks taken as equal; see `chunks`."""
         chunks = self.chunks(T)
         tokens = ceil_div(T, chunks)
@@ -102,17 +103,17 @@ class ServedModel:
             tokens, keys, visual, self.dimensions, self.dtype, self.cache_bits
         )
 
-    def chunks(self, T: Any) -> Any:
+    def chunks(self, T: Size) -> Size:
         """Number of passes through the decoder for a prompt of T tokens."""
         return ceil_div(T, self.server.chunk_tokens)
 
-    def step_kernels(self, B: Any, K: Any) -> tuple[Kernel, ...]:
+    def step_kernels(self, B: Size, K: Size) -> tuple[Kernel, ...]:
         """Kernels of one decode step of B sequences over K keys each."""
         return self.architecture.forms.served.step(
             B, K, self.dimensions, self.dtype, self.cache_bits
         )
 
-    def prefill(self, views: Sequence[View], T: Any, visual: Any) -> dict[str, Span]:
+    def prefill(self, views: Sequence[View], T: Size, visual: Size) -> dict[str, Span]:
         """The stages of one page's prefill pass, with all calls of a stage added up.
 
         Args:
@@ -152,7 +153,7 @@ class ServedModel:
             self._encoded[views] = parts
         return self._encoded[views]
 
-    def step(self, B: Any, K: Any) -> Span:
+    def step(self, B: Size, K: Size) -> Span:
         """One decode step of B sequences over K keys each; both may be arrays that broadcast.
 
         The engine's host prepares the next step while the GPU computes; the slower of the two sets
@@ -166,7 +167,7 @@ class ServedModel:
         span = span.plus(Span(host=maximum_of_zero(hidden - span.seconds) + serial))
         return span.at(0) if isinstance(B, int) and isinstance(K, int) else span
 
-    def keys(self, T: Any, generated: Any) -> Any:
+    def keys(self, T: Size, generated: Size) -> Size:
         """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.
 
         The window bounds an average of `generated` as if it were one length, which overestimates a
@@ -184,11 +185,11 @@ class ServedModel:
         activations = served.activation_bytes(self.dimensions, chunk, self.dtype)
         return self.weights_bytes + activations + served.inputs_bytes(workload, self.dtype)
 
-    def page_bytes(self, T: Any, longest: Any) -> Any:
+    def page_bytes(self, T: Size, longest: Size) -> Size:
         """Bytes of a page's cache with T prompt tokens and `longest` generated ones."""
         return self.keys(T, longest - 1) * self.cache_bytes_per_token
 
-    def fitting(self, fixed: Any, page: Any, reserved: float) -> Any:
+    def fitting(self, fixed: Size, page: Size, reserved: float) -> Size:
         """Most pages whose caches fit into the remaining memory.
 
         Args:
@@ -200,7 +201,7 @@ class ServedModel:
         return maximum_of_zero(free // page)
 
 
-def maximum_of_zero(values: Any) -> Any:
+def maximum_of_zero(values: Figure) -> Figure:
     """`values`, with negative ones replaced by 0."""
     import numpy as np
 

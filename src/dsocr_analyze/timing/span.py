@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsocr_analyze.timing.kernel_seconds import KindError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.tape.polynomial import Size
     from dsocr_analyze.timing.kernel_seconds import KernelSeconds
 
-__all__ = ["HOST_ERROR", "Bound", "Span", "mean_step", "span_of_kernels", "total_span"]
+__all__ = ["HOST_ERROR", "Bound", "Figure", "Span", "mean_step", "span_of_kernels", "total_span"]
+
+Figure: TypeAlias = "float | NDArray[np.float64]"
+"""A float, or an array with one element per workload."""
 
 Bound = Literal["launches", "memory", "compute", "host"]
 
@@ -37,22 +44,22 @@ class Span:
             whole span; None if it follows from the kinds.
     """
 
-    kinds: Mapping[KindError, Any] = field(default_factory=dict)
-    memory: Any = 0.0
-    launches: Any = 0.0
-    host: Any = 0.0
-    nbytes: Any = 0.0
-    least_compute: Any = 0.0
-    least_memory: Any = 0.0
+    kinds: Mapping[KindError, Figure] = field(default_factory=dict)
+    memory: Figure = 0.0
+    launches: Figure = 0.0
+    host: Figure = 0.0
+    nbytes: Figure = 0.0
+    least_compute: Figure = 0.0
+    least_memory: Figure = 0.0
     measured_error: float | None = None
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Figure:
         """Seconds of kernels."""
         return sum(self.kinds.values(), 0.0)
 
     @property
-    def seconds(self) -> Any:
+    def seconds(self) -> Figure:
         """Total seconds."""
         return self.device + self.launches + self.host
 
@@ -87,7 +94,7 @@ class Span:
         """Upper end of the band, seconds."""
         return float(self.seconds) * (1 + self.error)
 
-    def times(self, factor: Any) -> Span:
+    def times(self, factor: Figure) -> Span:
         """A span `factor` times as long, with `factor` times the work."""
         return Span(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
@@ -128,18 +135,19 @@ class Span:
             _error_of_both(self, other),
         )  # fmt: skip
 
-    def at(self, index: Any) -> Span:
+    def at(self, index: int | NDArray[np.int64]) -> Span:
         """The span of the workloads at `index`."""
 
-        def taken(values: Any) -> Any:
-            return values[index] if getattr(values, "ndim", 0) else values
+        def taken(values: Figure) -> Figure:
+            return values if isinstance(values, float | int) or not values.ndim else values[index]
 
-        chosen = Span(
-            {kind: taken(seconds) for kind, seconds in self.kinds.items()},
-            *map(taken, (self.memory, self.launches, self.host, self.nbytes)),
-            *map(taken, (self.least_compute, self.least_memory)),
-        )
-        return replace(chosen, measured_error=self.measured_error)
+        return replace(
+            self,
+            kinds={kind: taken(seconds) for kind, seconds in self.kinds.items()},
+            memory=taken(self.memory), launches=taken(self.launches), host=taken(self.host),
+            nbytes=taken(self.nbytes), least_compute=taken(self.least_compute),
+            least_memory=taken(self.least_memory),
+        )  # fmt: skip
 
 
 def _error_of_both(span: Span, other: Span) -> float | None:
@@ -159,7 +167,7 @@ def total_span(spans: Iterable[Span]) -> Span:
     return total
 
 
-def mean_step(step: Callable[[Any], Span], first: Any, last: Any) -> Span:
+def mean_step(step: Callable[[Size], Span], first: Size, last: Size) -> Span:
     """Mean of all decode steps from one cache length to another, by Simpson's rule.
 
     A step's seconds are nearly linear in its cache length, so the first, middle and last steps
@@ -174,7 +182,7 @@ def mean_step(step: Callable[[Any], Span], first: Any, last: Any) -> Span:
     return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)
 
 
-def span_of_kernels(priced: KernelSeconds, *, launches: Any = 0.0, host: Any = 0.0) -> Span:
+def span_of_kernels(priced: KernelSeconds, *, launches: Figure = 0.0, host: Figure = 0.0) -> Span:
     """Kernels one after the other, plus the time that the GPU waits.
 
     Args:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from dsocr_analyze.timing.span import Figure
 
     Floats = NDArray[np.float64]
 
@@ -38,11 +40,11 @@ class Stretch:
         host: Seconds of issuing them.
     """
 
-    device: Any
-    host: Any
+    device: Figure
+    host: Figure
 
 
-def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Any]:
+def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Figure]:
     """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
     A stretch ends once its kernels have run after the previous stretch, and no earlier than its
@@ -50,8 +52,8 @@ def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Any]:
     """
     import numpy as np
 
-    issued: Any = 0.0
-    end: Any = 0.0
+    issued: Figure = 0.0
+    end: Figure = 0.0
     for stretch in stretches:
         started = np.maximum(end, issued)
         issued = issued + stretch.host

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import torch
 
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
+
 __all__ = ["Autocast"]
 
 _LOWER: Final = frozenset(
@@ -62,8 +64,8 @@ class Autocast:
         return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
     def arguments(
-        self, func: Any, args: Any, kwargs: dict[str, Any], *, is_recorded_whole: bool
-    ) -> tuple[Any, dict[str, Any]]:
+        self, func: Function, args: Arguments, kwargs: Keywords, *, is_recorded_whole: bool
+    ) -> tuple[Arguments, Keywords]:
         """A function's arguments, cast.
 
         Args:
@@ -92,8 +94,8 @@ class Autocast:
         return args, kwargs
 
     def _cast_all(
-        self, args: Any, kwargs: dict[str, Any], dtype: torch.dtype
-    ) -> tuple[Any, dict[str, Any]]:
+        self, args: Arguments, kwargs: Keywords, dtype: torch.dtype
+    ) -> tuple[Arguments, Keywords]:
         return self._cast(args, dtype), self._cast(kwargs, dtype)
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
@@ -128,7 +130,7 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: Value) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -139,7 +141,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _names_type(arguments: Any) -> bool:
+def _names_type(arguments: Arguments) -> bool:
     return any(isinstance(argument, torch.dtype) for argument in arguments)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from dsocr_analyze.kernels import with_ancestors
-from dsocr_analyze.module_tree import TracedModule
+from dsocr_analyze.module_tree import NestedShapes, TracedModule
+from dsocr_analyze.running.torch_calls import Shapes
 from dsocr_analyze.trace.record import Trace
 
 __all__ = ["traced_modules"]
@@ -26,13 +26,13 @@ def traced_modules(trace: Trace) -> dict[str, TracedModule]:
     return found
 
 
-def _tensors_only(shapes: Any) -> Any:
+def _tensors_only(shapes: Shapes) -> NestedShapes:
     """Nested shapes without arguments that hold no tensor; a single shape is unwrapped."""
     if shapes is None:
         return None
     if isinstance(shapes, tuple):
         return list(shapes)
-    kept = [item for item in map(_tensors_only, shapes) if item is not None]
+    kept: list[NestedShapes] = [item for item in map(_tensors_only, shapes) if item is not None]
     if not kept:
         return None
     return kept[0] if len(kept) == 1 else kept

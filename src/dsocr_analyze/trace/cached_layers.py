@@ -7,24 +7,32 @@ numbers by layer, such as where a window stands.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.known_values import known_value
+from dsocr_analyze.running.torch_calls import Key, Values
 from dsocr_analyze.trace.memory import LiveTensors
 
-__all__ = ["CacheMark", "Extension", "caches_in", "described_cache", "layout", "maker_of"]
+__all__ = ["Cache", "CacheMark", "Extension", "caches_in", "described_cache", "layout", "maker_of"]
 
 
-def caches_in(arguments: Iterable[Any]) -> list[Any]:
+Cache: TypeAlias = Any
+"""A cache of any class."""
+
+_Stored: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+"""What a list has for a layer."""
+
+
+def caches_in(arguments: Values) -> list[Cache]:
     """The caches among a call's arguments."""
     return [each for each in arguments if _is_cache(each)]
 
 
-def _is_cache(value: Any) -> bool:
+def _is_cache(value: Cache) -> bool:
     state, lists = getattr(value, "__dict__", {}), _lists(value)
     numbers = [each for name, each in state.items() if name not in lists]
     return (
@@ -35,23 +43,23 @@ def _is_cache(value: Any) -> bool:
     )
 
 
-def _lists(cache: Any) -> dict[str, list[Any]]:
+def _lists(cache: Cache) -> dict[str, list[_Stored]]:
     """Tensors by layer, by the name of the attribute."""
     state = getattr(cache, "__dict__", {})
     return {name: each for name, each in state.items() if type(each) is list}
 
 
-def _layers(cache: Any) -> list[list[torch.Tensor]]:
+def _layers(cache: Cache) -> list[list[torch.Tensor]]:
     """The tensors of every layer."""
     return [list(tensors_in(each)) for each in zip(*_lists(cache).values(), strict=True)]
 
 
-def _numbers(cache: Any) -> dict[str, dict[int, Any]]:
+def _numbers(cache: Cache) -> dict[str, dict[int, int]]:
     """Numbers by layer, by the name of the attribute."""
     return {name: each for name, each in vars(cache).items() if type(each) is dict}
 
 
-def described_cache(cache: Any, layer: int, memory: LiveTensors) -> tuple[Any, ...]:
+def described_cache(cache: Cache, layer: int, memory: LiveTensors) -> Key:
     """All of a cache that the record of a layer may depend on.
 
     Its own tensors and numbers, and the different ones of the layers before and after it.
@@ -86,17 +94,17 @@ class Extension(NamedTuple):
         numbers: The layer's numbers, by name.
     """
 
-    tensors: Mapping[str, Callable[[], Any]]
-    numbers: Mapping[str, Any]
+    tensors: Mapping[str, Callable[[], _Stored]]
+    numbers: Mapping[str, int]
 
-    def apply(self, cache: Any, layer: int, memory: LiveTensors) -> None:
+    def apply(self, cache: Cache, layer: int, memory: LiveTensors) -> None:
         """Extends another layer likewise; its memory counts as made now."""
         for name, make in self.tensors.items():
             vars(cache)[name][layer : layer + 1] = [make()]  # at the end, this appends
         for tensor in _layers(cache)[layer]:
             memory.add(tensor)
         for name, number in self.numbers.items():
-            vars(cache).setdefault(name, {})[layer] = number
+            cache.__dict__.setdefault(name, {})[layer] = number
 
 
 class CacheMark(NamedTuple):
@@ -110,14 +118,14 @@ class CacheMark(NamedTuple):
         nbytes: Bytes of that layer's tensors that count as alive.
     """
 
-    cache: Any
+    cache: Cache
     layer: int
     tensors: list[list[tuple[weakref.ref[torch.Tensor], int]]]
-    numbers: dict[str, dict[int, Any]]
+    numbers: dict[str, dict[int, int]]
     nbytes: int
 
     @classmethod
-    def of(cls, cache: Any, layer: int, memory: LiveTensors) -> CacheMark:
+    def of(cls, cache: Cache, layer: int, memory: LiveTensors) -> CacheMark:
         """The cache as it is now."""
         layers = _layers(cache)
         tensors = [[(weakref.ref(each), each._version) for each in one] for one in layers]
@@ -157,7 +165,7 @@ class CacheMark(NamedTuple):
         return Extension({name: _maker_of_all(each) for name, each in stored.items()}, numbers)
 
 
-def _maker_of_all(stored: Any) -> Callable[[], Any]:
+def _maker_of_all(stored: _Stored) -> Callable[[], _Stored]:
     """Makes a tensor, or a tuple of tensors, that looks like this."""
     if isinstance(stored, torch.Tensor):
         return maker_of(stored)
@@ -165,7 +173,7 @@ def _maker_of_all(stored: Any) -> Callable[[], Any]:
     return lambda: tuple(make() for make in makers)
 
 
-def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+def layout(tensor: torch.Tensor) -> Key:
     """Shape, strides, type and device."""
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from dsocr_analyze.kernels import Dimensions, Elements, Kind
+from dsocr_analyze.running.torch_calls import Arguments, Keywords
 
 __all__ = [
     "Call",
@@ -28,9 +29,9 @@ __all__ = [
 class Call:
     """One executed operator: its arguments in schema order and its output tensors."""
 
-    args: Sequence[Any]
+    args: Arguments
     outputs: Sequence[torch.Tensor]
-    kwargs: dict[str, Any]
+    kwargs: Keywords
 
     def argument(self, index: int, name: str) -> Any:
         """The argument at `index` or, if passed by keyword, called `name`; None if absent."""

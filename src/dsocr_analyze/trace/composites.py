@@ -9,7 +9,7 @@ whose layout the kernel does not take) are operators of their own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -17,18 +17,19 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.running.process_settings import replaced
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.autocast import Autocast
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
 __all__ = ["Composites"]
 
-_Arguments = tuple[list[Any], dict[str, Any]]
+_Arguments = tuple[Arguments, Keywords]
 
 
-def _parameters(*names: str) -> Callable[[Any, dict[str, Any]], _Arguments]:
+def _parameters(*names: str) -> Callable[[Arguments, Keywords], _Arguments]:
     """Moves a call's arguments into positional order; any others stay keyword arguments."""
 
-    def arrange(args: Any, kwargs: dict[str, Any]) -> _Arguments:
+    def arrange(args: Arguments, kwargs: Keywords) -> _Arguments:
         ordered = list(args)
         if not kwargs:
             return ordered, kwargs
@@ -42,18 +43,18 @@ def _parameters(*names: str) -> Callable[[Any, dict[str, Any]], _Arguments]:
     return arrange
 
 
-def _einsum_arguments(args: Any, kwargs: dict[str, Any]) -> _Arguments:
+def _einsum_arguments(args: Arguments, kwargs: Keywords) -> _Arguments:
     operands = args[1:]
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
     return [args[0], list(operands)], kwargs
 
 
-def _swapped(args: Any, kwargs: dict[str, Any]) -> _Arguments:
+def _swapped(args: Arguments, kwargs: Keywords) -> _Arguments:
     return [args[1], args[0]], kwargs
 
 
-_COMPOSITES: Final[dict[Any, tuple[str, Callable[..., _Arguments]]]] = {
+_COMPOSITES: Final[dict[Function, tuple[str, Callable[..., _Arguments]]]] = {
     F.linear: ("linear", _parameters("input", "weight", "bias")),
     torch.matmul: ("matmul", _parameters("input", "other")),
     torch.Tensor.matmul: ("matmul", _parameters("self", "other")),
@@ -81,7 +82,8 @@ _MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
 
 _SOFTMAXES: Final = ("softmax", "log_softmax")
 
-Record = Callable[[str, list[Any], dict[str, Any], Callable[[], Any], bool], Any]
+
+Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
 
 
 class Composites(TorchFunctionMode):
@@ -99,8 +101,12 @@ class Composites(TorchFunctionMode):
         self._autocast = Autocast()
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         kwargs = kwargs or {}
         composite = _COMPOSITES.get(func)
         if self._autocast.is_active():
@@ -127,7 +133,7 @@ class Composites(TorchFunctionMode):
         is_fused = name == "rms_norm"
         return self._record(name, ordered, rest, lambda: func(*args, **kwargs), is_fused)
 
-    def _softmax(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _softmax(self, name: str, func: Function, args: Arguments, kwargs: Keywords) -> Value:
         """A softmax, after the copy that torch makes first if another type is requested.
 
         CUDA's kernel reads fp16 and writes fp32 directly (`half_to_float`); bf16 is copied.
@@ -142,7 +148,7 @@ class Composites(TorchFunctionMode):
         wide = scores.to(dtype)
         return self._record(name, [wide, *dims], {}, lambda: func(wide, *dims), False)
 
-    def _opened(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _opened(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
         """Runs a Python function that torch passes to a mode as a whole, and records what it calls.
 
         The function asks `has_torch_function` whether to pass itself to the mode; in this thread,
@@ -150,14 +156,14 @@ class Composites(TorchFunctionMode):
         """
         asks, here = vars(F)["has_torch_function"], threading.get_ident()
 
-        def passes_on(args: Any) -> bool:
+        def passes_on(args: Arguments) -> bool:
             return threading.get_ident() != here and asks(args)
 
         with replaced(F, "has_torch_function", passes_on), self:
             return func(*args, **kwargs)
 
 
-def _leaves_for_the_host(args: Any, kwargs: dict[str, Any], func: Any) -> bool:
+def _leaves_for_the_host(args: Arguments, kwargs: Keywords, func: Function) -> bool:
     """Whether the call moves a tensor on `meta`, which represents a GPU, to the host."""
     if not (isinstance(args[0], torch.Tensor) and args[0].is_meta):
         return False
@@ -171,14 +177,14 @@ def _leaves_for_the_host(args: Any, kwargs: dict[str, Any], func: Any) -> bool:
     )
 
 
-def _is_one_product(equation: Any, operands: list[torch.Tensor]) -> bool:
+def _is_one_product(equation: Value, operands: list[torch.Tensor]) -> bool:
     """Whether an einsum is counted as one product; any other is counted as torch decomposes it."""
     with torch._C.DisableTorchFunction():
         shapes = [operand.shape for operand in operands]
     return isinstance(equation, str) and is_contraction(equation, shapes)
 
 
-def _as_cuda_lays_it_out(output: torch.Tensor) -> torch.Tensor:
+def _as_cuda_lays_it_out(output: Any) -> Any:
     """Lays attention's output [B, H, T, D] out as [B, T, H, D] in memory.
 
     CUDA's fused kernels do that, so merging heads is a view; `meta` puts heads first, and the CPU's

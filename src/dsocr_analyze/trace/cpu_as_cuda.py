@@ -13,7 +13,7 @@ and device, this tells the host's tensors from the device's, by what the model's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.running.known_outputs import tensors_in
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Operator, Value
 from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.memory import LiveTensors
 
@@ -56,8 +57,12 @@ class _Requests(TorchFunctionMode):
         self._memory, self._named, self._transfer = memory, named, transfer
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         kwargs = kwargs or {}
         if torch._C._are_functorch_transforms_active():
             return func(*args, **kwargs)
@@ -79,7 +84,7 @@ class _Requests(TorchFunctionMode):
                     self._memory.put_on_host(tensor)
         return result
 
-    def _destination(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Place | None:
+    def _destination(self, func: Function, args: Arguments, kwargs: Keywords) -> Place | None:
         """Where a call of `.to` or the like moves its tensor; None if it names no device."""
         if func in (torch.Tensor.cpu, torch.Tensor.cuda):
             return "host" if func is torch.Tensor.cpu else "device"
@@ -90,12 +95,15 @@ class _Requests(TorchFunctionMode):
                 return _place_named(argument)
         return None
 
-    def _moved(self, place: Place, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _moved(
+        self, place: Place, func: Callable[..., Any], args: Arguments, kwargs: Keywords
+    ) -> torch.Tensor:
         with self._at(place):
             result = func(*args, **kwargs)
             with torch._C.DisableTorchFunction():
                 is_same = result.untyped_storage()._cdata == args[0].untyped_storage()._cdata
-                return result.clone() if is_same else result
+                moved: torch.Tensor = result.clone() if is_same else result
+                return moved
 
     def _written(self, target: torch.Tensor, number: complex) -> Any:
         """A number to write into a tensor: on a device other than the CPU, a tensor as well."""
@@ -104,7 +112,7 @@ class _Requests(TorchFunctionMode):
         with self._at("device"):
             return torch.scalar_tensor(number, dtype=target.dtype, device=target.device)
 
-    def _named_by(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Place | None:
+    def _named_by(self, func: Function, args: Arguments, kwargs: Keywords) -> Place | None:
         """Where a call's results belong by its arguments; None if these do not say."""
         device = kwargs.get("device")
         if device is not None:
@@ -138,19 +146,23 @@ class _Results(TorchDispatchMode):
         self._memory, self._named = memory, named
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Operator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         output = func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
             statistics = _STATISTICS.get(func)
-            if statistics is not None:
+            if statistics is not None and isinstance(output, tuple):
                 output = (output[0], *(statistics(args[0], each) for each in output[1:]))
             if self._is_on_host([*args, *(kwargs or {}).values()]):
                 for tensor in tensors_in([output]):
                     self._memory.put_on_host(tensor)
         return output
 
-    def _is_on_host(self, arguments: list[Any]) -> bool:
+    def _is_on_host(self, arguments: Arguments) -> bool:
         if self._named:
             return self._named[-1] == "host"
         given = list(tensors_in(arguments))
@@ -165,12 +177,16 @@ class _ResultsBesideDynamo(_Results):
         return True
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Operator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def _place_named(device: Any) -> Place:
+def _place_named(device: Value) -> Place:
     return "host" if isinstance(device, str) and device.startswith("cpu") else "device"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,7 +45,12 @@ class _Value:
         return self._value
 
 
-def fvcore_count(handle: Any, *, inputs: int | None = None, flat: bool = False) -> Count:
+def fvcore_count(
+    handle: Callable[..., float | dict[str, float]],
+    *,
+    inputs: int | None = None,
+    flat: bool = False,
+) -> Count:
     """The count of an fvcore handle; an fvcore flop is a MAC of a matrix operator.
 
     Args:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
 __all__ = ["LiveTensors"]
 
 
-class _Storage(weakref.ref[Any]):
+class _Storage(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a storage made during the pass.
 
     Attributes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
 from dsocr_analyze.figures import Peak
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.record import TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -22,8 +22,8 @@ class CallRecorder(Recorder):
     """
 
     def _run_in_full(
-        self, path: str, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+        self, path: str, forward: Function, args: Arguments, kwargs: Keywords
+    ) -> Value:
         start, alive, before = len(self.trace.kernels), self._memory.nbytes, self.trace.peak
         self.trace.peak = Peak(alive, path)
         try:
@@ -45,7 +45,7 @@ class CallRecorder(Recorder):
         return output
 
 
-def _shapes_of(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
     """Shapes of those values that are tensors."""
     return {
         name: tuple(value.shape)
@@ -54,10 +54,10 @@ def _shapes_of(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _first_tensor(value: Any) -> torch.Tensor | None:
+def _first_tensor(value: Value) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
-    items: Iterable[Any] = ()
+    items: Iterable[Value] = ()
     if isinstance(value, dict):
         items = value.values()
     elif isinstance(value, tuple | list):
@@ -65,7 +65,7 @@ def _first_tensor(value: Any) -> torch.Tensor | None:
     return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
 
 
-def _cache_bytes(module: Any, given: dict[str, Any], output: Any) -> int:
+def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
     """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
     cache = given.get("past_key_value", given.get("past_key_values"))
     if cache is None:

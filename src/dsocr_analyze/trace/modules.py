@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import ParamSpec
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
@@ -18,10 +18,13 @@ from torch.utils.hooks import RemovableHandle
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 
 __all__ = ["RunningModules"]
 
-Run = Callable[[torch.nn.Module, str, Callable[..., Any], Any, dict[str, Any]], Any]
+
+Run = Callable[[torch.nn.Module, str, Function, Arguments, Keywords], Value]
+_Inputs = ParamSpec("_Inputs")
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +48,7 @@ class RunningModules:
         self._stack: list[_Frame] = []
         self._paths: dict[torch.nn.Module, list[str]] = {}
         self._hooks: list[RemovableHandle] = []
-        self._own_forwards: dict[torch.nn.Module, Any] = {}
+        self._own_forwards: dict[torch.nn.Module, Function | None] = {}
         self.path = ""
         """Path of the module whose own forward is running; empty for the model itself."""
         self.calls: list[str] = []
@@ -136,10 +139,10 @@ class RunningModules:
 
     # the stack
 
-    def _on_enter(self, module: torch.nn.Module, _: Any) -> None:
+    def _on_enter(self, module: torch.nn.Module, _: Arguments) -> None:
         self._push(module)
 
-    def _on_leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
+    def _on_leave(self, module: torch.nn.Module, _: Arguments, __: Value) -> None:
         # A failing hook of other code may have kept us from entering this module or leaving others.
         for index in range(len(self._stack) - 1, -1, -1):
             if self._stack[index].module is module:
@@ -175,10 +178,10 @@ class RunningModules:
         self,
         run: Run,
         module: torch.nn.Module,
-        forward: Callable[..., Any],
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+        forward: Callable[_Inputs, Value],
+        *args: _Inputs.args,
+        **kwargs: _Inputs.kwargs,
+    ) -> Value:
         frame = self._stack[-1] if self._stack else None
         called_directly = frame is None or frame.module is not module or frame.running
         if called_directly:

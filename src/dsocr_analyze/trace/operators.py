@@ -12,11 +12,12 @@ rest. An operator is
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
 from dsocr_analyze.kernels import Elements, Kernel, Work
+from dsocr_analyze.running.torch_calls import Arguments, Operator
 from dsocr_analyze.trace.attention_rules import ATTENTION_RULES
 from dsocr_analyze.trace.call import Call, Rule, occupied_bytes
 from dsocr_analyze.trace.fvcore_handles import activations
@@ -24,7 +25,17 @@ from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.movement_rules import MOVEMENT_RULES
 from dsocr_analyze.trace.vector_rules import VECTOR_RULES
 
-__all__ = ["FREE", "RULES", "copied_operands", "copy_of", "kernel_of"]
+__all__ = [
+    "COMPOSITE",
+    "FREE",
+    "RULES",
+    "Traits",
+    "convolution_name",
+    "copied_operands",
+    "copy_of",
+    "kernel_of",
+    "traits_of",
+]
 
 RULES: Final[dict[str, Rule]] = {
     name: rule
@@ -95,3 +106,48 @@ def copy_of(tensor: torch.Tensor) -> Kernel:
 @functools.cache
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# --- operators as PyTorch dispatches them --------------------------------------------------------
+
+COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+class Traits(NamedTuple):
+    """What decides how a dispatched operator is recorded."""
+
+    name: str
+    """Without overload and in-place suffix; prefixed with its library unless that is ATen."""
+    rule: Rule | None
+    is_composite: bool
+    """Whether PyTorch decomposes it earlier; it arrives here whole only in inference mode."""
+    can_be_taken_apart: bool
+    """True also for one that arrives whole in any mode, has a rule and is counted as called."""
+    may_grow: bool
+    """Whether it may enlarge the memory of an argument, as with `out=` or `resize_`."""
+
+
+@functools.cache
+def traits_of(func: Operator) -> Traits:
+    """An operator's traits, by PyTorch's own tables."""
+    name = func.overloadpacket.__name__
+    if name not in RULES and name not in FREE and name.endswith("_"):
+        name = name[:-1]
+    if func.namespace not in ("aten", "prims"):
+        name = f"{func.namespace}::{name}"
+    rule = RULES.get(name)
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    can_be_taken_apart = has_kernel(COMPOSITE)
+    arrives_whole = has_kernel(torch._C.DispatchKey.Autograd)
+    may_grow = name.startswith("resize") or any(
+        argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
+        for argument in func._schema.arguments
+    )
+    is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
+    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow)
+
+
+def convolution_name(args: Arguments) -> str:
+    """The name of a convolution's rule, by its dimensions, from its arguments."""
+    kind = "conv_transpose" if args[6] else "conv"
+    return f"{kind}{args[0].dim() - 2}d"

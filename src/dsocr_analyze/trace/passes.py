@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.running.torch_calls import Value
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
@@ -130,7 +130,7 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
     """flash-attn's function under the recorder."""
 
     def flash_attn_func(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Value, **kwargs: Value
     ) -> torch.Tensor:
         causal = args[2] if len(args) > 2 else kwargs.get("causal", False)
         output: torch.Tensor = recorder.record_whole(

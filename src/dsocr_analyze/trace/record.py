@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work
+from dsocr_analyze.running.torch_calls import Shapes
 
 __all__ = ["Level", "Trace", "TracedCall"]
 
@@ -69,7 +70,7 @@ class Trace:
     free: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     calls: list[str] = field(default_factory=list)
-    shapes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    shapes: dict[str, tuple[Shapes, Shapes]] = field(default_factory=dict)
     peak: Peak = field(default_factory=lambda: Peak(0, ""))
     levels: list[Level] = field(default_factory=list)
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, ParamSpec
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -23,6 +24,16 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.running.known_outputs import Output, call_of, described, tensors_in
 from dsocr_analyze.running.known_shapes import KnownShapes
 from dsocr_analyze.running.known_values import known_value
+from dsocr_analyze.running.torch_calls import (
+    Arguments,
+    Function,
+    Key,
+    Keywords,
+    Operator,
+    Result,
+    Shapes,
+    Value,
+)
 from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.complex_rules import complex_rule
@@ -30,7 +41,17 @@ from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.operators import FREE, RULES, copied_operands, copy_of, kernel_of
+from dsocr_analyze.trace.operators import (
+    COMPOSITE,
+    FREE,
+    RULES,
+    Traits,
+    convolution_name,
+    copied_operands,
+    copy_of,
+    kernel_of,
+    traits_of,
+)
 from dsocr_analyze.trace.record import Level, Trace
 from dsocr_analyze.trace.refusals import (
     refuse_functions,
@@ -40,6 +61,9 @@ from dsocr_analyze.trace.refusals import (
 from dsocr_analyze.trace.repetition import Alike, Occasion, Repetition, Span, moved
 
 __all__ = ["Recorder"]
+
+
+_Inputs = ParamSpec("_Inputs")
 
 
 class Recorder:
@@ -63,8 +87,8 @@ class Recorder:
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
-        self._kernels: dict[Any, list[Kernel] | None] = {}
-        self._outputs: dict[Any, Output] = {}
+        self._kernels: dict[Key, list[Kernel] | None] = {}
+        self._outputs: dict[Key, Output] = {}
         """Outputs of whole operators that have run, by call."""
         self._modes: int | None = None
         """Dispatch modes below and including this one's; None if other code's are among them."""
@@ -103,7 +127,12 @@ class Recorder:
             self._exit = stack.pop_all()
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        error: BaseException | None,
+        __: TracebackType | None,
+    ) -> None:
         self._exit.close()
         self._repetition = None
         self._memory.clear()
@@ -126,10 +155,10 @@ class Recorder:
         self,
         module: torch.nn.Module,
         path: str,
-        forward: Callable[..., Any],
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
+        forward: Function,
+        args: Arguments,
+        kwargs: Keywords,
+    ) -> Value:
         """Runs a module's forward, or repeats the record of an equal call."""
         repetition = self._repetition
         if repetition is None or path in self._modules.customized or _is_transformed():
@@ -148,20 +177,22 @@ class Recorder:
         )
 
     def _run_in_full(
-        self, path: str, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+        self, path: str, forward: Function, args: Arguments, kwargs: Keywords
+    ) -> Value:
         output = forward(*args, **kwargs)
         if self._repetition is not None or path not in self.trace.shapes:
             with torch._C.DisableTorchFunction():
                 self._note_shapes(path, (_shapes([*args, *kwargs.values()]), _shapes(output)))
         return output
 
-    def _note_shapes(self, path: str, shapes: Any) -> None:
+    def _note_shapes(self, path: str, shapes: tuple[Shapes, Shapes]) -> None:
         self.trace.shapes.setdefault(path, shapes)
         if self._repetition is not None:
             self._repetition.shapes.append((path, shapes))
 
-    def _repeat(self, span: Span, module: torch.nn.Module, path: str, arguments: list[Any]) -> Any:
+    def _repeat(
+        self, span: Span, module: torch.nn.Module, path: str, arguments: Arguments
+    ) -> Value:
         trace = self.trace
         here = functools.cache(lambda other: moved(other, span.path, path))
         trace.kernels += [kernel.at(here(kernel.path)) for kernel in span.kernels]
@@ -189,11 +220,11 @@ class Recorder:
     def _composite(
         self,
         name: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
+        args: Arguments,
+        kwargs: Keywords,
+        run: Callable[[], Value],
         is_kernel: bool,
-    ) -> Any:
+    ) -> Value:
         """Records a composite as one operator; under torch.func, lets torch decompose it."""
         if _is_transformed():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
@@ -204,11 +235,11 @@ class Recorder:
     def record_whole(
         self,
         name: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
+        args: Arguments,
+        kwargs: Keywords,
+        run: Callable[[], Result],
         is_kernel: bool = True,
-    ) -> Any:
+    ) -> Result:
         """Runs something as one operator: of its inner operators, only copies are recorded.
 
         Args:
@@ -221,7 +252,7 @@ class Recorder:
         Returns:
             The result of `run`.
         """
-        output = self._output_of(name, args, kwargs, run, is_kernel)
+        output: Result = self._output_of(name, args, kwargs, run, is_kernel)
         if not self.inside_operator:
             with torch._C.DisableTorchFunction():
                 self._record(name, RULES[name], args, kwargs, output)
@@ -230,8 +261,8 @@ class Recorder:
     def _output_of(
         self,
         name: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
+        args: Arguments,
+        kwargs: Keywords,
         run: Callable[[], Any],
         is_kernel: bool,
     ) -> Any:
@@ -264,7 +295,7 @@ class Recorder:
         # The model's own code may have entered a mode since.
         return self._modes == torch._C._len_torch_dispatch_stack()
 
-    def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    def _call(self, name: str, args: Arguments, kwargs: Keywords) -> Key | None:
         with torch._C.DisableTorchFunction():
             tensors = list(tensors_in([*args, *kwargs.values()]))
             if all(known_value(tensor) is not None for tensor in tensors):
@@ -272,7 +303,7 @@ class Recorder:
             return call_of(name, args, kwargs)
 
     def record_inside(
-        self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any
+        self, operator: Traits, args: Arguments, kwargs: Keywords, output: Any
     ) -> None:
         """Records memory and copies made inside an operator that is recorded as a whole."""
         with torch._C.DisableTorchFunction():
@@ -287,17 +318,17 @@ class Recorder:
                 return
             self._hold(self._whole, _tensors_of(output))
 
-    def record(self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def record(self, operator: Traits, args: Arguments, kwargs: Keywords, output: Any) -> None:
         """Assigns one dispatched operator to the module whose forward is running."""
         with torch._C.DisableTorchFunction():
             name, rule = operator.name, operator.rule
             if name in ("convolution", "_convolution"):
-                name = _convolution_name(args)
+                name = convolution_name(args)
             elif name in ("_to_copy", "copy") and self._moves(name, args, output):
                 name, rule = "transfer", RULES["transfer"]
             self._record(name, rule, args, kwargs, output)
 
-    def _moves(self, name: str, args: Any, target: torch.Tensor) -> bool:
+    def _moves(self, name: str, args: Arguments, target: torch.Tensor) -> bool:
         """Whether a copy goes between host and device; `copy_` takes its target first."""
         source, place = args[1] if name == "copy" else args[0], self._memory.place_of
         return isinstance(source, torch.Tensor) and place(source) != place(target)
@@ -306,7 +337,9 @@ class Recorder:
         moved: torch.Tensor = self.record_whole("transfer", [tensor], {}, move)
         return moved
 
-    def run_growing(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_growing(
+        self, func: Callable[_Inputs, Result], *args: _Inputs.args, **kwargs: _Inputs.kwargs
+    ) -> Result:
         """Runs an operator that may enlarge the storage of its arguments, and records the growth.
 
         PyTorch allocates the larger memory, copies the old contents, and then frees the old memory.
@@ -327,7 +360,7 @@ class Recorder:
         return output
 
     def _record(
-        self, name: str, rule: Rule | None, args: Any, kwargs: dict[str, Any], output: Any
+        self, name: str, rule: Rule | None, args: Arguments, kwargs: Keywords, output: Any
     ) -> None:
         is_counted = self._modules.is_running  # not what `generate` does around the model
         if name in FREE:
@@ -364,8 +397,8 @@ class Recorder:
         self,
         name: str,
         rule: Rule,
-        args: Any,
-        kwargs: dict[str, Any],
+        args: Arguments,
+        kwargs: Keywords,
         outputs: list[torch.Tensor],
     ) -> list[Kernel] | None:
         """The records of a call, those of its hidden copies first.
@@ -410,7 +443,7 @@ _ALLOCATIONS: Final = ("empty", "new_empty")
 _COPIES: Final = frozenset({"clone", "_to_copy"})
 
 
-def _tensors_of(output: Any) -> list[torch.Tensor]:
+def _tensors_of(output: Value) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output]
     if isinstance(output, tuple | list):
@@ -418,7 +451,7 @@ def _tensors_of(output: Any) -> list[torch.Tensor]:
     return []
 
 
-def _signature(values: Any) -> tuple[Any, ...]:
+def _signature(values: Arguments) -> Key:
     """Everything a rule may look at: layouts of tensors, values of all other arguments."""
     signature: list[Any] = []
     for value in values:
@@ -442,7 +475,7 @@ def _is_transformed() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
-def _shapes(value: Any) -> Any:
+def _shapes(value: Value) -> Shapes:
     """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for others."""
     if isinstance(value, torch.Tensor):
         refuse_uncountable("a module's inputs or outputs", (value,))
@@ -470,13 +503,17 @@ class _Operators(TorchDispatchMode):
         self._recorder = recorder
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Operator | HigherOrderOperator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         kwargs = kwargs or {}
         recorder = self._recorder
         if isinstance(func, HigherOrderOperator):
             refuse_higher_order(func.__name__)
-        operator = _operator_of(func)
+        operator = traits_of(func)
         run = functools.partial(recorder.run_growing, func) if operator.may_grow else func
         if recorder.inside_kernel:
             return run(*args, **kwargs)
@@ -486,7 +523,7 @@ class _Operators(TorchDispatchMode):
         if operator.is_composite or (recorder.inside_operator and operator.can_be_taken_apart):
             with self:
                 # Decompose as PyTorch does; `decompose` would prefer a decomposition in Python.
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         output = run(*args, **kwargs)
         book = recorder.record_inside if recorder.inside_operator else recorder.record
         book(operator, args, kwargs, output)
@@ -501,45 +538,10 @@ class _OperatorsBesideDynamo(_Operators):
         return True
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Operator | HigherOrderOperator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
-
-
-class _Operator(NamedTuple):
-    name: str
-    """Without overload and in-place suffix; prefixed with its library unless that is ATen."""
-    rule: Rule | None
-    is_composite: bool
-    """Whether PyTorch decomposes it earlier; it arrives here whole only in inference mode."""
-    can_be_taken_apart: bool
-    """True also for one that arrives whole in any mode, has a rule and is counted as called."""
-    may_grow: bool
-    """Whether it may enlarge the memory of an argument, as with `out=` or `resize_`."""
-
-
-@functools.cache
-def _operator_of(func: Any) -> _Operator:
-    name = func.overloadpacket.__name__
-    if name not in RULES and name not in FREE and name.endswith("_"):
-        name = name[:-1]
-    if func.namespace not in ("aten", "prims"):
-        name = f"{func.namespace}::{name}"
-    rule = RULES.get(name)
-    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
-    can_be_taken_apart = has_kernel(_COMPOSITE)
-    arrives_whole = has_kernel(torch._C.DispatchKey.Autograd)
-    may_grow = name.startswith("resize") or any(
-        argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
-        for argument in func._schema.arguments
-    )
-    is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
-    return _Operator(name, rule, is_composite, can_be_taken_apart, may_grow)
-
-
-def _convolution_name(args: Any) -> str:
-    kind = "conv_transpose" if args[6] else "conv"
-    return f"{kind}{args[0].dim() - 2}d"

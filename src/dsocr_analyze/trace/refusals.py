@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final, NoReturn
 
 import torch
 
 from dsocr_analyze.errors import UncountableError
+from dsocr_analyze.running.torch_calls import Arguments
 
 __all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
 
 # --- tensors ---------------------------------------------------------------------------------
 
 
-def refuse_uncountable(where: str, values: Iterable[Any]) -> None:
+def refuse_uncountable(where: str, values: Arguments) -> None:
     """Accepts non-tensors and dense tensors, including those in lists.
 
     Args:
@@ -61,7 +61,7 @@ _DYNAMO: Final = "torch._dynamo."
 _HIGHER_ORDER: Final = "torch._higher_order_ops."
 
 
-def refuse_higher_order(name: str) -> None:
+def refuse_higher_order(name: str) -> NoReturn:
     """Rejects an operator that takes functions.
 
     Raises:

@@ -10,7 +10,7 @@ import enum
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,9 @@ from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.known_values import known_value
+from dsocr_analyze.running.torch_calls import Arguments, Key, Keywords, Shapes, Value
 from dsocr_analyze.trace.cached_layers import (
+    Cache,
     CacheMark,
     Extension,
     caches_in,
@@ -42,6 +44,10 @@ _PLAIN: Final = (
     type(None), bool, int, float, complex, str, bytes,
     torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum,
 )  # fmt: skip
+
+
+_Maker = Callable[[list[Cache]], Value]
+"""Makes what a module returns, from the caches among its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,12 @@ class Span:
     free: Counter[str]
     unknown: Counter[str]
     calls: list[str]
-    shapes: list[tuple[str, Any]]
+    shapes: list[tuple[str, tuple[Shapes, Shapes]]]
     peak: Peak
-    make_output: Callable[[list[Any]], Any]
+    make_output: _Maker
     extensions: list[Extension]
 
-    def leave(self, module: torch.nn.Module, arguments: list[Any], memory: LiveTensors) -> Any:
+    def leave(self, module: torch.nn.Module, arguments: Arguments, memory: LiveTensors) -> Value:
         """Leaves what an equal call would: its output, which is returned, and longer caches.
 
         Args:
@@ -90,11 +96,11 @@ class Span:
 class Occasion(NamedTuple):
     """One call of a module."""
 
-    key: Any
+    key: Key
     """Determines its record."""
     module: torch.nn.Module
     path: str
-    arguments: list[Any]
+    arguments: Arguments
 
 
 class _Mark(NamedTuple):
@@ -124,11 +130,13 @@ class Repetition:
         self._name_of = functools.cache(alike)
         self._variant_of = Variants()
         self._memory = memory
-        self._spans: dict[Any, Span | None] = {}
-        self.shapes: list[tuple[str, Any]] = []
+        self._spans: dict[Key, Span | None] = {}
+        self.shapes: list[tuple[str, tuple[Shapes, Shapes]]] = []
         """Path and shapes of every call of the pass."""
 
-    def key_of(self, module: torch.nn.Module, path: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def key_of(
+        self, module: torch.nn.Module, path: str, args: Arguments, kwargs: Keywords
+    ) -> Key | None:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
         It consists of the shared name of the module, its settings and children, how the arguments
@@ -138,7 +146,7 @@ class Repetition:
         name = self._name_of(path)
         if name is None:
             return None
-        described: list[Any] = []
+        described: list[Key] = []
         storages: list[int] = []
         if not self._describe([*args, *kwargs.values()], module, described, storages):
             return None
@@ -147,9 +155,9 @@ class Repetition:
 
     def _describe(
         self,
-        arguments: Iterable[Any],
+        arguments: Arguments,
         module: torch.nn.Module,
-        described: list[Any],
+        described: list[Key],
         storages: list[int],
     ) -> bool:
         """Appends all of some arguments that a record may depend on; False if that is unclear."""
@@ -171,11 +179,11 @@ class Repetition:
                 return False
         return True
 
-    def span_of(self, key: Any) -> Span | None:
+    def span_of(self, key: Key) -> Span | None:
         """The record of an equal call, if it may be repeated."""
         return self._spans.get(key)
 
-    def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Any]) -> Any:
+    def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Value]) -> Value:
         """Runs a call and, if it is the first with its key, keeps its record.
 
         Args:
@@ -246,7 +254,7 @@ class Repetition:
             extensions.append(each.extension)
         return made, extensions
 
-    def _is_made(self, tensor: Any, mark: _Mark, made: dict[int, int]) -> bool:
+    def _is_made(self, tensor: Value, mark: _Mark, made: dict[int, int]) -> bool:
         """Whether a tensor has memory of its own that the call made; if so, notes it in `made`."""
         if type(tensor) is not torch.Tensor or not tensor.is_meta:
             return False
@@ -259,15 +267,13 @@ class Repetition:
         made[storage] = nbytes
         return True
 
-    def _output_maker(
-        self, output: Any, mark: _Mark, made: dict[int, int]
-    ) -> Callable[[list[Any]], Any] | None:
+    def _output_maker(self, output: Value, mark: _Mark, made: dict[int, int]) -> _Maker | None:
         """Makes tensors like `output`; None if the call left anything else behind.
 
         All memory that the call leaves alive must be that of its output or of its extensions of
         caches, `made` during the call.
         """
-        caches, makers = [each.cache for each in mark.caches], list[Callable[[list[Any]], Any]]()
+        caches, makers = [each.cache for each in mark.caches], list[_Maker]()
         for part in output if type(output) is tuple else (output,):
             places = [place for place, cache in enumerate(caches) if part is cache]
             if places:
@@ -286,7 +292,7 @@ class Repetition:
         return lambda caches: tuple(make(caches) for make in makers)
 
 
-def _regardless(make: Callable[[], torch.Tensor]) -> Callable[[list[Any]], Any]:
+def _regardless(make: Callable[[], torch.Tensor]) -> _Maker:
     """The same without a look at the caches."""
     return lambda _: make()
 
@@ -311,7 +317,7 @@ def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
     )
 
 
-def _versions(arguments: list[Any]) -> list[int]:
+def _versions(arguments: Arguments) -> list[int]:
     return [tensor._version for tensor in tensors_in(arguments)]
 
 

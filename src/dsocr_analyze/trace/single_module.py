@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import left_as_it_was
+from dsocr_analyze.running.torch_calls import Function, Keywords
 from dsocr_analyze.trace.module_calls import CallRecorder
 from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.record import Trace
@@ -20,7 +21,7 @@ __all__ = ["FunctionModule", "trace_calls", "trace_module"]
 class FunctionModule(torch.nn.Module):
     """Wraps a function as a module, so that it can be traced like one."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Function) -> None:
         super().__init__()
         self.forward = function
 
@@ -52,7 +53,7 @@ def trace_module(
 def trace_calls(
     module: torch.nn.Module,
     device: torch.device,
-    calls: Sequence[Mapping[str, Any]],
+    calls: Sequence[Keywords],
     repeats: Alike | None = None,
     *args: Any,
 ) -> list[tuple[Trace, Any]]:

@@ -7,9 +7,11 @@ neighbours. Comparing settings and children tells such modules apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import torch
+
+from dsocr_analyze.running.torch_calls import Key, Value
 
 __all__ = ["Variants", "layer_of"]
 
@@ -26,7 +28,7 @@ class Variants:
     """Numbers modules; equal numbers mean equal class, settings, parameters and children."""
 
     def __init__(self) -> None:
-        self._of_description: dict[Any, int] = {}
+        self._of_description: dict[Key, int] = {}
         self._of_module: dict[torch.nn.Module, int] = {}
 
     def __call__(self, module: torch.nn.Module) -> int:
@@ -50,7 +52,7 @@ class Variants:
         return variant
 
 
-def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Value]]:
     for name, value in vars(module).items():
         if name in _NUMBERS or name in _OF_EVERY_MODULE:
             continue

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.any_model.description import Description, read_description
-from dsocr_analyze.architectures.architecture import Architecture, GenerateUse
+from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, GenerateUse
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import Lengths
 from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
@@ -34,7 +34,7 @@ def described_architecture(path: Path) -> Architecture:
     return as_architecture(read_description(path))
 
 
-def undescribed(config: Mapping[str, Any], model_class: str | None = None) -> Architecture:
+def undescribed(config: Config, model_class: str | None = None) -> Architecture:
     """An architecture without stages or inputs, of which only the modules can be shown.
 
     Args:
@@ -78,7 +78,7 @@ def _plan(
     batch_size: int = 1,
     max_new_tokens: int = 1024,
     prompt_pages: int = 1,
-    **of_pages: Any,
+    **of_pages: tuple[int, int] | int | None,
 ) -> Lengths:
     """Plans the lengths of a run; arguments about a page are rejected.
 
@@ -131,7 +131,7 @@ def _notes(description: Description, _: Lengths) -> list[str]:
 
 def _prefill_inputs(
     description: Description, device: torch.device, dtype: torch.dtype, lengths: Lengths
-) -> dict[str, Any]:
+) -> ForwardInputs:
     # Imported here because it imports torch.
     from dsocr_analyze.architectures.any_model.inputs import prefill_inputs
 

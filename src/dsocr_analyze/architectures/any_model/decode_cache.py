@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-__all__ = ["lengthened", "lengths_of"]
+if TYPE_CHECKING:
+    from transformers import Cache
+
+__all__ = ["AnyCache", "Lengths", "lengthened", "lengths_of"]
+
+AnyCache: TypeAlias = "Cache | tuple[torch.Tensor | AnyCache, ...] | list[torch.Tensor | AnyCache]"
+"""A cache of transformers, or tensors that a model nests by itself."""
+
+Lengths: TypeAlias = "tuple[int | Lengths, ...] | dict[int, int]"
+"""Sizes of nested tensors, or tokens by layer."""
 
 
-def lengths_of(cache: Any) -> Any:
+def lengths_of(cache: AnyCache) -> Lengths:
     """Sizes of a cache's tensors, nested like it, or tokens by layer of one of transformers."""
     if isinstance(cache, tuple | list):
         return tuple(
@@ -21,7 +30,7 @@ def lengths_of(cache: Any) -> Any:
     return {layer: own.get_seq_length(layer) for layer, *_ in _growing_layers(own)}
 
 
-def lengthened(cache: Any, tokens: int, before: Any) -> Any:
+def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
     """Extends the cache by tokens that are all zeros.
 
     A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
@@ -59,7 +68,7 @@ def _longer(held: torch.Tensor, tokens: int, before: tuple[int, ...]) -> torch.T
     return held
 
 
-def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+def _growing_layers(cache: Cache) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Index, keys and values of every layer that takes tokens."""
     from transformers import DynamicCache
 

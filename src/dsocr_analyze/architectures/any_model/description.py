@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.toml_table import REQUIRED, TomlTable, read_toml
+from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = [
@@ -47,6 +47,7 @@ _SIZE: Final = f'a whole number from 1, "{BATCH}", "{TOKENS}" or "{KEYS}"'
 
 Number: TypeAlias = bool | int | float
 Size: TypeAlias = int | str
+Numbers: TypeAlias = "Number | Sequence[Numbers]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class TensorInput:
     """
 
     shape: tuple[Size, ...] | None
-    values: tuple[Any, ...] | None
+    values: tuple[Numbers, ...] | None
     dtype: str
     fill: Number
     placed: tuple[Run, ...]
@@ -260,7 +261,7 @@ def _inputs(parent: TomlTable) -> dict[str, Input]:
     return {key: _input(table, key, value) for key, value in table.items()}
 
 
-def _input(table: TomlTable, key: str, value: Any) -> Input:
+def _input(table: TomlTable, key: str, value: TomlValue) -> Input:
     if isinstance(value, dict):
         return _tensor(TomlTable(table.file, table.path(key), value))
     if isinstance(value, list):
@@ -312,7 +313,7 @@ def _shape(table: TomlTable) -> tuple[Size, ...] | None:
     return tuple(found)
 
 
-def _usual_dtype(table: TomlTable, values: list[Any]) -> str:
+def _usual_dtype(table: TomlTable, values: list[Numbers]) -> str:
     """Default type of numbers in nested lists, which must be rectangular: their type in Python."""
     import numpy as np
 

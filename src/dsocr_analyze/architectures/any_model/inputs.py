@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
@@ -18,10 +18,15 @@ from dsocr_analyze.architectures.any_model.description import (
     Run,
     TensorInput,
 )
+from dsocr_analyze.architectures.architecture import ForwardInputs
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import Lengths
 
 __all__ = ["prefill_inputs"]
+
+
+_Given: TypeAlias = "torch.Tensor | Number | str | list[_Given]"
+"""The value of an argument."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class _Prompts:
     batch: int
     tokens: int
 
-    def value(self, key: str, described: Input) -> Any:
+    def value(self, key: str, described: Input) -> _Given:
         """The value of an argument."""
         if isinstance(described, tuple):
             return [self.value(key, item) for item in described]
@@ -71,7 +76,7 @@ class _Prompts:
 
 def prefill_inputs(
     description: Description, device: torch.device, dtype: torch.dtype, lengths: Lengths
-) -> dict[str, Any]:
+) -> ForwardInputs:
     """Keyword arguments of `generate`, or of forward for a model that does not decode.
 
     They are what a processor returns: the prompt's ids, their mask, and the described inputs.
@@ -84,7 +89,7 @@ def prefill_inputs(
     """
     prompt, tokens = description.prompt, lengths.seq_len
     run = _Prompts(description.file, device, dtype, lengths.batch_size, tokens)
-    given: dict[str, Any] = {}
+    given: ForwardInputs = {}
     if prompt is not None:
         row = _row(description.file, "prompt", tokens, prompt.fill, prompt.placed)
         ids = torch.tensor([row], dtype=torch.long, device=device).repeat(run.batch, 1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
@@ -31,7 +32,7 @@ _PUBLISHED_CODE: Final[Mapping[str, str]] = {
 }
 """SHA-256 of the published model's Python files."""
 
-PUBLISHED_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+PUBLISHED_SECTIONS: Final[Mapping[str, Config]] = {
     "vision_config": {
         "image_size": 1024,
         "width": {

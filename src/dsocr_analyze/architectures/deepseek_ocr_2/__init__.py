@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.architectures.config_rules import Used
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import OCR2Dimensions
 from dsocr_analyze.architectures.deepseek_ocr_2.network import NETWORK
@@ -33,7 +34,7 @@ _PUBLISHED_CODE: Final[Mapping[str, str]] = {
 }
 """SHA-256 of the Python files of a public copy, whose additions are off by default."""
 
-_PUBLISHED_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+_PUBLISHED_SECTIONS: Final[Mapping[str, Config]] = {
     "vision_config": {
         "image_size": 1024,
         "width": {

@@ -6,11 +6,10 @@ which makes small models possible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     ProjectorDimensions,
@@ -50,7 +49,7 @@ class EncoderDimensions:
     view_sizes: tuple[int, ...]
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> EncoderDimensions:
+    def from_config(cls, config: Config) -> EncoderDimensions:
         """Reads the encoder's keys from a whole `config.json`.
 
         Raises:
@@ -103,7 +102,7 @@ class OCR2Dimensions(RelativeDimensions):
     encoder: EncoderDimensions
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> OCR2Dimensions:
+    def from_config(cls, config: Config) -> OCR2Dimensions:
         """Reads a whole `config.json` that is already parsed.
 
         Raises:

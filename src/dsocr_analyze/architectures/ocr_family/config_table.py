@@ -6,9 +6,9 @@ The only place that says so; the test that changes every key checks it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from dsocr_analyze.architectures.config_keys import MOST_LAYERS
+from dsocr_analyze.architectures.config_keys import MOST_LAYERS, Config, JsonValue
 from dsocr_analyze.architectures.config_rules import (
     Conditional,
     Duplicate,
@@ -28,66 +28,67 @@ Rules = dict[str, KeyRule | Conditional]
 # --- conditions, of the file's top-level object -----------------------------------------------
 
 
-def is_latent(config: Mapping[str, Any]) -> bool:
+def is_latent(config: Config) -> bool:
     """Whether the decoder has latent attention."""
     return config.get("use_mla") is True
 
 
-def _is_mixed(config: Mapping[str, Any]) -> bool:
+def _is_mixed(config: Config) -> bool:
     return config.get("n_routed_experts") is not None
 
 
-def _mixed_layers(config: Mapping[str, Any]) -> list[bool]:
+def _mixed_layers(config: Config) -> list[bool]:
     """Which layers have experts; for impossible values, one with and one without."""
     keys = ("num_hidden_layers", "first_k_dense_replace", "moe_layer_freq")
     layers, first, every = (config.get(key, DECODER_DEFAULTS.get(key)) for key in keys)
-    are_whole = isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)
-    if not are_whole or not 0 <= layers <= MOST_LAYERS:
+    if not (isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)):
+        return [False, True]
+    if not 0 <= layers <= MOST_LAYERS:
         return [False, True]
     if not _is_mixed(config) or not every:
         return [False]
     return [index >= first and index % every == 0 for index in range(layers)]
 
 
-def _has_experts(config: Mapping[str, Any]) -> bool:
+def _has_experts(config: Config) -> bool:
     return any(_mixed_layers(config))
 
 
-def _has_dense_layer(config: Mapping[str, Any]) -> bool:
+def _has_dense_layer(config: Config) -> bool:
     return not all(_mixed_layers(config))
 
 
-def _is_grouped(config: Mapping[str, Any]) -> bool:
+def _is_grouped(config: Config) -> bool:
     return _has_experts(config) and config.get("topk_method") != "greedy"
 
 
-def _scaling(config: Mapping[str, Any], key: str) -> object:
+def _scaling(config: Config, key: str) -> JsonValue:
     section = config.get("rope_scaling")
     return section.get(key) if isinstance(section, Mapping) else None
 
 
-def _is_dynamic(config: Mapping[str, Any]) -> bool:
+def _is_dynamic(config: Config) -> bool:
     return "dynamic" in (_scaling(config, "type"), _scaling(config, "rope_type"))
 
 
-def _takes_rope_type(config: Mapping[str, Any]) -> bool:
+def _takes_rope_type(config: Config) -> bool:
     return not is_latent(config) and _scaling(config, "rope_type") is not None
 
 
-def _projector_type(config: Mapping[str, Any]) -> str:
+def _projector_type(config: Config) -> str:
     section = config.get("projector_config")
     return str(section.get("projector_type")) if isinstance(section, Mapping) else ""
 
 
-def _is_deep(config: Mapping[str, Any]) -> bool:
+def _is_deep(config: Config) -> bool:
     return _projector_type(config) not in ("identity", "linear")
 
 
-def _merges(config: Mapping[str, Any]) -> bool:
+def _merges(config: Config) -> bool:
     return "downsample" in _projector_type(config)
 
 
-def _splits(config: Mapping[str, Any]) -> bool:
+def _splits(config: Config) -> bool:
     return _projector_type(config) == "hybrid_split_feature_mlp_gelu"
 
 
@@ -404,7 +405,7 @@ _HARMLESS: Final[Rules] = {
 }
 
 
-def key_table(own: Rules, built: Mapping[str, Mapping[str, Any]]) -> KeyTable:
+def key_table(own: Rules, built: Mapping[str, Config]) -> KeyTable:
     """Every key a relative knows.
 
     Args:

@@ -7,7 +7,7 @@ pass (0 in a prefill pass), K all of them, d the width.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from dsocr_analyze.architectures.architecture import NotModelled
 from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
@@ -31,7 +31,11 @@ NOT_MODELLED: Final = (
 """The model's only operators that no forward here has."""
 
 
-def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, list[Any]]:
+Kept: TypeAlias = list[Operand]
+"""What a layer keeps for later steps: keys and values, and tables computed anew."""
+
+
+def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, list[Kept]]:
     """`DeepseekV2Model`: embeddings `[B, T, d]` to normed features, and the cache by layer."""
     mask = None
     is_masked = c.masks_steps or not p.past
@@ -39,7 +43,8 @@ def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Op
         _flash_mask(t, p)
     elif is_masked:
         mask = _causal_mask(t, p)
-    hidden, cache = embeds, []
+    hidden: Operand = embeds
+    cache: list[Kept] = []
     for index in range(c.layers):
         hidden, *kept = t.again(
             f"layers.{index}", _layer, hidden, mask, p, c, is_moe=c.is_moe(index)
@@ -107,7 +112,7 @@ def _padding(t: Tape, p: Pass, n: Size) -> Operand:
 
 def _layer(
     t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions, *, is_moe: bool
-) -> tuple[Any, ...]:
+) -> tuple[Operand, ...]:
     """`DeepseekV2DecoderLayer`: features `[B, T, d]`, and what the layer keeps."""
     n, d = p.tokens, c.hidden_size
     attend = latent_attention if c.use_mla else attention

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.tape import ACTIVATIONS
 
 __all__ = [
@@ -115,7 +115,7 @@ class DecoderDimensions:
     sliding_window: int | None = None
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> DecoderDimensions:
+    def from_config(cls, config: Config) -> DecoderDimensions:
         """Reads the decoder's keys from a whole `config.json`.
 
         Raises:
@@ -210,7 +210,7 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
     }
 
 
-def _latent_attention(config: Mapping[str, Any]) -> dict[str, Any]:
+def _latent_attention(config: Config) -> dict[str, Any]:
     """Fields of `DeepseekV2Attention`: a head consists of its rotary and its other features."""
     keys = ConfigKeys(config, since="'use_mla' is true")
     heads = keys.integer("num_attention_heads")

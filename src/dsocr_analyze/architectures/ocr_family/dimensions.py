@@ -11,12 +11,12 @@ A key may be absent only if the published file leaves it to a default of `Deepse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.errors import ConfigError
@@ -70,7 +70,7 @@ class SamDimensions:
     neck: int = 256
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> SamDimensions:
+    def from_config(cls, config: Config) -> SamDimensions:
         """Reads the encoder's keys from a whole `config.json`.
 
         Raises:
@@ -144,7 +144,7 @@ class ClipDimensions:
     patch_size: int
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> ClipDimensions:
+    def from_config(cls, config: Config) -> ClipDimensions:
         """Reads the encoder's keys from a whole `config.json`.
 
         Raises:
@@ -230,7 +230,7 @@ class ProjectorDimensions:
     conv_fusion: bool = False
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> ProjectorDimensions:
+    def from_config(cls, config: Config) -> ProjectorDimensions:
         """Reads the projector's keys from a whole `config.json`.
 
         Raises:
@@ -352,7 +352,7 @@ class ModelDimensions(RelativeDimensions):
     clip: ClipDimensions
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
+    def from_config(cls, config: Config) -> ModelDimensions:
         """Reads a whole `config.json` that is already parsed.
 
         Args:
@@ -375,9 +375,9 @@ _Dimensions = TypeVar("_Dimensions")
 
 
 def dimensions_of(
-    read: Callable[[Mapping[str, Any]], _Dimensions],
+    read: Callable[[Config], _Dimensions],
     table: KeyTable,
-    config: Mapping[str, Any],
+    config: Config,
     code: Code = "reference",
 ) -> _Dimensions:
     """Dimensions of the model that the given code builds from a config.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dsocr_analyze.architectures.architecture import ForwardInputs
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["decode_inputs", "prefill_inputs"]
 
 
-def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
+def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> ForwardInputs:
     """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
     The prompt is BOS, the visual tokens, the text. Pixels are zero if there is no view and nonzero
@@ -53,7 +54,7 @@ def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload)
     }
 
 
-def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
+def decode_inputs(device: torch.device, workload: Workload, cached: int) -> ForwardInputs:
     """Keyword arguments of one decode step over `cached` tokens, without the cache.
 
     `generate` passes the images as well; the model ignores them for a single new token.

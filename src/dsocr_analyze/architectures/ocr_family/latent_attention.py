@@ -7,8 +7,6 @@ Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2.
 
 from __future__ import annotations
 
-from typing import Any
-
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     cached,
@@ -27,7 +25,7 @@ __all__ = ["latent_attention", "rotary_embedding"]
 
 def latent_attention(
     t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions
-) -> tuple[Any, ...]:
+) -> tuple[Operand, ...]:
     """`DeepseekV2Attention`: `[B, T, d]`, and what the layer keeps: latents, keys, tables.
 
     The up-projection `[W_k; W_v]` multiplies queries and results, so that its module is never
@@ -113,7 +111,7 @@ def _rotated_pairs(
     return *pairs, *tables, *frequencies
 
 
-def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Any, ...]:
+def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, ...]:
     """`DeepseekV2FlashAttention2`: keys and values are up-projected, and kept whole."""
     n, d, H, D = p.tokens, c.hidden_size, c.heads, c.head_dim
     r, P, nope, value = c.kv_lora_rank, c.qk_rope_head_dim, c.qk_nope_head_dim, c.v_head_dim
@@ -159,8 +157,8 @@ def rotary_embedding(
     """
     P, scaling = c.qk_rope_head_dim, c.rope_scaling
     half = P // 2
-    frequencies: tuple[Any, ...] = ()
-    blended: list[Any] = []
+    frequencies: tuple[Operand, ...] = ()
+    blended: list[Operand] = []
     if scaling == "yarn":
         blend, *blended = _yarn_frequencies(t, half)
         frequencies = (blend,)
@@ -199,7 +197,7 @@ def _inverse(t: Tape, x: Operand) -> Operand:
     return inverse
 
 
-def _yarn_frequencies(t: Tape, half: int) -> tuple[Any, ...]:
+def _yarn_frequencies(t: Tape, half: int) -> tuple[Operand, ...]:
     """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
 
     Returns:

@@ -7,7 +7,6 @@ and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
@@ -164,7 +163,7 @@ def _expert(t: Tape, tokens: Operand, rows: Size, d: int, f: int, act: str) -> O
     return swiglu(t, t.view(tokens, rows * d), rows, d, f, act)
 
 
-def experts_touched(tokens: Any, c: DecoderDimensions, dtype: Dtype) -> ExpertsTouched | None:
+def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> ExpertsTouched | None:
     """Routed experts that the tokens of one pass touch; None without experts.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import singledispatch
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     ClipDimensions,
@@ -17,7 +17,11 @@ from dsocr_analyze.tape.example import Example
 from dsocr_analyze.tape.notation import Relations
 from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol
 
-__all__ = ["WIDTH", "Part", "heads_of", "name", "named", "named_part"]
+__all__ = ["WIDTH", "Named", "Part", "heads_of", "name", "named", "named_part"]
+
+
+Named: TypeAlias = tuple[Any, ...]
+"""Dimensions with names for their numbers, and the relations between these names."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Part:
 
 def name(symbol: str, coefficient: Fraction | int = 1) -> Polynomial:
     """A name, times a number."""
-    return Polynomial({(Symbol(symbol),): coefficient})  # type: ignore[dict-item]  # a fraction
+    return Polynomial({(Symbol(symbol),): coefficient})
 
 
 WIDTH: Final = ("D", "H"), name("d")
@@ -60,7 +64,7 @@ def named_part(part_name: str, c: Any, **sizes: int) -> tuple[Part, dict[str, Ex
 
 
 @singledispatch
-def named(c: Any, part: Part) -> Any:
+def named(c: Any, part: Part) -> Named:
     """The dimensions with names for their numbers, and the relations between these names.
 
     Args:
@@ -78,12 +82,12 @@ def heads_of(part: Part, width: int, heads: int) -> tuple[Size, Size]:
 
 
 @named.register
-def _sam(c: SamDimensions, part: Part) -> Any:
+def _sam(c: SamDimensions, part: Part) -> Named:
     width, heads = heads_of(part, c.width, c.heads)
     if q := part.values.get("q"):
         part.values["g"] = 4 * q
     middle, out = c.downsample_channels
-    changes: dict[str, Any] = {
+    changes: dict[str, Size] = {
         "width": width,
         "heads": heads,
         "image_size": c.patch * part.size("l", c.position_grid),
@@ -95,7 +99,7 @@ def _sam(c: SamDimensions, part: Part) -> Any:
 
 
 @named.register
-def _clip(c: ClipDimensions, part: Part) -> Any:
+def _clip(c: ClipDimensions, part: Part) -> Named:
     width, heads = heads_of(part, c.width, c.heads)
     if q := part.values.get("q"):
         part.values["T"] = q * q + 1
@@ -107,7 +111,7 @@ def _clip(c: ClipDimensions, part: Part) -> Any:
 
 
 @named.register
-def _projector(c: ProjectorDimensions, part: Part) -> Any:
+def _projector(c: ProjectorDimensions, part: Part) -> Named:
     if q := part.values.get("q"):
         part.values["n"] = q * q
     part.values.update(d_in=c.input_channels, d_out=c.n_embed)
@@ -119,9 +123,9 @@ def _projector(c: ProjectorDimensions, part: Part) -> Any:
 
 
 @named.register
-def _decoder(c: DecoderDimensions, part: Part) -> Any:
+def _decoder(c: DecoderDimensions, part: Part) -> Named:
     H: Size = part.size("H", c.heads)
-    changes: dict[str, Any] = {
+    changes: dict[str, Size] = {
         "heads": H,
         "intermediate_size": part.size("m", c.intermediate_size),
         "vocab_size": part.size("V", c.vocab_size),

@@ -7,10 +7,8 @@ name by name, and of the last one until the decoder has finished; so do the attr
 
 from __future__ import annotations
 
-from typing import Any
-
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import decoder, lm_head
+from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
@@ -42,7 +40,7 @@ class Seen:
 
 def whole_model(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
-) -> list[Any]:
+) -> list[Kept]:
     """The whole model: a prefill pass over prompts with a page, or a decode step without one.
 
     Returns:
@@ -53,7 +51,7 @@ def whole_model(
 
 def _causal_lm(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
-) -> list[Any]:
+) -> list[Kept]:
     hidden, cache = t.call("model", _model, network, c, p, page)
     head(t, hidden, p, c)
     return cache
@@ -69,7 +67,7 @@ def classified(t: Tape, network: Network, c: RelativeDimensions, p: Pass, labels
 
 def _classified(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, labels: Size
-) -> tuple[None, list[Any]]:
+) -> tuple[None, list[Kept]]:
     hidden, cache = t.call("model", _model, network, c, p, None)
     scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
     pooled = t.gather("index", t.fill("arange", p.B, INT64), p.B * labels, t.dtype)
@@ -85,7 +83,7 @@ def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
 
 def _model(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
-) -> tuple[Operand, list[Any]]:
+) -> tuple[Operand, list[Kept]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = embedded_page(t, network, c, p, page)
     output = decoder(t, embeds, p, c.decoder)

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.architectures.ocr_family.attention import Pass
@@ -20,7 +20,8 @@ from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size, Tape, View
 from dsocr_analyze.tape.polynomial import Polynomial
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.tape.tape import Forward
+from dsocr_analyze.tape.tape import Given, Spans
+from dsocr_analyze.tape.tensor import Operand
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [
@@ -86,7 +87,7 @@ def prefill(
 
 
 @lru_cache(maxsize=16)
-def _spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
+def _spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> Spans:
     """What modules have left on earlier tapes: pages with the same views run the same encoders."""
     return {}
 
@@ -107,7 +108,14 @@ class _StepTape(Tape):
         """A parameter of the module that is running."""
         return View(n, self.dtype)
 
-    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+    def idle_each(
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Callable[[Tape, *Given], Operand],
+        *inputs: *Given,
+    ) -> None:
         """Nothing."""
 
 

@@ -87,7 +87,7 @@ def plan_workload(
     )
 
 
-def _check_prompt_pages(pages: object, most: int) -> None:
+def _check_prompt_pages(pages: int, most: int) -> None:
     if most == 1 != pages:
         raise WorkloadError(
             f"prompt_pages {pages!r} is not supported: this model takes one page per prompt;"

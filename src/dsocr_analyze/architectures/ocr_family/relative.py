@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
+from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
-from dsocr_analyze.architectures.key_value_cache import lengthened
+from dsocr_analyze.architectures.key_value_cache import KeyValueCache, lengthened
 from dsocr_analyze.architectures.ocr_family import served
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
@@ -17,7 +17,7 @@ from dsocr_analyze.architectures.ocr_family.composition import (
     step_kernels,
 )
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
-from dsocr_analyze.architectures.ocr_family.dimensions import dimensions_of
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, dimensions_of
 from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs, prefill_inputs
 from dsocr_analyze.architectures.ocr_family.memory import (
     decode_bytes_alive,
@@ -53,10 +53,10 @@ def relative(
     model_class: str,
     model_types: tuple[str, ...],
     published_code: Mapping[str, str],
-    read_dimensions: Callable[[Mapping[str, Any]], Any],
+    read_dimensions: Callable[[Config], RelativeDimensions],
     config_table: KeyTable,
-    decode_cache: Callable[[Any, DecodeStep], Any] = lengthened,
-    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    decode_cache: Callable[[KeyValueCache, DecodeStep], KeyValueCache] = lengthened,
+    without_window: Callable[[Config], dict[str, JsonValue]] | None = None,
 ) -> Architecture:
     """A relative of DeepSeek-OCR as an architecture; see its attributes for arguments of that name.
 
@@ -99,9 +99,9 @@ def relative(
 
 def _closed_forms(
     network: Network,
-    read_dimensions: Callable[[Mapping[str, Any]], Any],
+    read_dimensions: Callable[[Config], RelativeDimensions],
     config_table: KeyTable,
-) -> ClosedForms:
+) -> ClosedForms[RelativeDimensions]:
     return ClosedForms(
         network=network,
         dimensions=partial(dimensions_of, read_dimensions, config_table),
@@ -134,7 +134,7 @@ def _closed_forms(
     )
 
 
-def _recognizes(model_class: str, model_types: tuple[str, ...], config: Mapping[str, Any]) -> bool:
+def _recognizes(model_class: str, model_types: tuple[str, ...], config: Config) -> bool:
     """Whether a parsed `config.json` belongs to a relative.
 
     Args:

@@ -19,7 +19,7 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
-from dsocr_analyze.tape.symbolic import SymbolicTape
+from dsocr_analyze.tape.symbolic import LevelSpans, SymbolicTape
 from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -196,7 +196,7 @@ def looks(
         c: Its dimensions.
         dtype: Type of weights and features.
     """
-    spans: dict[Any, Any] = {}
+    spans: LevelSpans = {}
     B, T = _batch(is_several=True), Polynomial.size("T", least=_SHORTEST)
 
     @lru_cache(maxsize=1 << 14)
@@ -219,7 +219,7 @@ def looked(
     dtype: Dtype,
     p: Pass,
     page: Workload,
-    spans: dict[Any, Any],
+    spans: LevelSpans,
 ) -> tuple[Work, int, int]:
     """Work of a page's views; bytes alive besides embeddings: the most, and those left."""
     t = SymbolicTape(dtype, {"embed_tokens": "embed_tokens"}, spans=spans)
@@ -240,7 +240,7 @@ def _coefficient(size: Size, *names: str) -> int:
 def _number(size: Size) -> int:
     """A size that depends on no other."""
     terms = dict(Polynomial.of(size).terms)
-    number = terms.pop((), 0)
+    number: int = terms.pop((), 0)
     if terms:
         raise ArithmeticError(f"{size} depends on other sizes")
     return number

@@ -7,9 +7,9 @@ batch and length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures.architecture import PageTotals
 from dsocr_analyze.architectures.ocr_family.composition import check_positions
@@ -30,7 +30,14 @@ from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape.integers import largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import Bounds, Size, Values, highest
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["distinct", "page_totals"]
+
+_Rows: TypeAlias = "NDArray[np.int64]"
+"""Places: of pages, or of what several pages share."""
 
 _LEAST: Final = {
     "base_size": 64,
@@ -58,14 +65,14 @@ def page_totals(
     network: Network,
     c: RelativeDimensions,
     *,
-    base_size: Any,
-    whole_resolution: Any,
-    text_tokens: Any,
-    local_resolution: Any = 640,
-    columns: Any = 1,
-    rows: Any = 1,
-    batch_size: Any = 1,
-    max_new_tokens: Any = 1,
+    base_size: Size,
+    whole_resolution: Size,
+    text_tokens: Size,
+    local_resolution: Size = 640,
+    columns: Size = 1,
+    rows: Size = 1,
+    batch_size: Size = 1,
+    max_new_tokens: Size = 1,
     dtype: Dtype = BFLOAT16,
     flash_attention: bool = False,
 ) -> PageTotals:
@@ -117,7 +124,7 @@ def page_totals(
     counts = [pages[name] for name in ("text_tokens", "batch_size", "max_new_tokens")]
     is_exact = bool(lengths) and lengths != {0} and model.exceeds_int64(found, *counts)
     if is_exact:
-        counts = [n if isinstance(n, int) else n.astype(object) for n in counts]
+        counts = [n if isinstance(n, int) else n.astype("O") for n in counts]
     look = Look.of([_column(each, index, is_exact=is_exact) for each in zip(*found, strict=True)])
     text, B, new = counts
     T = look.visual_tokens + text
@@ -125,7 +132,7 @@ def page_totals(
     return model.totals(look, T, B, new - 1)
 
 
-def _checked(name: str, values: Any) -> Any:
+def _checked(name: str, values: Size) -> Size:
     """Checks that this is an integer or a one-dimensional int64 array, with no value too small."""
     if isinstance(values, int) and not isinstance(values, bool):
         least = values
@@ -158,8 +165,8 @@ def _checked(name: str, values: Any) -> Any:
 
 
 def _looks(
-    look: Callable[..., tuple[int, ...]], sizes: list[Any]
-) -> tuple[list[tuple[int, ...]], Any]:
+    look: Callable[..., tuple[int, ...]], sizes: list[Size]
+) -> tuple[list[tuple[int, ...]], _Rows | None]:
     """What each distinct set of views costs, and the place of each page's set among them.
 
     Args:
@@ -177,13 +184,14 @@ def _looks(
     return found or [look(tuple(_LEAST[name] for name in _VIEWS))], index
 
 
-def _column(values: tuple[int, ...], index: Any, *, is_exact: bool) -> Size:
+def _column(values: tuple[int, ...], index: _Rows | None, *, is_exact: bool) -> Size:
     """A count of each page, from those of distinct sets: an integer, or if they differ an array."""
     if len(set(values)) == 1:
         return values[0]
     import numpy as np
 
-    return np.array(values, object if is_exact else np.int64).take(index, mode="clip")
+    assert index is not None, "sets differ from page to page"
+    return np.array(values, "O" if is_exact else np.int64).take(index, mode="clip")
 
 
 # --- decoder ---------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ class _Model(NamedTuple):
 
     # --- steps
 
-    def _steps(self, B: Size) -> list[Any]:
+    def _steps(self, B: Size) -> list[Size]:
         """Work of a step in each stretch: without cached tokens, and for each of them.
 
         Last, the bytes of the expected number of experts beyond those that are counted.
@@ -367,7 +375,7 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
 # --- evaluation once per distinct combination of values ----------------------------------------
 
 
-def looked_up(function: Callable[..., list[Any]], *sizes: Size) -> list[Any]:
+def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
     """Evaluates `function(*sizes)` once per distinct combination of the arrays' values.
 
     Millions of pages share few distinct sizes and lengths, so an evaluation over arrays costs one
@@ -381,7 +389,7 @@ def looked_up(function: Callable[..., list[Any]], *sizes: Size) -> list[Any]:
         The columns that `function` returns, integers or arrays of that length.
     """
     arrays = [each for each in sizes if not isinstance(each, int)]
-    if not arrays or arrays[0].dtype == object:
+    if not arrays or arrays[0].dtype.kind == "O":
         return function(*sizes)
     n, found = len(arrays[0]), distinct(arrays)
     if found is None or 2 * len(found[0]) > n:
@@ -391,14 +399,15 @@ def looked_up(function: Callable[..., list[Any]], *sizes: Size) -> list[Any]:
     return [each if isinstance(each, int) else each.take(index, mode="clip") for each in columns]
 
 
-def distinct(arrays: list[Any]) -> tuple[Any, Any] | None:
+def distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
     """Rows with every distinct combination of values, and each row's place among them.
 
     None for no rows, and if the values span too wide a range for a table.
     """
     import numpy as np
 
-    n, count, index = len(arrays[0]), 1, 0
+    n, count = len(arrays[0]), 1
+    index: Size = 0
     for array in arrays:
         low = int(array.min()) if n else 0
         width = (int(array.max()) - low + 1) * count if n else 0
@@ -416,11 +425,11 @@ def distinct(arrays: list[Any]) -> tuple[Any, Any] | None:
     return rows, index
 
 
-def _rows_of(sizes: Iterable[Size], rows: Any) -> list[Size]:
+def _rows_of(sizes: Iterable[Size], rows: _Rows | slice) -> list[Size]:
     return [n if isinstance(n, int) else n[rows] for n in sizes]
 
 
-def _in_chunks(function: Callable[..., list[Any]], sizes: Iterable[Size], n: int) -> list[Any]:
+def _in_chunks(function: Callable[..., list[Size]], sizes: Iterable[Size], n: int) -> list[Size]:
     """`function(*sizes)` in chunks small enough for their arrays to stay in the CPU cache."""
     import numpy as np
 

@@ -8,10 +8,11 @@ once for its tiles and again, with padding, for the global view.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from dsocr_analyze.architectures.architecture import PageInViews, PixelWork
 from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -101,10 +102,10 @@ def pixel_work(crop: CropRule, workload: Workload) -> PixelWork:
 
 def pixel_work_of_pages(
     crop: CropRule,
-    width: Any,
-    height: Any,
-    columns: Any,
-    rows: Any,
+    width: Size,
+    height: Size,
+    columns: Size,
+    rows: Size,
     *,
     base_size: int,
     image_size: int,
@@ -125,7 +126,7 @@ def pixel_work_of_pages(
     """
     import numpy as np
 
-    def resize(wide: Any, high: Any) -> Any:
+    def resize(wide: Size, high: Size) -> Size:
         return height * np.maximum(width, wide) + wide * np.maximum(height, high)
 
     whole = base_size if crop_mode else image_size

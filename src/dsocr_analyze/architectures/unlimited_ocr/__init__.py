@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.architectures.config_keys import ConfigKeys
+from dsocr_analyze.architectures.config_keys import Config, ConfigKeys, JsonValue
 from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
 from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
-from dsocr_analyze.architectures.key_value_cache import lengthened
+from dsocr_analyze.architectures.key_value_cache import KeyValueCache, lengthened
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
@@ -78,7 +78,7 @@ CONFIG_TABLE: Final = key_table(
 """Every key of a `config.json`, and what it does to the figures."""
 
 
-def _dimensions(config: Mapping[str, Any]) -> ModelDimensions:
+def _dimensions(config: Config) -> ModelDimensions:
     """Dimensions from the top-level object of a `config.json`.
 
     Raises:
@@ -95,16 +95,16 @@ def _dimensions(config: Mapping[str, Any]) -> ModelDimensions:
     return replace(dimensions, decoder=decoder)
 
 
-def _without_window(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_window(config: Config) -> dict[str, JsonValue]:
     """The config with every key of the window set to null."""
-    off = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
+    off: dict[str, JsonValue] = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
     copy = config.get("language_config")
     if isinstance(copy, Mapping):
         off["language_config"] = _without_window(copy)
     return off
 
 
-def decode_cache(cache: Any, step: DecodeStep) -> Any:
+def decode_cache(cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
     """The cache that a decode step finds, with the window's state stored as the model's code does.
 
     Latent attention has no window: it stores no state, and its cache grows with every token.
@@ -120,7 +120,7 @@ def decode_cache(cache: Any, step: DecodeStep) -> Any:
     noted = getattr(cache, "_prefill_length", None)
     if not noted:
         return lengthened(cache, replace(step, window=None))
-    ring = lengthened(cache, step)
+    ring: Any = lengthened(cache, step)
     ring._prefill_length = dict.fromkeys(noted, step.prompt_tokens)
     if step.slot is not None:
         ring._ring_pos = dict.fromkeys(noted, step.slot)

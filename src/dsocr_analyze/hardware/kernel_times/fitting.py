@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,14 +151,14 @@ def fitted(
     target = np.log(rows.seconds)
     random = np.random.default_rng(SEED)
 
-    def record(x: NDArray[Any]) -> records.Coefficients:
+    def record(x: NDArray[np.float64]) -> records.Coefficients:
         return dataclasses.replace(start, **dict(zip(names, np.exp(x).tolist(), strict=True)))
 
-    def residuals(x: NDArray[Any]) -> NDArray[Any]:
+    def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
         safe_point()
         return np.asarray(np.log(predicted(kind, rows, gpu, dtype, record(x))) - target)
 
-    best: tuple[float, NDArray[Any]] | None = None
+    best: tuple[float, NDArray[np.float64]] | None = None
     for number in range(starts):
         jitter = random.normal(0, 0.3, len(names)) if number else 0.0
         at = np.clip(centre + jitter, low + 1e-3, high - 1e-3)
@@ -196,7 +196,7 @@ def with_slow_sizes(
     return best
 
 
-def _relative_errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
+def _relative_errors(measured: Rows, seconds: NDArray[np.float64]) -> tuple[float, float]:
     """Median and 90th percentile of the relative error."""
     error = np.abs(seconds / measured.seconds - 1)
     return float(np.median(error)), float(np.percentile(error, 90))

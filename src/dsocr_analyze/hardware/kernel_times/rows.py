@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class Rows:
     group: NDArray[np.int64]
     version: str
 
-    def taken(self, which: NDArray[Any]) -> Rows:
+    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
         """Some of the rows."""
         return Rows(
             {name: column[which] for name, column in self.sizes.items()},

@@ -1,0 +1,51 @@
+"""The types of what torch's modes and hooks pass on: functions, and the arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch._ops import OpOverload
+
+__all__ = [
+    "Arguments",
+    "Function",
+    "Key",
+    "Keywords",
+    "Operator",
+    "Result",
+    "Shapes",
+    "Value",
+    "Values",
+]
+
+Value: TypeAlias = (
+    "torch.Tensor | bool | int | float | complex | str | torch.dtype | torch.device | torch.layout"
+    " | torch.memory_format | slice | Sequence[Value] | Mapping[str, Value] | None"
+)
+"""What operators take and return, and most modules."""
+
+Function: TypeAlias = "Callable[..., Value]"
+"""A function of torch or the forward of a module, of any signature."""
+
+Operator: TypeAlias = "OpOverload[..., Value]"
+"""An operator below Python."""
+
+Arguments: TypeAlias = Sequence[Any]
+"""A call's positional arguments: whatever a model passes to its modules and to torch."""
+
+Values: TypeAlias = Iterable[Any]
+"""Arguments or results of a call, however collected."""
+
+Keywords: TypeAlias = dict[str, Any]
+"""A call's keyword arguments."""
+
+Result = TypeVar("Result")
+"""What a function returns, for modes that pass it on."""
+
+Key: TypeAlias = tuple[Any, ...]
+"""What tells a call from others: functions, shapes, types and plain values, all hashable."""
+
+Shapes: TypeAlias = "tuple[int, ...] | list[Shapes] | None"
+"""Shapes of tensors as they were nested in tuples, lists and dictionaries; None for others."""
