@@ -102,7 +102,9 @@ def compare(
     reports = _reports_of(columns, workloads, engine_of)
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
             for each in columns if isinstance(each, Column)}  # fmt: skip
-    result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
+    result = comparison.compare(
+        reports, models.config_values(), with_page=len(ways) > 1, options=options_used(context)
+    )
     files = {} if html_file is None else {html_file: html.comparison_page(result, reports)}
     draw = None if picture is None else picture.drawn(result, columns, reports)
     _show(context, result, output_format, output, files, draw)
@@ -165,7 +167,7 @@ def _show(
     """Write `files`, the picture, and the comparison to `output`, or to stdout if it is None."""
 
     def document() -> object:
-        return result.document(options_used(context))
+        return result.document
 
     def said() -> Said:
         return _said(result, draw and draw.path)
@@ -192,4 +194,4 @@ def _show(
 def _said(result: Comparison, picture: Path | None) -> Said:
     opening = f"{result.headline()}\n{result.opening()}"
     tables = result.table(), result.config_table()
-    return Said(opening, tables, [assumptions(result.assumptions)], [picture])
+    return Said(opening, tables, [assumptions(result.document.assumptions)], [picture])

@@ -139,6 +139,8 @@ class PictureAsked(NamedTuple):
 
         compared = [
             Compared(name, report, each.model.config if isinstance(each, Column) else None)
-            for name, each, (_, report) in zip(comparison.names, columns, reports, strict=True)
+            for name, each, (_, report) in zip(
+                comparison.document.names, columns, reports, strict=True
+            )
         ]
         return Drawn(self.path, stage_picture(compared, self.quantity))

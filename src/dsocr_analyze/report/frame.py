@@ -11,7 +11,7 @@ from dsocr_analyze.errors import FormatError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Grouping", "QuantityTable", "Tabular", "require_pandas"]
+__all__ = ["Grouping", "Tabular", "require_pandas"]
 
 Grouping = Literal["stage", "module", "operator"]
 
@@ -45,33 +45,6 @@ class Tabular:
 
         rows = {"stage": _stage_rows, "module": _module_rows, "operator": _operator_rows}[by]
         return pd.DataFrame(list(rows(self)))
-
-
-class QuantityTable:
-    """Gives a comparison `to_pandas`."""
-
-    __slots__ = ()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row per quantity, one column per report. Needs the extra `pandas`.
-
-        Returns:
-            Columns `key`, `quantity`, `unit`, and one named after each report; integers are exact.
-
-        Raises:
-            FormatError: pandas is not installed.
-        """
-        require_pandas()
-        import pandas as pd
-
-        compared: Any = self
-        rows = [
-            {"key": row.key, "quantity": row.quantity, "unit": row.unit}
-            | dict(zip(compared.names, row.values, strict=True))
-            for row in compared.rows
-        ]
-        # Without dtype=object, a missing value would turn a column's integers into floats.
-        return pd.DataFrame(rows, dtype=object)
 
 
 def require_pandas() -> None:
