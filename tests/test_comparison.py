@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
+from msgspec import structs
 
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
@@ -130,8 +131,8 @@ def test_names_that_are_given_twice_are_numbered():
 
 
 def of_architecture(name, **workload):
-    model = replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
-    provenance = replace(FIGURES.provenance, model=model)
+    model = structs.replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
+    provenance = structs.replace(FIGURES.provenance, model=model)
     changed = replace(FIGURES.workload, **workload)
     return report_of(replace(FIGURES, provenance=provenance, workload=changed))
 
