@@ -43,7 +43,7 @@ from dsocr_analyze.workload import Workload as PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze import agreement as comparing
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["build_report", "workload_document"]
 

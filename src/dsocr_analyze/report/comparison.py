@@ -24,7 +24,7 @@ from dsocr_analyze.report.time_tables import time_notes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["ComparedQuantity", "Comparison", "ComparisonDocument", "compare", "merged"]
 

@@ -16,7 +16,7 @@ from dsocr_analyze import kernels
 from dsocr_analyze.figures.origin import Model, Provenance
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.frame import Tabular
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "CONVENTIONS",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.figures import PageFigures
     from dsocr_analyze.kernels import Work
     from dsocr_analyze.measuring.inference import MeasuredInference
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "InferenceReport",

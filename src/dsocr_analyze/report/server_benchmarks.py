@@ -11,8 +11,8 @@ from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.table import Table
-from dsocr_analyze.report.time_entry import TimeCorrection, TimeEntry, time_entry
 from dsocr_analyze.report.time_tables import seconds_text
+from dsocr_analyze.timing.prediction import TimeCorrection, TimeEntry
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
@@ -189,7 +189,7 @@ def benchmark_entry(
             for each in compared.figures(pages)
         ),
         doubts=tuple(doubts),
-        time=time_entry(compared.corrected),
+        time=compared.corrected,
     )
 
 

@@ -9,7 +9,7 @@ from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Workload
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.tables import model_text
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned

@@ -15,7 +15,7 @@ from dsocr_analyze.report.markdown import notes_of
 from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
 from dsocr_analyze.report.stage_parts import seconds_parts
 from dsocr_analyze.report.tables import headline
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "ComparisonContents",
