@@ -9,14 +9,13 @@ from msgspec import structs
 
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import (
-    Ledger,
     Memory,
     PageFigures,
     Parameters,
     Peak,
     StageFigures,
 )
-from dsocr_analyze.figures.origin import Model, Provenance
+from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
 from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
 from dsocr_analyze.workload import ViewBatch, Workload
 
@@ -104,7 +103,7 @@ FIGURES = PageFigures(
         kv_cache_bytes=85 * 20,
         peak=Peak(5000, "model.eye.fc"),
     ),
-    ledger=Ledger(counted={"linear": 5, "add": 2}, free={"view": 4}, unknown={}),
+    ledger=OperatorLedger(counted={"linear": 5, "add": 2}, free={"view": 4}, unknown={}),
     warnings=("mind the gap",),
     notes=("mind the gap", "nothing was run"),
 )

@@ -15,12 +15,11 @@ from dsocr_analyze.kernels import Attention, Kernel, Kind, Work, total_work, wor
 from dsocr_analyze.workload import AnyWorkload
 
 if TYPE_CHECKING:
-    from dsocr_analyze.figures.origin import Provenance
+    from dsocr_analyze.figures.origin import OperatorLedger, Provenance
 
 __all__ = [
     "BytesAlive",
     "ExpertsTouched",
-    "Ledger",
     "Memory",
     "PageFigures",
     "Parameters",
@@ -235,22 +234,6 @@ class BytesAlive:
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """Calls of every operator in the prefill pass and one decode step, by name.
-
-    Attributes:
-        counted: Operators with a kernel record.
-        free: Operators that neither move nor compute anything: views, shape queries. Empty for the
-            analytic engine.
-        unknown: Operators without a rule; no figure includes them.
-    """
-
-    counted: Mapping[str, int]
-    free: Mapping[str, int]
-    unknown: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class PageFigures:
     """What a workload costs.
 
@@ -278,7 +261,7 @@ class PageFigures:
     batch: Work
     causal_savable_flops: int
     memory: Memory
-    ledger: Ledger
+    ledger: OperatorLedger
     module_classes: Mapping[str, str] = field(default_factory=dict)
     decodes: bool = True
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How figures were obtained: the model, the engine, and what it ran with.
+"""How figures were obtained: the model, the engine, what it ran with and what ran.
 
 Not imported with the room, since networks need its types and no JSON.
 """
@@ -6,14 +6,15 @@ Not imported with the room, since networks need its types and no JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-__all__ = ["Engine", "Model", "Provenance", "Source"]
+__all__ = ["Engine", "Model", "OperatorLedger", "Provenance", "Source"]
 
 Engine = Literal["trace", "analytic"]
 Source = Literal["reference", "directory", "config"]
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -58,3 +59,17 @@ class Provenance(Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     attention: str
+
+
+class OperatorLedger(Struct, frozen=True, kw_only=True):
+    """Calls of every operator of the prefill pass and one decode step, by name.
+
+    Attributes:
+        counted: Operators included in the figures.
+        free: Operators that neither move nor compute anything.
+        unknown: Operators without a counting rule, left out of all figures.
+    """
+
+    counted: Mapping[str, Count]
+    free: Mapping[str, Count]
+    unknown: Mapping[str, Count]

@@ -28,7 +28,6 @@ from dsocr_analyze.report.document import (
     Metadata,
     Module,
     NotModelled,
-    OperatorLedger,
     PageShare,
     PeakAgreement,
     Report,
@@ -80,11 +79,7 @@ def build_report(
         memory=_memory(figures),
         agreement=None if agreement is None else _agreement(agreement),
         time=tuple(times),
-        operator_ledger=OperatorLedger(
-            counted=dict(figures.ledger.counted),
-            free=dict(figures.ledger.free),
-            unknown=dict(figures.ledger.unknown),
-        ),
+        operator_ledger=figures.ledger,
         warnings=figures.warnings,
         notes=figures.notes,
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
-from dsocr_analyze.figures.origin import Model, Provenance
+from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.frame import Tabular
 from dsocr_analyze.timing.prediction import TimeEntry
@@ -455,20 +455,6 @@ class Agreement(Struct, frozen=True, kw_only=True):
     first_difference: str | None
     not_modelled: tuple[NotModelled, ...]
     not_modelled_share: Mapping[str, LeftOutShare]
-
-
-class OperatorLedger(Struct, frozen=True, kw_only=True):
-    """Calls of every operator of the prefill pass and one decode step, by name.
-
-    Attributes:
-        counted: Operators included in the figures.
-        free: Operators that neither move nor compute anything.
-        unknown: Operators without a counting rule, left out of all figures.
-    """
-
-    counted: Mapping[str, Count]
-    free: Mapping[str, Count]
-    unknown: Mapping[str, Count]
 
 
 class Report(Tabular, Struct, frozen=True, kw_only=True):
