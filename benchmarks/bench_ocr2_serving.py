@@ -63,10 +63,11 @@ def main() -> None:
         model = TimedModel(architecture, dimensions, BFLOAT16, False, device("a10"))
         assumptions = Assumptions(server_named("vllm"), OutputLengths.fixed(1), prepared)
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
-        rate, (measured, ttft) = load.pages_per_second, MEASURED[when]
+        rate, band = load.pages_per_second, load.pages_per_second_band
+        measured, ttft = MEASURED[when]
         print(
-            f"{when:>6}: predicted {rate.value:.2f} requests/s ({rate.low:.2f} to {rate.high:.2f}),"
-            f" measured {measured:.2f} ({rate.value / measured - 1:+.0%}); first token"
+            f"{when:>6}: predicted {rate:.2f} requests/s ({band.low:.2f} to {band.high:.2f}),"
+            f" measured {measured:.2f} ({rate / measured - 1:+.0%}); first token"
             f" {load.ttft_seconds:.2f} s, measured {ttft:.2f} s"
         )
 

@@ -58,7 +58,7 @@ def main() -> int:
             server_named("vllm-v0"), OutputLengths.fixed(TOKENS), seconds, is_offline=True
         )
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
-        rates = load.pages_per_second.value, load.tokens_per_second.value
+        rates = load.pages_per_second, load.tokens_per_second
         return dict(zip(PUBLISHED, rates, strict=True))
 
     missed = 0

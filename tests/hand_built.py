@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import (
-    Ledger,
     Memory,
-    ModelSource,
     PageFigures,
     Parameters,
     Peak,
-    Provenance,
     StageFigures,
 )
+from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
 from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
 from dsocr_analyze.workload import ViewBatch, Workload
 
@@ -74,10 +74,18 @@ STAGES = {
 FIGURES = PageFigures(
     workload=WORKLOAD,
     provenance=Provenance(
-        model=ModelSource("small-model", "directory", "my-model", "c0ffee" * 10, "decade" * 10),
+        model=Model(
+            architecture="small-model",
+            source="directory",
+            id="my-model",
+            config_digest="c0ffee" * 10,
+            code_digest="decade" * 10,
+            class_name=None,
+            weights="none",
+        ),
         engine="analytic",
         device="none",
-        dtype=BFLOAT16,
+        dtype=BFLOAT16.name,
         attention="eager",
         versions={"tool": "0.1.0"},
     ),
@@ -95,7 +103,7 @@ FIGURES = PageFigures(
         kv_cache_bytes=85 * 20,
         peak=Peak(5000, "model.eye.fc"),
     ),
-    ledger=Ledger(counted={"linear": 5, "add": 2}, free={"view": 4}, unknown={}),
+    ledger=OperatorLedger(counted={"linear": 5, "add": 2}, free={"view": 4}, unknown={}),
     warnings=("mind the gap",),
     notes=("mind the gap", "nothing was run"),
 )
@@ -104,7 +112,7 @@ FIGURES = PageFigures(
 def traced(figures: PageFigures = FIGURES) -> PageFigures:
     """The same figures as a trace would have them: modules have classes and parameters."""
     provenance = figures.provenance
-    model = replace(provenance.model, class_name="SmallModel")
+    model = structs.replace(provenance.model, class_name="SmallModel")
     classes = {"": "SmallModel", "model": "Body", "model.eye": "Eye", "model.eye.fc": "Linear"}
     own_params = {
         "eye": {"model.eye.fc": 490, "model.eye": 10},
@@ -113,7 +121,7 @@ def traced(figures: PageFigures = FIGURES) -> PageFigures:
     }
     return replace(
         figures,
-        provenance=replace(provenance, model=model, engine="trace", device="meta"),
+        provenance=structs.replace(provenance, model=model, engine="trace", device="meta"),
         stages={
             name: replace(stage, own_params=own_params[name])
             for name, stage in figures.stages.items()

@@ -14,6 +14,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
 from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
@@ -99,7 +100,7 @@ def stages_of(traces: PassTraces) -> dict[str, StageFigures]:
 
 def flops_by_stage(traces: PassTraces) -> dict[str, int]:
     stages = stages_of(traces)
-    head = stages["prefill"].modules["lm_head"].total.matrix_flops
+    head = with_ancestors(stages["prefill"].own)["lm_head"].matrix_flops
     found = {name: stages[name].work.matrix_flops for name in ("sam", "encoder", "projector")}
     found |= {"layers": stages["prefill"].work.matrix_flops - head, "lm_head": head}
     return {**found, "total": sum(found.values())}
@@ -107,7 +108,7 @@ def flops_by_stage(traces: PassTraces) -> dict[str, int]:
 
 def decode_flops(traces: PassTraces) -> dict[str, int]:
     decode = stages_of(traces)["decode"]
-    head = decode.modules["lm_head"].total.matrix_flops
+    head = with_ancestors(decode.own)["lm_head"].matrix_flops
     total = decode.work.matrix_flops
     return {"total": total, "layers": total - head, "lm_head": head}
 

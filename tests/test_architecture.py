@@ -29,8 +29,7 @@ SHARED = {
     ("dsocr_analyze.architectures.architecture", "owner_among"): "finds a module's stage",
     ("dsocr_analyze.forking", "undone"): "clears up after a failure",
     **{
-        ("dsocr_analyze.kernels", name): "only adds records up"
-        for name in ("ancestors", "merged", "total_work", "with_ancestors")
+        ("dsocr_analyze.kernels", name): "only adds records up" for name in ("merged", "total_work")
     },
 }
 """Functions that both a trace and the forwards use, and why none is a formula of costs."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
+from msgspec import structs
 
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.config_differences import config_differences
 from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.opening import NO_OPTIONS
 
 
 def report_of(figures):
@@ -25,7 +25,7 @@ OF_THREE = report_of(batch_of(3))
 
 def rows_of(*reports):
     comparison = compare([(str(index), report) for index, report in enumerate(reports)])
-    return {row.key: row for row in comparison.rows}
+    return {row.key: row for row in comparison.document.rows}
 
 
 def test_every_quantity_has_a_key_a_name_and_a_unit():
@@ -61,15 +61,15 @@ def test_differences_and_ratios_are_against_the_first():
     other = report_of(replace(FIGURES, parameters=replace(FIGURES.parameters, total=1000),
                               memory=replace(FIGURES.memory, weights_bytes=843)))  # fmt: skip
     row = rows_of(ONE, other)["weights_bytes"]
-    assert [row.difference(index) for index in (0, 1)] == [0, -843]
-    assert [row.ratio(index) for index in (0, 1)] == [1, 0.5]
+    assert row.differences == (0, -843)
+    assert row.ratios == (1, 0.5)
 
 
 def test_a_quantity_that_is_zero_in_the_first_has_no_ratio():
     still = replace(STAGES["eye"], kernels=())
     zeroed = report_of(replace(FIGURES, stages={**STAGES, "eye": still}))
     row = rows_of(zeroed, ONE)["eye_flops"]
-    assert (row.difference(1), row.ratio(1)) == (4052, None)
+    assert (row.differences, row.ratios) == ((0, 4052), (None, None))
 
 
 def test_stages_of_several_architectures_stand_where_they_run():
@@ -81,8 +81,9 @@ def test_stages_of_several_architectures_stand_where_they_run():
         "eye_flops", "ear_flops", "prefill_flops", "decode_step_flops",
     ]  # fmt: skip
     assert rows["ear_flops"].values == (None, 4052)
-    assert (rows["ear_flops"].difference(1), rows["ear_flops"].ratio(1)) == (None, None)
-    assert (rows["prefill_flops"].difference(1), rows["prefill_flops"].ratio(1)) == (None, None)
+    assert (rows["ear_flops"].differences, rows["ear_flops"].ratios) == ((None, None),) * 2
+    prefill = rows["prefill_flops"]
+    assert (prefill.differences, prefill.ratios) == ((0, None), (1, None))
 
 
 def stages_of(*names):
@@ -125,13 +126,13 @@ def test_parameters_are_compared_where_they_differ():
 
 
 def test_names_that_are_given_twice_are_numbered():
-    names = compare([(name, ONE) for name in ("a", "a", "a (2)", "b", "a")]).names
+    names = compare([(name, ONE) for name in ("a", "a", "a (2)", "b", "a")]).document.names
     assert names == ("a", "a (2)", "a (2) (2)", "b", "a (3)")
 
 
 def of_architecture(name, **workload):
-    model = replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
-    provenance = replace(FIGURES.provenance, model=model)
+    model = structs.replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
+    provenance = structs.replace(FIGURES.provenance, model=model)
     changed = replace(FIGURES.workload, **workload)
     return report_of(replace(FIGURES, provenance=provenance, workload=changed))
 
@@ -141,7 +142,7 @@ def test_the_first_line_says_the_page_and_architectures_that_names_leave_out():
     assert first.headline().startswith("Ran: x.json: one: model directory my-model")
     assert "; two:base: model directory my-model" in first.headline()
     assert first.headline().endswith(" attention; page 600 x 500 pixels, 512 (no crops)")
-    assert first.architectures == ("one", "two")
+    assert first.document.architectures == ("one", "two")
     other = of_architecture("two", page=(20, 30), base_size=1024, crop_mode=True)
     lines = compare([("one", of_architecture("one")), ("two", other)]).headline()
     assert lines.endswith(" attention; pages 600 x 500, 20 x 30 pixels")
@@ -169,7 +170,7 @@ def test_keys_that_differ_are_named_with_every_value():
     assert table.rows == (
         ("layers", "2", "3"), ("text.rope", "null", "-"), ("on", "true", "1"),
     )  # fmt: skip
-    assert json.loads(dump_json(comparison.document(NO_OPTIONS)))["config_differences"] == [
+    assert json.loads(dump_json(comparison.document))["config_differences"] == [
         {"key": "layers", "values": {"a": 2, "b": 3}},
         {"key": "text.rope", "values": {"a": None}},
         {"key": "on", "values": {"a": True, "b": 1}},
@@ -198,7 +199,8 @@ def test_keys_that_differ_are_named_with_every_value():
     ],
 )
 def test_objects_are_compared_key_by_key_and_lists_as_a_whole(configs, differ):
-    assert [key.path for key in config_differences(configs)] == differ
+    named = dict(zip("abc", configs, strict=False))
+    assert [key.key for key in config_differences(named)] == differ
 
 
 def test_configs_without_a_difference_say_so_and_one_config_says_nothing():
@@ -222,9 +224,7 @@ def test_a_value_that_is_missing_is_a_dash_null_or_empty():
     cells = {row[0]: row[2:] for row in comparison.table().rows if row[1] == "FLOPs"}
     assert cells["eye"] == ("4.052 k", "-")
     assert cells["ear"] == ("-", "4.052 k")
-    rows = {
-        row["key"]: row for row in json.loads(dump_json(comparison.document(NO_OPTIONS)))["rows"]
-    }
+    rows = {row["key"]: row for row in json.loads(dump_json(comparison.document))["rows"]}
     assert rows["eye_flops"]["values"] == [4052, None]
     assert rows["eye_flops"]["differences"] == [0, None]
     assert rows["eye_flops"]["ratios"] == [1, None]
@@ -236,7 +236,7 @@ def test_a_value_that_is_missing_is_a_dash_null_or_empty():
 def test_csv_has_a_line_for_each_quantity_and_report():
     comparison = compare([("one", ONE), ("three", OF_THREE)])
     lines = list(csv.DictReader(io.StringIO(comparison.as_csv())))
-    assert len(lines) == 2 * len(comparison.rows)
+    assert len(lines) == 2 * len(comparison.document.rows)
     [line] = [line for line in lines if (line["key"], line["report"]) == ("page_flops", "three")]
     assert float(line["value"]) == 7228 / 3
     assert float(line["ratio"]) == 7228 / 3 / 7228

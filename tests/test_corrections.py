@@ -12,7 +12,7 @@ from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Span
@@ -40,6 +40,13 @@ def predicted(*benchmarks, concurrency=(1, 16), prepare=0.05, host=SERVERS["vllm
     job = JobAssumptions(host, lambda _: lengths, prepare, workers, is_offline=offline,
                          corrections=Corrections(benchmarks))  # fmt: skip
     return predict(model, PAGE, job.of(DEFAULT, PAGE, profile=model.device.profile), concurrency)
+
+
+def spans(*benchmarks):
+    """What the seconds of a page's stages are made of."""
+    model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device("h100-sxm"))
+    job = JobAssumptions(VLLM, OutputLengths.fixed, 0.05, corrections=Corrections(benchmarks))
+    return runtime_of(model, PAGE, job.of(DEFAULT, PAGE, profile=H100)).stages
 
 
 class TestCombination:
@@ -120,6 +127,12 @@ class TestChoice:
         assert sorted(each.first_token for each in twice.benchmarks) == [2, 3]
 
 
+def widths(prediction, name):
+    """The ends of a figure's band, as ratios to the figure."""
+    value, band = getattr(prediction, name), prediction.bands[name]
+    return band.low / value, band.high / value
+
+
 class TestPrediction:
     def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows(self):
         bare, corrected = predicted(), predicted(kept(1.5, 1.2))
@@ -129,8 +142,8 @@ class TestPrediction:
             page = after.ttft_seconds + (TOKENS - 1) * after.tpot_seconds
             assert after.page_seconds == pytest.approx(page)
             rate = after.concurrency / page  # Little's law
-            assert after.pages_per_second.value == pytest.approx(rate)
-            assert after.tokens_per_second.value == pytest.approx(TOKENS * rate)
+            assert after.pages_per_second == pytest.approx(rate)
+            assert after.tokens_per_second == pytest.approx(TOKENS * rate)
             assert (after.memory_bytes, after.fits) == (before.memory_bytes, before.fits)
 
     def test_a_page_alone_and_its_stages_are_corrected_alike(self):
@@ -141,39 +154,34 @@ class TestPrediction:
             assert ratio == pytest.approx(1.5)
         ratio = float(corrected.stages[decode].seconds / bare.stages[decode].seconds)
         assert ratio == pytest.approx(1.2)
-        assert corrected.ttft_seconds.value == pytest.approx(1.5 * bare.ttft_seconds.value)
-        assert corrected.tpot_seconds.value == pytest.approx(1.2 * bare.tpot_seconds.value)
-        seconds = corrected.ttft_seconds.value + (TOKENS - 1) * corrected.tpot_seconds.value
-        assert corrected.page_seconds.value == pytest.approx(seconds)
+        assert corrected.ttft_seconds == pytest.approx(1.5 * bare.ttft_seconds)
+        assert corrected.tpot_seconds == pytest.approx(1.2 * bare.tpot_seconds)
+        seconds = corrected.ttft_seconds + (TOKENS - 1) * corrected.tpot_seconds
+        assert corrected.page_seconds == pytest.approx(seconds)
 
     def test_what_is_computed_and_moved_stays_what_it_was(self):
-        bare, corrected = predicted(), predicted(kept(1.5, 1.2))
-        for name, span in bare.stages.items():
-            assert float(corrected.stages[name].least_compute) == float(span.least_compute)
-            assert float(corrected.stages[name].nbytes) == float(span.nbytes)
-            assert corrected.stages[name].bound == span.bound
+        bare, corrected = spans(), spans(kept(1.5, 1.2))
+        for name, span in bare.items():
+            assert float(corrected[name].least_compute) == float(span.least_compute)
+            assert float(corrected[name].nbytes) == float(span.nbytes)
+            assert corrected[name].bound == span.bound
 
     def test_one_benchmark_leaves_the_band_as_wide_as_it_was(self):
         bare, corrected = predicted(prepare=0), predicted(kept(1.5, 1.5), prepare=0)
         for name in ("ttft_seconds", "tpot_seconds", "page_seconds"):
-            before, after = getattr(bare, name), getattr(corrected, name)
-            assert after.high / after.value == pytest.approx(before.high / before.value)
-            assert after.low / after.value == pytest.approx(before.low / before.value)
+            assert widths(corrected, name) == pytest.approx(widths(bare, name))
 
     def test_several_say_the_band(self):
         corrected = predicted(kept(1, 1.2), kept(1.5, 1.3))
-        first, each = corrected.ttft_seconds, corrected.tpot_seconds
-        assert first.high / first.value == pytest.approx(1.5)
-        assert first.value / first.low == pytest.approx(1.5)
-        assert each.high / each.value == pytest.approx(1.3 / 1.2)
-        page = corrected.page_seconds
-        assert 1.3 / 1.2 < page.high / page.value < 1.5
+        assert widths(corrected, "ttft_seconds") == pytest.approx((1 / 1.5, 1.5))
+        assert widths(corrected, "tpot_seconds")[1] == pytest.approx(1.3 / 1.2)
+        assert 1.3 / 1.2 < widths(corrected, "page_seconds")[1] < 1.5
 
     def test_no_more_than_the_cpu_prepares_comes_by(self):
         slow = predicted(kept(0.2, 0.2), prepare=0.5, workers=2)
         one, many = slow.throughput
-        assert one.pages_per_second.value == pytest.approx(1 / one.page_seconds)
-        assert many.pages_per_second.value == pytest.approx(4)  # 2 workers, half a second each
+        assert one.pages_per_second == pytest.approx(1 / one.page_seconds)
+        assert many.pages_per_second == pytest.approx(4)  # 2 workers, half a second each
         assert many.page_seconds == pytest.approx(16 / 4)
         [bare] = predicted(prepare=0.5, workers=2, concurrency=(16,)).throughput
         assert many.tpot_seconds == pytest.approx(0.2 * bare.tpot_seconds)
@@ -182,7 +190,7 @@ class TestPrediction:
         corrected = predicted(kept(1.5, 1.2), prepare=0.05, offline=True)
         for load in corrected.throughput:
             seconds = (load.page_seconds - 0.05) / load.concurrency + 0.05
-            assert load.pages_per_second.value == pytest.approx(1 / seconds)
+            assert load.pages_per_second == pytest.approx(1 / seconds)
 
     @pytest.mark.exhaustive
     def test_another_gpu_another_server_and_the_models_own_code_are_left_alone(self):

@@ -40,7 +40,7 @@ from dsocr_analyze.report.document import (
     Unassigned,
 )
 from dsocr_analyze.report.schema import schema_of
-from dsocr_analyze.report.time_entry import TimeCorrection
+from dsocr_analyze.timing.prediction import TimeCorrection
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
 CREATED = __import__("datetime").datetime(2026, 1, 2)

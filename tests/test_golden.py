@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.loading import load_model
@@ -65,7 +66,7 @@ def workload_of(golden):
 
 def flops_by_stage(traces) -> dict[str, int]:
     stages = stages_of(traces)
-    head = stages["prefill"].modules["lm_head"].total.matrix_flops
+    head = with_ancestors(stages["prefill"].own)["lm_head"].matrix_flops
     return {
         "sam": stages["sam"].work.matrix_flops,
         "clip": stages["clip"].work.matrix_flops,
@@ -80,7 +81,7 @@ def decode_flops(traces) -> dict[str, int]:
     decode = stages_of(traces)["decode"]
     return {
         "total": decode.work.matrix_flops,
-        "lm_head": decode.modules["lm_head"].total.matrix_flops,
+        "lm_head": with_ancestors(decode.own)["lm_head"].matrix_flops,
     }
 
 

@@ -423,8 +423,8 @@ class TestProfile:
                 TimedModel(architecture, dimensions, BFLOAT16, False, timed), workload,
                 Assumptions(EAGER, OutputLengths.fixed(9), 0.01),
             )  # fmt: skip
-            assert found.assumed == ()
-            assert found.extrapolated == ()
+            assert found.profile.assumed == ()
+            assert found.profile.extrapolated == ()
 
 
 def said_of(timed, case):

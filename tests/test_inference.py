@@ -45,10 +45,10 @@ from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.inference import inference_report, inference_tables
 from dsocr_analyze.report.quantities import bytes_text, scaled
-from dsocr_analyze.report.time_entry import TimeEntry
 from dsocr_analyze.report.time_tables import seconds_text
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import ViewBatch
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,7 @@ from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
-from dsocr_analyze.kernels import Kernel, Rows, Work, total_work
+from dsocr_analyze.kernels import NO_WORK, Kernel, Rows, Work, total_work, with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
@@ -133,13 +133,13 @@ class TestBooking:
         own = 3 * 4 * 4
         assert [stages[s].work.macs for s in ("sam", "clip", "projector")] == [own] * 3
         assert stages["prefill"].work.macs == own + own + 3 * 4 * 8  # layers, normalizer, head
-        assert stages["prefill"].modules["lm_head"].total.macs == 3 * 4 * 8
+        assert with_ancestors(stages["prefill"].own)["lm_head"].macs == 3 * 4 * 8
         assert stages["decode"].work.macs == 4 * 4 + 4 * 4 + 4 * 8
 
     def test_a_module_shared_by_two_stages_works_for_its_caller(self, stages):
-        assert "model.vision_model.0" in stages["clip"].modules
-        assert "model.layers.0.0" in stages["prefill"].modules
-        assert stages["prefill"].modules["model.layers.0"].total.macs == 3 * 4 * 4
+        assert "model.vision_model.0" in with_ancestors(stages["clip"].own)
+        assert "model.layers.0.0" in with_ancestors(stages["prefill"].own)
+        assert with_ancestors(stages["prefill"].own)["model.layers.0"].macs == 3 * 4 * 4
 
     def test_every_kernel_belongs_to_one_stage(self, traces, stages):
         assert tuple(stages) == DEFAULT.stage_names
@@ -148,9 +148,9 @@ class TestBooking:
         assert decode.work == total(traces.decode_steps[0])
         for name, stage in stages.items():
             assert {kernel.stage for kernel in stage.kernels} == {name}
-            assert total_work(module.own for module in stage.modules.values()) == stage.work
+            assert total_work(stage.own.values()) == stage.work
             assert total_work(stage.operators.values()) == stage.work
-            assert stage.modules[""].total == stage.work
+            assert with_ancestors(stage.own)[""] == stage.work
 
     def test_equal_kernels_of_a_module_are_one_record(self):
         def twice(self, x, *, vision=True):
@@ -172,12 +172,13 @@ class TestBooking:
 
     def test_children_add_up_to_their_parent(self, stages):
         for stage in stages.values():
-            for path, module in stage.modules.items():
-                below = module.own
-                for child, work in stage.modules.items():
+            modules = with_ancestors(stage.own)
+            for path, total_of_module in modules.items():
+                below = stage.own.get(path, NO_WORK)
+                for child, work in modules.items():
                     if child and child.rpartition(".")[0] == path and child != path:
-                        below = below.plus(work.total)
-                assert below == module.total
+                        below = below.plus(work)
+                assert below == total_of_module
 
     def test_calls_are_those_of_each_path(self, stages):
         assert {name: stage.calls for name, stage in stages.items()} == dict.fromkeys(

@@ -87,21 +87,21 @@ def assert_row(row, **assumed):
     (load,) = found.throughput
     ttft, tpot, page = load.ttft_seconds, load.tpot_seconds, load.page_seconds
     if row["batch_size"] == 1:
-        ttft, page = found.ttft_seconds.value, found.page_seconds.value
-        tpot = None if found.tpot_seconds is None else found.tpot_seconds.value
+        ttft, page = found.ttft_seconds, found.page_seconds
+        tpot = None if found.tpot_seconds is None else found.tpot_seconds
     assert row["ttft_seconds"] == pytest.approx(ttft, rel=EXACT)
     assert row["page_seconds"] == pytest.approx(page, rel=EXACT)
     if tpot is None:
         assert row["tpot_seconds"] is None
     else:
         assert row["tpot_seconds"] == pytest.approx(tpot, rel=EXACT)
-    assert row["pages_per_second"] == pytest.approx(load.pages_per_second.value, rel=EXACT)
-    assert row["tokens_per_second"] == pytest.approx(load.tokens_per_second.value, rel=EXACT)
+    assert row["pages_per_second"] == pytest.approx(load.pages_per_second, rel=EXACT)
+    assert row["tokens_per_second"] == pytest.approx(load.tokens_per_second, rel=EXACT)
     assert row["fits"] is load.fits
     if COST in row:
         cost = load.cost_per_thousand_pages
         assert cost is not None
-        assert row[COST] == pytest.approx(cost.value, rel=EXACT)
+        assert row[COST] == pytest.approx(cost, rel=EXACT)
 
 
 class TestRows:

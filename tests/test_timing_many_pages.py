@@ -77,13 +77,13 @@ def times(host, dimensions, given, *, precision=NATIVE, offline=False, correctio
 def assert_alike(found, one_by_one):
     for row, one in enumerate(one_by_one):
         [load] = one.throughput
-        assert found.pages_per_second[row] == pytest.approx(load.pages_per_second.value)
-        assert found.tokens_per_second[row] == pytest.approx(load.tokens_per_second.value)
+        assert found.pages_per_second[row] == pytest.approx(load.pages_per_second)
+        assert found.tokens_per_second[row] == pytest.approx(load.tokens_per_second)
         assert found.fits[row] == load.fits
         assert found.page_seconds[row] == pytest.approx(load.page_seconds)
         assert found.ttft_seconds[row] == pytest.approx(load.ttft_seconds)
         if load.concurrency == 1:
-            assert one.page_seconds.value == load.page_seconds
+            assert one.page_seconds == load.page_seconds
         if load.tpot_seconds is None:
             assert np.isnan(found.tpot_seconds[row])
         else:

@@ -7,7 +7,7 @@ import pytest
 
 from dsocr_analyze.kernels import Elements, Experts, Gemm, Kernel, Work
 from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
-from dsocr_analyze.timing.prediction import Band
+from dsocr_analyze.timing.prediction import Interval
 from dsocr_analyze.timing.span import HOST_ERROR, Span, mean_step, span_of_kernels, total_span
 
 GEMM = KindError("gemm.bfloat16", 0.05, 0.1, False, False)
@@ -59,11 +59,11 @@ class TestError:
         assert (Span().error, Span().low, Span().high) == (0, 0, 0)
 
     def test_seconds_known_besides_are_exact(self):
-        band = Band.of(7.0, Span({GEMM: 2.0}))
-        assert (band.value, band.low, band.high) == pytest.approx((7, 2 / 1.1 + 5, 7.2))
+        band = Span({GEMM: 2.0}).band(7.0)
+        assert (band.low, band.high) == pytest.approx((2 / 1.1 + 5, 7.2))
 
     def test_a_band_of_a_rate_is_a_ratio_either_way(self):
-        assert Band.within(10.0, 0.25) == Band(10.0, 8.0, 12.5)
+        assert Interval.within(10.0, 0.25) == Interval(low=8.0, high=12.5)
 
 
 class TestArithmetic:

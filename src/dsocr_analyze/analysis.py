@@ -19,7 +19,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.comparison_document import ComparisonDocument
+    from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.sweep.requested_axes import Names, Numbers, Pages, Switches
     from dsocr_analyze.sweep.rows import SweepRows
@@ -119,7 +119,7 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     has_one_architecture = len({each.architecture for each in models}) == 1
     return comparison.compare(
         list(reports.items()), configs if differ and has_one_architecture else None
-    ).document()
+    ).document
 
 
 def sweep_workloads(

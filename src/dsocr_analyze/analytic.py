@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.figures import Ledger, PageFigures, Provenance
+from dsocr_analyze.figures import PageFigures
+from dsocr_analyze.figures.origin import OperatorLedger, Provenance
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload.workload import position_warnings
 
@@ -58,7 +59,7 @@ def page_figures(
             model=directory.source(architecture.name),
             engine="analytic",
             device="none",
-            dtype=element,
+            dtype=element.name,
             attention=attention_name(flash_attention=flash_attention),
             versions={"tool": VERSION},
         ),
@@ -99,5 +100,5 @@ def figures_of_composition(
         batch=composition.batch,
         causal_savable_flops=composition.causal_savable_flops,
         memory=composition.memory,
-        ledger=Ledger(counted=dict(sorted(counted.items())), free={}, unknown={}),
+        ledger=OperatorLedger(counted=dict(sorted(counted.items())), free={}, unknown={}),
     ).with_notes(warnings, notes)

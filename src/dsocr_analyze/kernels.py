@@ -25,7 +25,6 @@ __all__ = [
     "Kind",
     "Rows",
     "Work",
-    "WorkShare",
     "ancestors",
     "merged",
     "total_work",
@@ -80,55 +79,6 @@ class Work(NamedTuple):
     def minus(self, other: Work) -> Work:
         """The difference, count by count."""
         return self.plus(other.times(-1))
-
-    def divided_by(self, parts: int) -> WorkShare:
-        """The share of one of `parts` equal parts."""
-        return WorkShare(self, parts)
-
-
-class WorkShare(NamedTuple):
-    """One of `parts` equal parts of some work, such as one page's share of a batch.
-
-    Every figure is the whole's integer divided once, so nothing is rounded twice.
-    """
-
-    whole: Work
-    parts: int
-
-    @property
-    def macs(self) -> float:
-        """Multiply-accumulates of matrix operators."""
-        return self.whole.macs / self.parts
-
-    @property
-    def matrix_flops(self) -> float:
-        """FLOPs of matrix operators."""
-        return self.whole.matrix_flops / self.parts
-
-    @property
-    def vector_flops(self) -> float:
-        """FLOPs of everything else that computes."""
-        return self.whole.vector_flops / self.parts
-
-    @property
-    def flops(self) -> float:
-        """All FLOPs."""
-        return self.whole.flops / self.parts
-
-    @property
-    def activations(self) -> float:
-        """Output elements of matrix operators."""
-        return self.whole.activations / self.parts
-
-    @property
-    def bytes_read(self) -> float:
-        """Bytes read."""
-        return self.whole.bytes_read / self.parts
-
-    @property
-    def bytes_written(self) -> float:
-        """Bytes written."""
-        return self.whole.bytes_written / self.parts
 
 
 NO_WORK = Work()

@@ -21,12 +21,11 @@ from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import (
     Memory,
-    ModelSource,
     PageFigures,
     Parameters,
-    Provenance,
     StageFigures,
 )
+from dsocr_analyze.figures.origin import Model, Provenance
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
@@ -500,7 +499,7 @@ class DeepSeekOCRSession:
             return sum(each.numel() * each.element_size() for each in self.model.parameters())
 
     @cached_property
-    def model_source(self) -> ModelSource:
+    def model_source(self) -> Model:
         """Where the model comes from."""
         return self.loaded.directory.source(
             self.architecture.name,
@@ -515,7 +514,7 @@ class DeepSeekOCRSession:
             model=self.model_source,
             engine="trace",
             device=str(self.loaded.device),
-            dtype=self.dtype,
+            dtype=self.dtype.name,
             attention=self.loaded.attention,
             versions={
                 "tool": VERSION,

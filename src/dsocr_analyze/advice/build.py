@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import PageInViews
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import Mode, Workload
 
 __all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "Wanted", "advise"]

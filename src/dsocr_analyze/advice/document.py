@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from dsocr_analyze.advice.published import EditDistances, PrecisionRow, PublishedAccuracy
 from dsocr_analyze.columns.metadata import CountOpening
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "AdviceDocument",

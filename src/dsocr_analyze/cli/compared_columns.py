@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.workload import Mode
 
-__all__ = ["Column", "ComparedModel", "Models", "Saved", "columns_of"]
+__all__ = ["Column", "ComparedModel", "Models", "Saved", "columns_of", "named_files"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,99 +46,79 @@ class ComparedModel:
         return self.directory.architecture
 
 
+@dataclass(frozen=True)
 class Models:
     """The models named by options and items, each read when first needed.
 
-    Args:
+    Attributes:
         model: Value of `--model`.
         arch: Value of `--arch`.
-        configs: Values of `--config`.
+        configs: The files of `--config`, by name.
         trust_remote_code: Whether a directory under `models` is used without a trust record.
         sliding_window: Value of `--sliding-window`, for models that have one.
     """
 
-    def __init__(
-        self,
-        model: str | None,
-        arch: str | None,
-        configs: Sequence[Path],
-        *,
-        trust_remote_code: bool,
-        sliding_window: int | None = None,
-    ) -> None:
-        self._sliding_window = sliding_window
-        self._model = model
-        self._arch = arch
-        self._configs = _named_files(configs)
-        self._trust_remote_code = trust_remote_code
-        self._of_name: dict[str, ComparedModel] = {}
+    model: str | None
+    arch: str | None
+    configs: Mapping[str, Path]
+    trust_remote_code: bool
+    sliding_window: int | None
+    _others: dict[str, ComparedModel] = field(default_factory=dict)
 
     @cached_property
     def named(self) -> tuple[ComparedModel, ...]:
         """The models that a bare mode applies to: one, or one per config."""
-        if not self._configs:
-            return (self._read(self._model, self._arch),)
-        return tuple(
-            self._read(self._model, self._arch, name, file) for name, file in self._configs.items()
-        )
-
-    @property
-    def has_several_configs(self) -> bool:
-        """Whether there are several configs."""
-        return len(self._configs) > 1
+        files: list[tuple[str | None, Path | None]] = [*self.configs.items()] or [(None, None)]
+        return tuple(self._read(self.model, self.arch, *each) for each in files)
 
     def config_values(self) -> dict[str, Mapping[str, Any]]:
         """The content of each `--config` file, by its name in `ComparedModel`."""
-        return {name: read_config(file) for name, file in self._configs.items()}
+        return {name: read_config(file) for name, file in self.configs.items()}
 
     def of(self, architecture: Architecture) -> tuple[ComparedModel, ...]:
         """The named models of an architecture, or else the one that runs by default for it."""
         found = tuple(each for each in self.named if each.architecture is architecture)
         if found:
             return found
-        name = architecture.name
-        if name not in self._of_name:
-            reference = self._model if self._model == "reference" else None
-            self._of_name[name] = self._read(reference, name)
-        return (self._of_name[name],)
+        if architecture.name not in self._others:
+            reference = self.model if self.model == "reference" else None
+            self._others[architecture.name] = self._read(reference, architecture.name)
+        return (self._others[architecture.name],)
 
     def refuse_unused(self, used: Sequence[ComparedModel]) -> None:
         """Raise for options that name an unused model, or a sliding window that no model has."""
-        if self._sliding_window is not None and not any(
+        if self.sliding_window is not None and not any(
             each.architecture.without_window for each in used
         ):
             raise WorkloadError(
-                f"--sliding-window {self._sliding_window} has no effect: nothing that is compared"
+                f"--sliding-window {self.sliding_window} has no effect: nothing that is compared"
                 " has a sliding window; leave it out"
             )
-        if self._model in (None, "reference") and self._arch is None and not self._configs:
+        model = None if self.model == "reference" else self.model
+        if model is None and self.arch is None and not self.configs:
             return
-        for model in self.named:
-            if model in used:
-                continue
-            if model.config is not None:
-                option = f"--config {self._configs[model.config]}"
-            elif self._model not in (None, "reference"):
-                option = f"--model {self._model}"
-            else:
-                option = f"--arch {self._arch}"
-            raise WorkloadError(
-                f"{option} is not compared with anything; name a mode without an architecture, or"
-                " leave it out"
-            )
+        for each in self.named:
+            if each not in used:
+                option = f"--arch {self.arch}" if model is None else f"--model {model}"
+                if each.config is not None:
+                    option = f"--config {self.configs[each.config]}"
+                raise WorkloadError(
+                    f"{option} is not compared with anything; name a mode without an architecture,"
+                    " or leave it out"
+                )
 
     def _read(
         self, model: str | None, arch: str | None, name: str | None = None, file: Path | None = None
     ) -> ComparedModel:
         directory = options.model_directory_from(
-            model, arch, file, trust_remote_code=self._trust_remote_code
+            model, arch, file, trust_remote_code=self.trust_remote_code
         )
-        if self._sliding_window is not None and directory.architecture.without_window:
-            directory = options.with_window(directory, self._sliding_window)
+        if self.sliding_window is not None and directory.architecture.without_window:
+            directory = options.with_window(directory, self.sliding_window)
         return ComparedModel(directory, name)
 
 
-def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
+def named_files(files: Sequence[Path]) -> Mapping[str, Path]:
     """Files by name, or by full path if two have the same name."""
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
@@ -151,26 +131,12 @@ class Saved(NamedTuple):
     """A saved report.
 
     Attributes:
-        item: Its file, as named by the user.
+        name: Its file, as named by the user.
         report: The report.
     """
 
-    item: str
+    name: str
     report: Report
-
-
-class Asked(NamedTuple):
-    """A mode of a model, in any data type and with any kind of attention.
-
-    Attributes:
-        item: What the user named, or the mode if nothing was named.
-        model: The model.
-        mode: The mode.
-    """
-
-    item: str
-    model: ComparedModel
-    mode: Mode
 
 
 class Column(NamedTuple):
@@ -186,6 +152,14 @@ class Column(NamedTuple):
     model: ComparedModel
     setting: Setting
 
+    @property
+    def way(self) -> tuple[ComparedModel, Dtype, bool]:
+        """What an engine counts with: the model, the data type and the kind of attention."""
+        return self.model, self.setting.dtype, self.setting.flash_attention
+
+
+Asked: TypeAlias = tuple[str, ComparedModel, "Mode"]
+"""What the user named, or else the mode; the model; and the mode, in any type and attention."""
 
 Item: TypeAlias = Asked | Saved
 
@@ -218,77 +192,70 @@ def columns_of(
     else:
         groups = _unnamed(mode, models, has_one_setting=has_one_setting)
     items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
-    asked = [each for each in items if isinstance(each, Asked)]
-    models.refuse_unused([each.model for each in asked])
-    if not asked:
-        _refuse_without_effect(mode, has_one_setting=has_one_setting)
+    asked = [each for each in items if not isinstance(each, Saved)]
+    models.refuse_unused([model for _, model, _ in asked])
+    if not asked and (mode is not None or not has_one_setting):
+        option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
+        raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
     columns: list[Column | Saved] = []
     for dtype, flash_attention in itertools.product(dtypes, attentions):
         for each in asked if columns else items:
             if isinstance(each, Saved):
                 columns.append(each)
                 continue
-            setting = Setting(each.mode, dtype, flash_attention)
+            item, model, sizes = each
+            setting = Setting(sizes, dtype, flash_attention)
             parts = (
-                each.item if len(groups) > 1 else "",
-                each.model.config if models.has_several_configs else "",
+                item if len(groups) > 1 else "",
+                model.config if len(models.configs) > 1 else "",
                 setting.dtype.name if len(dtypes) > 1 else "",
                 setting.attention if len(attentions) > 1 else "",
             )
-            columns.append(Column(", ".join(filter(None, parts)) or each.item, each.model, setting))
+            columns.append(Column(", ".join(filter(None, parts)) or item, model, setting))
     return columns
-
-
-def _refuse_without_effect(mode: str | None, *, has_one_setting: bool) -> None:
-    """Raise for options about counting if nothing is counted."""
-    if mode is not None or not has_one_setting:
-        option = f"--mode {mode}" if mode is not None else "a list for --dtype or --use-flash-attn"
-        raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
 
 
 def _unnamed(mode: str | None, models: Models, *, has_one_setting: bool) -> list[list[Item]]:
     """What is compared if the user names no items."""
     if mode is not None:
         return _in_modes("", mode, models.named)
-    if not has_one_setting or models.has_several_configs:
+    if not has_one_setting or len(models.configs) > 1:
         return [[_in_default_mode("", model) for model in models.named]]
     [model] = models.named
-    return [[Asked(each.name, model, each)] for each in model.architecture.modes.values()]
+    return [[(each.name, model, each)] for each in model.architecture.modes.values()]
 
 
-def _of_item(item: str, mode: str | None, models: Models) -> Iterator[list[Item]]:
-    if Path(item).suffix == ".json" and not is_folder(Path(item)):
-        yield [Saved(item, load_report(Path(item)))]
-        return
+def _of_item(item: str, mode: str | None, models: Models) -> list[list[Item]]:
+    """An item's groups: what stands side by side for one column name."""
+    path = Path(item)
+    if path.suffix == ".json" and not is_folder(path):
+        return [[Saved(item, load_report(path))]]
     before, colon, own_mode = item.partition(":")
     name = in_any_case(before, ARCHITECTURES)
-    if name is not None:
-        found = models.of(ARCHITECTURES[name])
-        if colon:
-            _refuse_beside_mode(mode, item)
-            asked = [(model, _mode_of(item, own_mode, model)) for model in found]
-            yield [Asked(f"{name}:{sizes.name}", model, sizes) for model, sizes in asked]
-        elif mode is None:
-            yield [_in_default_mode(name, model) for model in found]
-        else:
-            yield from _in_modes(f"{name}:", mode, found)
-        return
-    lacking = [each for each in models.named if not is_mode_or_sizes(each.architecture, item)]
-    if not lacking:
-        _refuse_beside_mode(mode, item)
-        named = [(model, mode_or_sizes(model.architecture, item)) for model in models.named]
-        yield [Asked(sizes.name, model, sizes) for model, sizes in named]
-    elif is_folder(Path(item)):
-        raise _folder(item)
-    elif exists(Path(item)):
-        yield [Saved(item, load_report(Path(item)))]
-    else:
+    found = models.named if name is None else models.of(ARCHITECTURES[name])
+    if name is not None and not colon:
+        if mode is not None:
+            return _in_modes(f"{name}:", mode, found)
+        return [[_in_default_mode(name, model) for model in found]]
+    lacking = [each for each in found if not is_mode_or_sizes(each.architecture, item)]
+    if name is None and lacking:
+        if is_folder(path):
+            raise _folder(item)
+        if exists(path):
+            return [[Saved(item, load_report(path))]]
         raise _unknown(item, lacking[0].architecture)
+    if mode is not None:
+        raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
+    if name is None:
+        sizes = [(model, mode_or_sizes(model.architecture, item)) for model in found]
+        return [[(each.name, model, each) for model, each in sizes]]
+    sizes = [(model, _mode_of(item, own_mode, model)) for model in found]
+    return [[(f"{name}:{each.name}", model, each) for model, each in sizes]]
 
 
 def _in_default_mode(item: str, model: ComparedModel) -> Asked:
     mode = model.architecture.modes[model.architecture.default_mode]
-    return Asked(item or mode.name, model, mode)
+    return item or mode.name, model, mode
 
 
 def _in_modes(prefix: str, text: str, models: Sequence[ComparedModel]) -> list[list[Item]]:
@@ -305,7 +272,7 @@ def _in_modes(prefix: str, text: str, models: Sequence[ComparedModel]) -> list[l
             ) from error
         for mode in dict.fromkeys(modes):
             item = f"{prefix}{mode.name}"
-            groups.setdefault(item, []).append(Asked(item, model, mode))
+            groups.setdefault(item, []).append((item, model, mode))
     return list(groups.values())
 
 
@@ -325,14 +292,10 @@ def _mode_of(item: str, text: str, model: ComparedModel) -> Mode:
         ) from error
 
 
-def _refuse_beside_mode(mode: str | None, item: str) -> None:
-    if mode is not None:
-        raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
-
-
 def _folder(item: str) -> WorkloadError:
     """The error for a folder, with what to name instead."""
     report, config = (Path(item) / name for name in ("static_compute.json", "config.json"))
+    right = f"give a saved report, such as {report.name}, or --model DIR to compare its modes"
     if is_regular(report):
         right = f"did you mean its report, {report}?"
     elif is_regular(config):
@@ -341,8 +304,6 @@ def _folder(item: str) -> WorkloadError:
             " (once per model), or saved reports: dsocr-analyze --model"
             f" {item} --output FOLDER writes FOLDER/{report.name}"
         )
-    else:
-        right = f"give a saved report, such as {report.name}, or --model DIR to compare its modes"
     return WorkloadError(f"cannot compare {item!r}: it is a folder; {right}")
 
 

@@ -15,7 +15,7 @@ from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn
 
 if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit
     from dsocr_analyze.report.tables import Table
@@ -100,9 +100,7 @@ def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list
     return named
 
 
-def _opening(
-    source: ModelSource, workload: Workload, dtype: Dtype, *, flash_attention: bool
-) -> str:
+def _opening(source: Model, workload: Workload, dtype: Dtype, *, flash_attention: bool) -> str:
     """The first lines: which model, and what was counted."""
     from dsocr_analyze.analytic import attention_name
     from dsocr_analyze.report.build import workload_document

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.errors import DeviceError
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["HtmlOption", "check_html", "comparison_page", "report_pages"]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.inference import InferenceReport
     from dsocr_analyze.report.opening import Options
-    from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["infer", "predicted_seconds", "print_inference"]
 

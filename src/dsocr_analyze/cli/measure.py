@@ -166,7 +166,7 @@ def _measured(
     from dsocr_analyze.measuring.machine import device_title, versions
     from dsocr_analyze.measuring.passes import measure_page
     from dsocr_analyze.measuring.preprocessing import measured_preprocessing
-    from dsocr_analyze.report.build import model_document, workload_document
+    from dsocr_analyze.report.build import workload_document
     from dsocr_analyze.report.document import SCHEMA_VERSION
     from dsocr_analyze.report.measurement import (
         Measurement,
@@ -196,7 +196,7 @@ def _measured(
         command="measure",
         options=used,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        model=model_document(session.model_source),
+        model=session.model_source,
         workload=workload_document(workload),
         device=str(model.device),
         title=device_title(model.device),

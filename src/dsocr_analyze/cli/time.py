@@ -20,8 +20,8 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.opening import Options
-    from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.report.time_report import TimeReport
+    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import Workload
 
 __all__ = ["time"]

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
-    from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import Precision
     from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.timing.prediction import PagePrediction
+    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -236,7 +235,7 @@ class TimeRequest:
         flash_attention: bool,
         stages: Mapping[str, Sequence[Kernel]] | None = None,
         leave_out: Callable[[DeviceError], None] | None = None,
-    ) -> Iterator[PagePrediction]:
+    ) -> Iterator[TimeEntry]:
         """One prediction per GPU and runtime, in that order.
 
         Args:
@@ -283,13 +282,11 @@ class TimeRequest:
         leave_out: Callable[[DeviceError], None] | None = None,
     ) -> tuple[TimeEntry, ...]:
         """The predictions as entries of a report; arguments as for `predictions`."""
-        from dsocr_analyze.report.time_entry import time_entry
-
         found = self.predictions(
             architecture, dimensions, workload, dtype=dtype, flash_attention=flash_attention,
             stages=stages, leave_out=leave_out,
         )  # fmt: skip
-        return tuple(map(time_entry, found))
+        return tuple(found)
 
 
 def time_request(

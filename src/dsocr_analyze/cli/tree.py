@@ -20,7 +20,7 @@ from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.module_tree import OwnerOf, TreeNode
     from dsocr_analyze.report.tree import Leaves
@@ -147,7 +147,7 @@ def _refuse_untraceable(context: typer.Context, stage: str | None) -> bool:
 
 def _json(
     context: typer.Context,
-    source: ModelSource,
+    source: Model,
     shown: Leaves | TreeNode,
     stage: str | None,
     workload: AnyWorkload | None,
@@ -217,7 +217,7 @@ def _tree(
 
 
 def _text(
-    source: ModelSource,
+    source: Model,
     shown: Leaves | TreeNode,
     output: Path | None,
     how: str,

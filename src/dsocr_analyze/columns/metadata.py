@@ -9,7 +9,6 @@ import msgspec
 
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE
 from dsocr_analyze.columns.setting import notes_of_modes
-from dsocr_analyze.report.build import model_document
 from dsocr_analyze.report.document import CONVENTIONS, SCHEMA_VERSION
 from dsocr_analyze.report.opening import NO_OPTIONS, ModelOpening, Options
 from dsocr_analyze.version import VERSION
@@ -81,7 +80,7 @@ def opening_of(
         schema_version=SCHEMA_VERSION,
         command=command,
         options=options,
-        model=model_document(directory.source(architecture.name)),
+        model=directory.source(architecture.name),
         metadata=CountMetadata(
             versions=Versions(tool=VERSION),
             engine="analytic",

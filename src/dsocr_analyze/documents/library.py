@@ -36,10 +36,11 @@ from dsocr_analyze.tape.notation import wrapped
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
-from dsocr_analyze.timing.prediction import PagePrediction
+from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
+from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.span import Span
 
 if TYPE_CHECKING:
     from dsocr_analyze.documents.model import Case, DocumentedModel
@@ -325,12 +326,13 @@ class TimedPage:
         found = zip(kernels, priced.seconds[:, 0], priced.is_memory[:, 0], strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
-    def predicted(self, runtime: str) -> PagePrediction:
-        """The page under `serving` or `eager`."""
+    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Span]]:
+        """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
         host, profile = EAGER if runtime == "eager" else SERVERS["vllm"], self.gpu.profile
         assumptions = JobAssumptions(host, OutputLengths.fixed)
         assumed = assumptions.of(DEFAULT, self.workload, profile=profile)
-        return predict(self._model, self.workload, assumed, (1, 4, 16))
+        entry = predict(self._model, self.workload, assumed, (1, 4, 16))
+        return entry, runtime_of(self._model, self.workload, assumed).stages
 
 
 class Library:

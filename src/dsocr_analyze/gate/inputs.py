@@ -59,9 +59,9 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
     ):
         return
     was, now = _config_of(old), _config_of(new)
-    keys = [] if was is None or now is None else list(config_differences([was, now]))
+    keys = [] if was is None or now is None else [*config_differences({"was": was, "now": now})]
     for key in keys:
-        yield InputChange(kind="config", key=key.path, before=key.text(0), after=key.text(1))
+        yield InputChange(kind="config", key=key.key, before=key.text("was"), after=key.text("now"))
     if not keys:
         yield InputChange(
             kind="config", key="config.json", before=_config_name(old), after=_config_name(new)

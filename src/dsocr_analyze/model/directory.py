@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
-from dsocr_analyze.figures import ModelSource
+from dsocr_analyze.figures.origin import Model
 from dsocr_analyze.input_files import (
     CODE_BYTES,
     CONFIG_BYTES,
@@ -295,7 +295,7 @@ class ModelDirectory:
         *,
         class_name: str | None = None,
         weights: Literal["none", "checkpoint"] = "none",
-    ) -> ModelSource:
+    ) -> Model:
         """The origin of the model, to report with its figures.
 
         Args:
@@ -303,7 +303,7 @@ class ModelDirectory:
             class_name: The model's class; None if it was not built.
             weights: Whether a checkpoint was loaded.
         """
-        return ModelSource(
+        return Model(
             architecture=architecture,
             source="reference" if self.is_reference else "directory" if self.has_code else "config",
             id="built-in reference" if self.is_reference else self.path.resolve().name,

@@ -12,8 +12,8 @@ from dsocr_analyze.report.quantities import counted
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Model, Workload
-    from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.timing.assumptions import JobAssumptions
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "Setting",

@@ -24,7 +24,7 @@ from dsocr_analyze.report.top_modules import ridge_of, top_modules
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Agreement, Counts, Report, Workload
-    from dsocr_analyze.report.time_entry import LoadedGpu, TimeEntry
+    from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
 __all__ = ["Answer", "Entry", "answer_of"]
 

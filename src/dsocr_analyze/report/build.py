@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import asdict
+
 from dsocr_analyze import kernels
-from dsocr_analyze.figures import ModelSource, PageFigures, Provenance, StageFigures
+from dsocr_analyze.figures import PageFigures, StageFigures
+from dsocr_analyze.kernels import NO_WORK, ancestors, with_ancestors
 from dsocr_analyze.report.document import (
     CONVENTIONS,
     SCHEMA_VERSION,
@@ -20,28 +26,25 @@ from dsocr_analyze.report.document import (
     LeftOutShare,
     Memory,
     Metadata,
-    Model,
     Module,
     NotModelled,
-    OperatorLedger,
     PageShare,
     PeakAgreement,
     Report,
     Stage,
     Total,
     Unassigned,
-    View,
     Workload,
 )
 from dsocr_analyze.report.quantities import counted
+from dsocr_analyze.workload import AnyWorkload
 from dsocr_analyze.workload import Workload as PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze import agreement as comparing
-    from dsocr_analyze import workload as planned
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
 
-__all__ = ["build_report", "model_document", "workload_document"]
+__all__ = ["build_report", "workload_document"]
 
 
 def build_report(
@@ -60,7 +63,12 @@ def build_report(
     """
     return Report(
         schema_version=SCHEMA_VERSION,
-        metadata=_metadata(figures.provenance, created),
+        metadata=Metadata(
+            **asdict(figures.provenance),
+            kernels_of="cuda",
+            conventions=CONVENTIONS,
+            created=created.isoformat(timespec="seconds"),
+        ),
         workload=workload_document(figures.workload),
         total=_total(figures),
         stages={name: _stage(figures, stage, agreement) for name, stage in figures.stages.items()},
@@ -71,11 +79,7 @@ def build_report(
         memory=_memory(figures),
         agreement=None if agreement is None else _agreement(agreement),
         time=tuple(times),
-        operator_ledger=OperatorLedger(
-            counted=dict(figures.ledger.counted),
-            free=dict(figures.ledger.free),
-            unknown=dict(figures.ledger.unknown),
-        ),
+        operator_ledger=figures.ledger,
         warnings=figures.warnings,
         notes=figures.notes,
     )
@@ -99,65 +103,10 @@ def _intensity(work: kernels.Work) -> float | None:
     return work.flops / work.bytes_moved if work.bytes_moved else None
 
 
-def model_document(model: ModelSource) -> Model:
-    """The `model` object of the metadata."""
-    return Model(
-        architecture=model.architecture,
-        source=model.source,
-        id=model.id,
-        config_digest=model.config_digest,
-        code_digest=model.code_digest,
-        class_name=model.class_name,
-        weights=model.weights,
-        config_text=model.config_text,
-    )
-
-
-def _metadata(provenance: Provenance, created: datetime) -> Metadata:
-    return Metadata(
-        model=model_document(provenance.model),
-        versions=dict(provenance.versions),
-        engine=provenance.engine,
-        device=provenance.device,
-        dtype=provenance.dtype.name,
-        attention=provenance.attention,
-        kernels_of="cuda",
-        conventions=CONVENTIONS,
-        created=created.isoformat(timespec="seconds"),
-    )
-
-
-def workload_document(workload: planned.AnyWorkload) -> Workload:
-    """The `workload` object."""
-    if not isinstance(workload, PageWorkload):
-        return Workload(
-            page=None,
-            base_size=None,
-            image_size=None,
-            crop_mode=None,
-            grid=None,
-            views=None,
-            visual_tokens=None,
-            text_tokens=None,
-            seq_len=workload.seq_len,
-            batch_size=workload.batch_size,
-            max_new_tokens=workload.max_new_tokens,
-            prompt_pages=None,
-        )
-    return Workload(
-        page=workload.page,
-        base_size=workload.base_size,
-        image_size=workload.image_size,
-        crop_mode=workload.crop_mode,
-        grid=workload.grid,
-        views=tuple(View(count=each.count, resolution=each.resolution) for each in workload.views),
-        visual_tokens=workload.visual_tokens,
-        text_tokens=workload.text_tokens,
-        seq_len=workload.seq_len,
-        batch_size=workload.batch_size,
-        max_new_tokens=workload.max_new_tokens,
-        prompt_pages=workload.prompt_pages,
-    )
+def workload_document(workload: AnyWorkload) -> Workload:
+    """The `workload` object; what lengths alone do not have is None."""
+    known = {name: getattr(workload, name, None) for name in Workload.__struct_fields__}
+    return msgspec.convert(known, Workload, from_attributes=True)
 
 
 def _total(figures: PageFigures) -> Total:
@@ -197,22 +146,28 @@ def _stage(
     in_prefill_pass = [
         name for name in figures.stages if figures.stages[name] is not figures.decode
     ]
-    is_prefill = stage.name == in_prefill_pass[-1]
+    is_prefill, experts = stage.name == in_prefill_pass[-1], stage.experts
     return Stage(
         **_counts(stage.work),
         arithmetic_intensity=_intensity(stage.work),
         params=stage.params,
         calls=stage.calls,
         causal_savable_flops=figures.causal_savable_flops if is_prefill else 0,
-        experts_touched=_experts_touched(stage),
+        experts_touched=None
+        if experts is None
+        else ExpertsTouched(
+            even=experts.even, expected=experts.expected, counted=experts.counted_per_layer
+        ),
         bytes_read_expected=stage.bytes_read_expected,
         operators={name: work.flops for name, work in stage.operators.items()},
         operator_bytes={name: work.bytes_moved for name, work in stage.operators.items()},
         operator_families={
             kind: Family(
-                operators=family.operators, flops=family.work.flops, bytes=family.work.bytes_moved
+                operators=tuple(name for name in stage.operators if stage.kind_of[name] == kind),
+                flops=work.flops,
+                bytes=work.bytes_moved,
             )
-            for kind, family in stage.kinds.items()
+            for kind, work in stage.kinds.items()
         },
         by_module=_modules(figures, stage),
         flops_analytic=flops_analytic,
@@ -220,26 +175,29 @@ def _stage(
     )
 
 
-def _experts_touched(stage: StageFigures) -> ExpertsTouched | None:
-    experts = stage.experts
-    if experts is None:
-        return None
-    return ExpertsTouched(
-        even=experts.even, expected=experts.expected, counted=experts.counted_per_layer
-    )
-
-
 def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
+    """Every module that took part, with all its ancestors, sorted by path."""
+    own = {path: stage.own.get(path, NO_WORK) for path in (*stage.module_calls, *stage.own)}
+    params = Counter[str]()
+    for path, count in (stage.own_params or {}).items():
+        params.update(dict.fromkeys(ancestors(path), count))
     return {
         path: Module(
-            **_counts(module.total),
+            **_counts(work),
             class_name=figures.module_classes.get(path),
-            calls=module.calls,
-            params=module.params,
-            own=Counts(**_counts(module.own)),
+            calls=stage.module_calls.get(path, 0),
+            params=None if stage.own_params is None else params[path],
+            own=Counts(**_counts(own.get(path, NO_WORK))),
         )
-        for path, module in stage.modules.items()
+        for path, work in sorted(with_ancestors(own).items(), key=lambda item: _place(item[0]))
     }
+
+
+@lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
+def _place(path: str) -> tuple[tuple[int, str], ...]:
+    """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
+    names = path.split(".")
+    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in names)
 
 
 def _memory(figures: PageFigures) -> Memory:
@@ -253,7 +211,7 @@ def _memory(figures: PageFigures) -> Memory:
         peak_activation_bytes=memory.peak.nbytes,
         peak_module=memory.peak.path,
         stated_for={
-            "weights_bytes": f"all parameters in {figures.provenance.dtype.name}",
+            "weights_bytes": f"all parameters in {figures.provenance.dtype}",
             "inputs_bytes": f"inputs of the prefill pass of {what}: pixels, token ids, masks",
             "kv_cache_bytes": f"{counted(tokens, 'token')} of {what}: the prompt and"
             " every new token but the last"

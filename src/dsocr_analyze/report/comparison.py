@@ -8,183 +8,200 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from dsocr_analyze.report.comparison_document import (
-    ComparedColumn,
-    ComparedKey,
-    ComparedQuantity,
-    ComparisonDocument,
-)
-from dsocr_analyze.report.config_differences import KeyDifference, config_differences
-from dsocr_analyze.report.document import SCHEMA_VERSION, Metadata, Report, Workload
-from dsocr_analyze.report.opening import NO_OPTIONS, Options
+from msgspec import Struct
+
+from dsocr_analyze.report.config_differences import ComparedKey, config_differences
+from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Report, Workload
+from dsocr_analyze.report.frame import require_pandas
+from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options
 from dsocr_analyze.report.opening_line import opening_line
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
-from dsocr_analyze.report.time_entry import TimeEntry
 from dsocr_analyze.report.time_tables import time_notes
 
-__all__ = ["Comparison", "Row", "compare", "merged"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dsocr_analyze.timing.prediction import TimeEntry
+
+__all__ = ["ComparedQuantity", "Comparison", "ComparisonDocument", "compare", "merged"]
 
 Value: TypeAlias = int | float | None
 
-_Sortable = TypeVar("_Sortable", str, "_Quantity")
+_Quantity: TypeAlias = tuple[str, str, str]
+"""What a row is about: `key`, `quantity` and `unit` of `ComparedQuantity`."""
+
+_Sortable = TypeVar("_Sortable", str, _Quantity)
+
+# --- the document ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
-    """One quantity in every report.
+class ComparedColumn(Struct, frozen=True, kw_only=True):
+    """One of the compared reports.
 
     Attributes:
-        key: Its name for programs; the same in every release.
+        name: Its name, unique among the compared reports.
+        engine: trace if the model ran under hooks, analytic if closed forms were evaluated.
+        dtype: Data type of weights and activations.
+        attention: The decoder's attention implementation.
+        model: The model.
+        workload: The page and its prompt.
+        figures: Its value of each quantity, by key; null if it has none.
+    """
+
+    name: str
+    engine: str
+    dtype: str
+    attention: str
+    model: Model
+    workload: Workload
+    figures: Mapping[str, Value]
+
+
+class ComparedQuantity(Struct, frozen=True, kw_only=True):
+    """One quantity across all reports.
+
+    Attributes:
+        key: Its name for programs: unique among the rows and stable across releases.
         quantity: Its name for readers.
         unit: Its unit.
-        values: Value in each report; None for a report without such a stage.
+        values: Value in each report, in the order of `names`; null if it has none.
+        differences: Each value minus the first; null if either is missing.
+        ratios: Each value divided by the first; null if the first is 0 or either is missing.
     """
 
     key: str
     quantity: str
     unit: str
     values: tuple[Value, ...]
+    differences: tuple[Value, ...]
+    ratios: tuple[float | None, ...]
 
-    def difference(self, index: int) -> Value:
-        """Value of report `index` minus the first; None if either is missing."""
-        first, value = self.values[0], self.values[index]
-        return None if first is None or value is None else value - first
+    def cell(self, index: int) -> str:
+        """The value in report `index`, and below it how it differs from the first report's."""
+        text, difference, ratio = (
+            _text(self.values[index], self.unit), self.differences[index], self.ratios[index],
+        )  # fmt: skip
+        if not index or difference is None:
+            return text
+        sign = "-" if difference < 0 else "+"
+        times = "" if ratio is None else f", {ratio:.3f} x"
+        return f"{text}\n({sign}{_text(abs(difference), self.unit)}{times})"
 
-    def ratio(self, index: int) -> float | None:
-        """Value of report `index` over the first; None if the first is 0 or either is missing."""
-        first, value = self.values[0], self.values[index]
-        return value / first if first and value is not None else None
+
+class ComparisonDocument(Opening, frozen=True, kw_only=True):
+    """Reports side by side.
+
+    Attributes:
+        columns: Each report's model, workload and way of counting.
+        names: Names of the reports, in order.
+        ran: Headline of each report: which model ran, and how.
+        architectures: Name of each report's architecture; null if unknown.
+        pages: Width and height of each report's page in pixels; null if its model reads no pages.
+        rows: One row per quantity.
+        config_differences: Keys in which the configs differ.
+        assumptions: What predicted seconds assume.
+    """
+
+    columns: tuple[ComparedColumn, ...]
+    names: tuple[str, ...]
+    ran: tuple[str, ...]
+    architectures: tuple[str | None, ...]
+    pages: tuple[tuple[int, int] | None, ...]
+    rows: tuple[ComparedQuantity, ...]
+    config_differences: tuple[ComparedKey, ...]
+    assumptions: tuple[str, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per quantity, one column per report. Needs the extra `pandas`.
+
+        Returns:
+            Columns `key`, `quantity`, `unit`, and one named after each report; integers are exact.
+
+        Raises:
+            FormatError: pandas is not installed.
+        """
+        require_pandas()
+        import pandas as pd
+
+        columns = ("key", "quantity", "unit", *self.names)
+        rows = [(row.key, row.quantity, row.unit, *row.values) for row in self.rows]
+        # Without dtype=object, a missing value would turn a column's integers into floats.
+        return pd.DataFrame(rows, columns=columns, dtype=object)
+
+
+# --- what a reader sees ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several reports' quantities.
+    """A comparison as readers see it.
 
     Attributes:
-        names: Names of the reports, all different.
-        headlines: Each report's model, and how it was counted.
-        rows: One row per quantity.
-        architectures: Name of each report's architecture; None if unknown.
-        workloads: Each report's page and prompt.
-        metadata: How each report's figures were obtained.
-        shared: What the first line adds about all reports, such as their page; may be empty.
+        document: The comparison.
         config_names: Names of the compared configs; empty unless there are several.
-        config_differences: The keys in which these configs differ.
-        assumptions: What predicted seconds assume; empty without predictions.
+        with_page: Whether the first line names the page even if all reports are of one
+            architecture.
     """
 
-    names: tuple[str, ...]
-    headlines: tuple[str, ...]
-    rows: tuple[Row, ...]
-    architectures: tuple[str | None, ...]
-    workloads: tuple[Workload, ...]
-    metadata: tuple[Metadata, ...]
-    shared: str = ""
+    document: ComparisonDocument
     config_names: tuple[str, ...] = ()
-    config_differences: tuple[KeyDifference, ...] = ()
-    assumptions: tuple[str, ...] = ()
-
-    @property
-    def pages(self) -> tuple[tuple[int, int] | None, ...]:
-        """Width and height of each page in pixels; None for a model that reads no pages."""
-        return tuple(each.page for each in self.workloads)
+    with_page: bool = False
 
     def headline(self) -> str:
         """The first line: the model, or the models and the page if the models differ."""
-        if len(set(self.headlines)) == 1:
-            return f"Ran: {self.headlines[0]}{self.shared}"
-        pairs = zip(self._names_of_models(), self.headlines, strict=True)
-        return "Ran: " + "; ".join(f"{name}: {line}" for name, line in pairs) + self.shared
-
-    def _names_of_models(self) -> Iterator[str]:
-        """The reports' names, with the architecture if the name alone does not give it."""
-        several = _has_several(self.architectures)
-        for name, architecture in zip(self.names, self.architectures, strict=True):
-            is_said = (
-                not several or architecture is None or re.split("[:,]", name)[0] == architecture
-            )
-            yield name if is_said else f"{name}: {architecture}"
-
-    def table(self) -> Table:
-        """One column per report; from the second on, each value has its difference and ratio."""
-        rows = []
-        for row in self.rows:
-            others = (
-                f"{_text(row.values[index], row.unit)}{_change(row, index)}"
-                for index in range(1, len(self.names))
-            )
-            rows.append((row.quantity, row.unit, _text(row.values[0], row.unit), *others))
-        return Table(
-            f"Against {self.names[0]}",
-            ("quantity", "unit", *self.names),
-            tuple(rows),
-            label_columns=2,
-        )
-
-    def config_table(self) -> Table | None:
-        """The keys in which the configs differ, one column per config; None without configs."""
-        if not self.config_names:
-            return None
-        if not self.config_differences:
-            return Table("Configs: no key differs", ("key", *self.config_names), ())
-        return Table(
-            "Config keys that differ (-: absent)",
-            ("key", *self.config_names),
-            tuple((key.path, *(key.text(i) or "-" for i in range(len(self.config_names))))
-                  for key in self.config_differences),
-            label_columns=1 + len(self.config_names),
-        )  # fmt: skip
-
-    def document(self, options: Options = NO_OPTIONS) -> ComparisonDocument:
-        """The comparison as a document; `options` are the command line's."""
-        return ComparisonDocument(
-            schema_version=SCHEMA_VERSION,
-            command="compare",
-            options=options,
-            columns=tuple(self._columns()),
-            names=self.names,
-            ran=self.headlines,
-            architectures=self.architectures,
-            pages=self.pages,
-            rows=tuple(
-                ComparedQuantity(
-                    key=row.key,
-                    quantity=row.quantity,
-                    unit=row.unit,
-                    values=row.values,
-                    differences=tuple(map(row.difference, range(len(self.names)))),
-                    ratios=tuple(map(row.ratio, range(len(self.names)))),
+        found = self.document
+        has_several = len(set(found.architectures) - {None}) > 1
+        ran = found.ran[:1]
+        if len(set(found.ran)) > 1:
+            ran = tuple(
+                # A name may say the architecture by itself.
+                f"{name}: {line}"
+                if not has_several or architecture in (None, re.split("[:,]", name)[0])
+                else f"{name}: {architecture}: {line}"
+                for name, architecture, line in zip(
+                    found.names, found.architectures, found.ran, strict=True
                 )
-                for row in self.rows
-            ),
-            config_differences=tuple(
-                ComparedKey(key=key.path, values=key.by_name(self.config_names))
-                for key in self.config_differences
-            ),
-            assumptions=self.assumptions,
-        )
-
-    def _columns(self) -> Iterator[ComparedColumn]:
-        for index, (name, about) in enumerate(zip(self.names, self.metadata, strict=True)):
-            yield ComparedColumn(
-                name=name,
-                engine=about.engine,
-                dtype=about.dtype,
-                attention=about.attention,
-                model=about.model,
-                workload=self.workloads[index],
-                figures={row.key: row.values[index] for row in self.rows},
             )
+        shared = _pages(self._workloads) if self.with_page or has_several else ""
+        return f"Ran: {'; '.join(ran)}{shared}"
 
     def opening(self) -> str:
         """The second line: pages, view sizes, tokens, batches, data types and attention."""
+        columns = self.document.columns
         return opening_line(
-            self.workloads,
-            (about.dtype for about in self.metadata),
-            (about.attention for about in self.metadata),
+            self._workloads,
+            (column.dtype for column in columns),
+            (column.attention for column in columns),
+        )
+
+    @property
+    def _workloads(self) -> list[Workload]:
+        return [column.workload for column in self.document.columns]
+
+    def table(self) -> Table:
+        """One column per report; from the second on, each value has its difference and ratio."""
+        names = self.document.names
+        return Table(
+            f"Against {names[0]}",
+            ("quantity", "unit", *names),
+            tuple((row.quantity, row.unit, *map(row.cell, range(len(names))))
+                  for row in self.document.rows),
+            label_columns=2,
+        )  # fmt: skip
+
+    def config_table(self) -> Table | None:
+        """The keys in which the configs differ, one column per config; None without configs."""
+        names, keys = self.config_names, self.document.config_differences
+        if not names:
+            return None
+        return Table(
+            "Config keys that differ (-: absent)" if keys else "Configs: no key differs",
+            ("key", *names),
+            tuple((key.key, *(key.text(name) or "-" for name in names)) for key in keys),
+            label_columns=1 + len(names) if keys else 1,
         )
 
     def as_csv(self) -> str:
@@ -195,18 +212,32 @@ class Comparison:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("key", "quantity", "unit", "report", "value", "difference", "ratio"))
-        for row in self.rows:
-            for index, name in enumerate(self.names):
-                writer.writerow(
-                    (row.key, row.quantity, row.unit, name, row.values[index],
-                     row.difference(index), row.ratio(index))
-                )  # fmt: skip
-        for key in self.config_differences:
-            for index, name in enumerate(self.config_names):
-                writer.writerow(
-                    (f"config.{key.path}", key.path, "config", name, key.text(index), None, None)
-                )
+        for row in self.document.rows:
+            figures = zip(self.document.names, row.values, row.differences, row.ratios, strict=True)
+            writer.writerows((row.key, row.quantity, row.unit, *each) for each in figures)
+        for key in self.document.config_differences:
+            writer.writerows(
+                (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
+                for name in self.config_names
+            )
         return text.getvalue()
+
+
+def _pages(workloads: Iterable[Workload]) -> str:
+    """The pages that are read, and their view sizes if these are all the same."""
+    read = {each: each.page for each in workloads if each.page is not None}
+    if not read:
+        return ""
+    pages = list(dict.fromkeys(f"{width} x {height}" for width, height in read.values()))
+    sizes = {
+        # As on the command line.
+        f"{each.base_size}/{each.image_size} (crops)"
+        if each.crop_mode
+        else f"{each.image_size} (no crops)"
+        for each in read
+    }
+    views = f", {sizes.pop()}" if len(sizes) == 1 else ""
+    return f"; page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels{views}"
 
 
 def _text(value: Value, unit: str) -> str:
@@ -219,15 +250,6 @@ def _text(value: Value, unit: str) -> str:
     return scaled(value) if unit == "FLOPs" else f"{value:,}"
 
 
-def _change(row: Row, index: int) -> str:
-    difference, ratio = row.difference(index), row.ratio(index)
-    if difference is None:
-        return ""
-    sign = "-" if difference < 0 else "+"
-    times = "" if ratio is None else f", {ratio:.3f} x"
-    return f"\n({sign}{_text(abs(difference), row.unit)}{times})"
-
-
 # --- quantities ------------------------------------------------------------------------------
 
 
@@ -236,6 +258,7 @@ def compare(
     configs: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     with_page: bool = False,
+    options: Options = NO_OPTIONS,
 ) -> Comparison:
     """Puts reports side by side; the others are compared with the first.
 
@@ -245,32 +268,47 @@ def compare(
             if the models share a config.
         with_page: Whether the first line names the page even if all reports are of one
             architecture.
+        options: The command line's options.
     """
     found = [report for _, report in reports]
+    several = configs if configs is not None and len(configs) > 1 else {}
+    names = tuple(_distinct(name for name, _ in reports))
     with_batch = any(report.workload.batch_size > 1 for report in found)
     with_params = len({report.total.params for report in found}) > 1
-    stages = merged([_stage_quantities(report) for report in found])
+    stages = [dict(_stage_flops(report)) for report in found]
+    order = merged([list(each) for each in stages])
     columns = [
-        dict(_quantities(report, stages, with_batch=with_batch, with_params=with_params))
-        for report in found
+        _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
+        for report, flops in zip(found, stages, strict=True)
     ]
-    architectures = tuple(report.metadata.model.architecture for report in found)
-    several = configs if configs is not None and len(configs) > 1 else {}
-    return Comparison(
-        names=tuple(_distinct(name for name, _ in reports)),
-        headlines=tuple(map(headline, found)),
-        rows=tuple(
-            Row(*quantity, tuple(column.get(quantity) for column in columns))
-            for quantity in _union(columns)
+    rows = tuple(
+        _row(quantity, [column.get(quantity) for column in columns]) for quantity in _union(columns)
+    )
+    document = ComparisonDocument(
+        schema_version=SCHEMA_VERSION,
+        command="compare",
+        options=options,
+        columns=tuple(
+            ComparedColumn(
+                name=name,
+                engine=report.metadata.engine,
+                dtype=report.metadata.dtype,
+                attention=report.metadata.attention,
+                model=report.metadata.model,
+                workload=report.workload,
+                figures={row.key: row.values[index] for row in rows},
+            )
+            for index, (name, report) in enumerate(zip(names, found, strict=True))
         ),
-        architectures=architectures,
-        workloads=tuple(report.workload for report in found),
-        metadata=tuple(report.metadata for report in found),
-        shared=_shared(found) if with_page or _has_several(architectures) else "",
-        config_names=tuple(several),
-        config_differences=tuple(config_differences(list(several.values()))),
+        names=names,
+        ran=tuple(map(headline, found)),
+        architectures=tuple(report.metadata.model.architecture for report in found),
+        pages=tuple(report.workload.page for report in found),
+        rows=rows,
+        config_differences=tuple(config_differences(several)),
         assumptions=tuple(time_notes(entry for report in found for entry in report.time)),
     )
+    return Comparison(document, tuple(several), with_page)
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:
@@ -283,44 +321,20 @@ def _distinct(names: Iterable[str]) -> Iterator[str]:
         yield found
 
 
-def _has_several(architectures: Iterable[str | None]) -> bool:
-    """Whether there are at least two known architectures."""
-    return len(set(architectures) - {None}) > 1
-
-
-def _shared(reports: Sequence[Report]) -> str:
-    """The pages of all reports that have one, and their view sizes if these are all the same."""
-    read = [(report, page) for report in reports if (page := report.workload.page) is not None]
-    if not read:
-        return ""
-    pages = list(dict.fromkeys(f"{width} x {height}" for _, (width, height) in read))
-    sizes = {_sizes(report.workload) for report, _ in read}
-    what = f"page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels"
-    return f"; {what}, {sizes.pop()}" if len(sizes) == 1 else f"; {what}"
-
-
-def _sizes(workload: Workload) -> str:
-    """Sizes of views, written as on the command line."""
-    if workload.crop_mode:
-        return f"{workload.base_size}/{workload.image_size} (crops)"
-    return f"{workload.image_size} (no crops)"
-
-
-class _Quantity(NamedTuple):
-    """What a row is about; attributes as in `Row`."""
-
-    key: str
-    quantity: str
-    unit: str
-
-
-def _stage_quantities(report: Report) -> list[_Quantity]:
-    """The rows of a report's stages, in order."""
-    keys = (
-        (f"{name}_step", f"{name} step") if name == report.decode_name else (name, name)
-        for name in report.stages
+def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
+    """A row, with what its values differ by."""
+    key, name, unit = quantity
+    first = values[0]
+    return ComparedQuantity(
+        key=key,
+        quantity=name,
+        unit=unit,
+        values=tuple(values),
+        differences=tuple(
+            None if first is None or value is None else value - first for value in values
+        ),
+        ratios=tuple(value / first if first and value is not None else None for value in values),
     )
-    return [_Quantity(f"{key}_flops", label, "FLOPs") for key, label in keys]
 
 
 def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
@@ -342,74 +356,71 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     return found
 
 
-def _quantities(
-    report: Report, stages: Sequence[_Quantity], *, with_batch: bool, with_params: bool
-) -> Iterator[tuple[_Quantity, Value]]:
-    """Every quantity of a report and its value; None for a stage that only other reports have."""
+def _stage_flops(report: Report) -> Iterator[tuple[_Quantity, int]]:
+    """The rows of a report's stages, in order."""
+    for name, stage in report.stages.items():
+        is_step = name == report.decode_name
+        key, label = (f"{name}_step", f"{name} step") if is_step else (name, name)
+        yield (f"{key}_flops", label, "FLOPs"), stage.flops
+
+
+def _figures(
+    report: Report, stages: Mapping[_Quantity, Value], with_batch: bool, with_params: bool
+) -> dict[_Quantity, Value]:
+    """Every quantity of a report; None for a stage that only other reports have."""
     workload, total, memory = report.workload, report.total, report.memory
-    if workload.visual_tokens is not None:
-        yield _Quantity("visual_tokens", "visual tokens", "tokens"), workload.visual_tokens
-    yield _Quantity("seq_len", "prompt", "tokens"), workload.seq_len
-    if workload.views is not None:
-        yield _Quantity("views", "views", "views"), sum(view.count for view in workload.views)
-    if with_params:
-        yield _Quantity("params", "parameters", "parameters"), total.params
-    work = dict(zip(_stage_quantities(report), report.stages.values(), strict=True))
-    for stage in stages:
-        yield stage, work[stage].flops if stage in work else None
-    yield _Quantity("prefill_pass_flops", "prefill pass", "FLOPs"), total.flops
-    yield (
-        _Quantity("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs"),
-        total.matrix_flops,
-    )
-    yield _Quantity("page_flops", "page", "FLOPs"), total.page.flops
-    if with_batch:
-        yield _Quantity("batch_flops", "batch", "FLOPs"), total.batch.flops
-    yield _Quantity("prefill_pass_bytes", "prefill pass", "bytes"), total.bytes_moved
-    if total.decode_step is not None:
-        yield _Quantity("decode_step_bytes", "decode step", "bytes"), total.decode_step.bytes_moved
-    step = None if report.decode_name is None else report.stages[report.decode_name]
-    if with_batch and step is not None and step.bytes_read_expected is not None:
-        yield (
-            _Quantity("decode_step_expected_bytes", "decode step, expected experts", "bytes"),
-            step.bytes_read_expected + step.bytes_written,
-        )
-    yield _Quantity("page_bytes", "page", "bytes"), total.page.bytes_moved
-    if with_batch:
-        yield _Quantity("batch_bytes", "batch", "bytes"), total.batch.bytes_moved
-    yield _Quantity("weights_bytes", "weights", "bytes"), memory.weights_bytes
-    yield _Quantity("kv_cache_bytes", "KV cache at the end", "bytes"), memory.kv_cache_bytes
-    yield (
-        _Quantity("peak_activation_bytes", "peak activation", "bytes"),
-        memory.peak_activation_bytes,
-    )
-    yield _Quantity("max_new_tokens", "new tokens", "tokens"), workload.max_new_tokens
-    for entry in report.time:
-        yield from _times(entry)
+    views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
+    name = report.decode_name if with_batch else None
+    decode = None if name is None else report.stages[name]
+    expected = None if decode is None else decode.bytes_read_expected
+    return {
+        **_known({
+            ("visual_tokens", "visual tokens", "tokens"): workload.visual_tokens,
+            ("seq_len", "prompt", "tokens"): workload.seq_len,
+            ("views", "views", "views"): None if views is None else sum(v.count for v in views),
+            ("params", "parameters", "parameters"): total.params if with_params else None,
+        }),
+        **stages,
+        **_known({
+            ("prefill_pass_flops", "prefill pass", "FLOPs"): total.flops,
+            ("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs"): total.matrix_flops,
+            ("page_flops", "page", "FLOPs"): total.page.flops,
+            ("batch_flops", "batch", "FLOPs"): batch.flops if batch else None,
+            ("prefill_pass_bytes", "prefill pass", "bytes"): total.bytes_moved,
+            ("decode_step_bytes", "decode step", "bytes"): step.bytes_moved if step else None,
+            ("decode_step_expected_bytes", "decode step, expected experts", "bytes"):
+                None if decode is None or expected is None else expected + decode.bytes_written,
+            ("page_bytes", "page", "bytes"): total.page.bytes_moved,
+            ("batch_bytes", "batch", "bytes"): batch.bytes_moved if batch else None,
+            ("weights_bytes", "weights", "bytes"): memory.weights_bytes,
+            ("kv_cache_bytes", "KV cache at the end", "bytes"): memory.kv_cache_bytes,
+            ("peak_activation_bytes", "peak activation", "bytes"): memory.peak_activation_bytes,
+            ("max_new_tokens", "new tokens", "tokens"): workload.max_new_tokens,
+        }),
+        **{row: value for entry in report.time for row, value in _times(entry).items()},
+    }  # fmt: skip
 
 
-def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, int | float]]:
+def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:
+    return {row: value for row, value in figures.items() if value is not None}
+
+
+def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
     """Predicted seconds of a page alone, and pages per second at each concurrency."""
     key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
     label = f"{entry.gpu}, {entry.runtime}"
-    figures = {
-        "ttft": ("first token", entry.ttft_seconds),
-        "tpot": ("each token after it", entry.tpot_seconds),
-        "page": ("page alone", entry.page_seconds),
+    found: dict[_Quantity, Value] = {
+        (f"{key}_ttft_seconds", f"{label}: first token", "s"): entry.ttft_seconds,
+        (f"{key}_tpot_seconds", f"{label}: each token after it", "s"): entry.tpot_seconds,
+        (f"{key}_page_seconds", f"{label}: page alone", "s"): entry.page_seconds,
     }
-    for name, (words, seconds) in figures.items():
-        if seconds is not None:
-            yield _Quantity(f"{key}_{name}_seconds", f"{label}: {words}", "s"), seconds
     for load in entry.throughput:
         at = f"{load.concurrency} at once"
-        yield (
-            _Quantity(f"{key}_pages_per_second_{load.concurrency}", f"{label}: {at}", "pages/s"),
-            load.pages_per_second,
-        )
-        cost = load.cost_per_thousand_pages
-        if cost is not None:
-            name = f"{key}_cost_per_thousand_pages_{load.concurrency}"
-            yield _Quantity(name, f"{label}: 1,000 pages, {at}", "price"), cost
+        rate = f"{key}_pages_per_second_{load.concurrency}", f"{label}: {at}", "pages/s"
+        cost = f"{key}_cost_per_thousand_pages_{load.concurrency}"
+        found[rate] = load.pages_per_second
+        found[cost, f"{label}: 1,000 pages, {at}", "price"] = load.cost_per_thousand_pages
+    return _known(found)
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
@@ -418,9 +429,7 @@ def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
     for column in columns:
         place = 0
         for quantity in column:
-            if quantity in found:
-                place = found.index(quantity) + 1
-            else:
+            if quantity not in found:
                 found.insert(place, quantity)
-                place += 1
+            place = found.index(quantity) + 1
     return found

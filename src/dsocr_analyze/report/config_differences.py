@@ -3,67 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-__all__ = ["KeyDifference", "config_differences"]
+from msgspec import Struct
 
-
-class _Absent:
-    """The value of a key that a config does not have."""
+__all__ = ["ComparedKey", "config_differences"]
 
 
-_ABSENT: Final = _Absent()
-
-
-@dataclass(frozen=True)
-class KeyDifference:
-    """A key whose value is not the same in all configs.
+class ComparedKey(Struct, frozen=True, kw_only=True):
+    """A key in which configs differ.
 
     Attributes:
-        path: Dotted path of the key from the top of the file.
-        values: Value in each config, as parsed.
+        key: Dotted path of the key.
+        values: Its value in each config, by the config's name; configs without the key are absent.
     """
 
-    path: str
-    values: tuple[object, ...]
+    key: str
+    values: Mapping[str, Any]
 
-    def text(self, index: int) -> str | None:
-        """The value in config `index` as JSON; None if the key is absent."""
-        value = self.values[index]
-        return None if value is _ABSENT else _json(value)
-
-    def by_name(self, names: Sequence[str]) -> dict[str, object]:
-        """The values by config name, leaving out configs without the key."""
-        named = zip(names, self.values, strict=True)
-        return {name: value for name, value in named if value is not _ABSENT}
+    def text(self, name: str) -> str | None:
+        """The value in the config of that name as JSON; None if the key is absent."""
+        return _json(self.values[name]) if name in self.values else None
 
 
-def config_differences(configs: Sequence[Mapping[str, Any]]) -> Iterator[KeyDifference]:
+def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[ComparedKey]:
     """Every key whose value is not the same in all configs, in file order.
 
     Objects are compared key by key, lists as a whole; an absent key differs from a null one.
 
     Args:
-        configs: Parsed `config.json` files.
+        configs: Parsed `config.json` files by name.
     """
-    if configs:
-        yield from _differences("", configs)
+    return _differences("", configs, len(configs))
 
 
-def _differences(path: str, values: Sequence[object]) -> Iterator[KeyDifference]:
-    present = [value for value in values if value is not _ABSENT]
-    objects = [value for value in present if isinstance(value, Mapping)]
-    if len(objects) == len(present) and any(objects):
-        for key in dict.fromkeys(key for each in objects for key in each):
-            below = [
-                value.get(key, _ABSENT) if isinstance(value, Mapping) else _ABSENT
-                for value in values
-            ]
-            yield from _differences(f"{path}.{key}" if path else key, below)
-    elif len(present) < len(values) or len(set(map(_json, present))) > 1:
-        yield KeyDifference(path, tuple(values))
+def _differences(path: str, values: Mapping[str, Any], configs: int) -> Iterator[ComparedKey]:
+    """The keys at or below a path at which some of the `configs` configs have values."""
+    if any(values.values()) and all(isinstance(each, Mapping) for each in values.values()):
+        for key in dict.fromkeys(key for each in values.values() for key in each):
+            below = {name: each[key] for name, each in values.items() if key in each}
+            yield from _differences(f"{path}.{key}" if path else key, below, configs)
+    elif len(values) < configs or len(set(map(_json, values.values()))) > 1:
+        yield ComparedKey(key=path, values=values)
 
 
 def _json(value: object) -> str:

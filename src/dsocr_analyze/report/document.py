@@ -13,10 +13,10 @@ from typing import Annotated, Final, Literal, Self
 from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
-from dsocr_analyze.figures import Engine, Source
+from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.frame import Tabular
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "CONVENTIONS",
@@ -284,52 +284,16 @@ class Stage(Work, frozen=True, kw_only=True):
 # --- where the figures come from ---------------------------------------------------------------
 
 
-class Model(Struct, frozen=True, kw_only=True):
-    """Where the model comes from.
-
-    Attributes:
-        architecture: Name of its architecture; null if unknown.
-        source: The built-in reference, a directory with code, or a config for transformers' code.
-        id: Display name.
-        config_digest: SHA-256 of the config's values.
-        code_digest: SHA-256 of the names and contents of all Python files.
-        class_name: Its class; null if no model was built.
-        weights: Whether a checkpoint's weights were loaded.
-        config_text: The config's values as JSON, hashed by config_digest; null if unknown.
-    """
-
-    architecture: str | None
-    source: Source
-    id: str
-    config_digest: str
-    code_digest: str
-    class_name: str | None = field(name="class")
-    weights: Literal["none", "checkpoint"]
-    config_text: str | None = None
-
-
-class Metadata(Struct, frozen=True, kw_only=True):
+class Metadata(Provenance, frozen=True, kw_only=True):
     """How the figures were obtained.
 
     Attributes:
-        model: The model.
-        versions: Versions of this program (tool) and of the packages it used.
-        engine: trace if the model ran under hooks, analytic if closed forms were evaluated.
-        device: Device the model ran on; none for the analytic engine.
-        dtype: Data type of weights and activations.
-        attention: The decoder's attention implementation.
         kernels_of: Device type whose kernels are counted: cuda, wherever the pass ran. Reports of
             earlier versions may say cpu; null if unknown.
         conventions: How each quantity is counted.
         created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """
 
-    model: Model
-    versions: Mapping[str, str]
-    engine: Engine
-    device: str
-    dtype: str
-    attention: str
     kernels_of: KernelDevice | None
     conventions: tuple[str, ...]
     created: str
@@ -491,20 +455,6 @@ class Agreement(Struct, frozen=True, kw_only=True):
     first_difference: str | None
     not_modelled: tuple[NotModelled, ...]
     not_modelled_share: Mapping[str, LeftOutShare]
-
-
-class OperatorLedger(Struct, frozen=True, kw_only=True):
-    """Calls of every operator of the prefill pass and one decode step, by name.
-
-    Attributes:
-        counted: Operators included in the figures.
-        free: Operators that neither move nor compute anything.
-        unknown: Operators without a counting rule, left out of all figures.
-    """
-
-    counted: Mapping[str, Count]
-    free: Mapping[str, Count]
-    unknown: Mapping[str, Count]
 
 
 class Report(Tabular, Struct, frozen=True, kw_only=True):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from dsocr_analyze.report.build import model_document, workload_document
+from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count
 from dsocr_analyze.report.opening import Options, PageOpening
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.hardware.fit import BatchFit, Fit, Order
 
 __all__ = ["FitDocument", "fit_document"]
@@ -96,14 +96,14 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
 
 
 def fit_document(
-    model: ModelSource, workload: planned.Workload, fits: Sequence[Fit], options: Options
+    model: Model, workload: planned.Workload, fits: Sequence[Fit], options: Options
 ) -> FitDocument:
     """The document for some GPUs."""
     return FitDocument(
         schema_version=SCHEMA_VERSION,
         command="fit",
         options=options,
-        model=model_document(model),
+        model=model,
         workload=workload_document(workload),
         gpus=tuple(map(_gpu, fits)),
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from dsocr_analyze.errors import FormatError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Grouping", "QuantityTable", "Tabular", "require_pandas"]
+__all__ = ["Grouping", "Tabular", "require_pandas"]
 
 Grouping = Literal["stage", "module", "operator"]
 
@@ -19,7 +19,7 @@ _COUNTS: Final = (
     "macs", "matrix_flops", "vector_flops", "flops", "activations", "bytes_read", "bytes_written",
 )  # fmt: skip
 
-_GROUPINGS: Final = ("stage", "module", "operator")
+_GROUPINGS: Final = get_args(Grouping)
 
 
 class Tabular:
@@ -43,35 +43,7 @@ class Tabular:
         require_pandas()
         import pandas as pd
 
-        rows = {"stage": _stage_rows, "module": _module_rows, "operator": _operator_rows}[by]
-        return pd.DataFrame(list(rows(self)))
-
-
-class QuantityTable:
-    """Gives a comparison `to_pandas`."""
-
-    __slots__ = ()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row per quantity, one column per report. Needs the extra `pandas`.
-
-        Returns:
-            Columns `key`, `quantity`, `unit`, and one named after each report; integers are exact.
-
-        Raises:
-            FormatError: pandas is not installed.
-        """
-        require_pandas()
-        import pandas as pd
-
-        compared: Any = self
-        rows = [
-            {"key": row.key, "quantity": row.quantity, "unit": row.unit}
-            | dict(zip(compared.names, row.values, strict=True))
-            for row in compared.rows
-        ]
-        # Without dtype=object, a missing value would turn a column's integers into floats.
-        return pd.DataFrame(rows, dtype=object)
+        return pd.DataFrame(list(_rows(self, by)))
 
 
 def require_pandas() -> None:
@@ -83,46 +55,26 @@ def require_pandas() -> None:
         )
 
 
-def _counts(work: Any, prefix: str = "") -> dict[str, int]:
-    return {f"{prefix}{name}": getattr(work, name) for name in _COUNTS}
-
-
-def _stage_rows(report: Any) -> Iterator[dict[str, Any]]:
+def _rows(report: Any, by: Grouping) -> Iterator[dict[str, Any]]:
     for name, stage in report.stages.items():
-        yield {
-            "stage": name,
-            "params": stage.params,
-            "calls": stage.calls,
-            **_counts(stage),
-            "arithmetic_intensity": stage.arithmetic_intensity,
-        }
-
-
-def _module_rows(report: Any) -> Iterator[dict[str, Any]]:
-    for name, stage in report.stages.items():
-        for path, module in stage.by_module.items():
-            yield {
-                "stage": name,
-                "module": path,
-                "class": module.class_name,
-                "calls": module.calls,
-                "params": module.params,
-                **_counts(module),
-                **_counts(module.own, "own_"),
+        if by == "stage":
+            keys = ("params", "calls", *_COUNTS, "arithmetic_intensity")
+            yield {"stage": name, **{key: getattr(stage, key) for key in keys}}
+        elif by == "module":
+            for path, module in stage.by_module.items():
+                yield {
+                    "stage": name,
+                    "module": path,
+                    "class": module.class_name,
+                    **{key: getattr(module, key) for key in ("calls", "params", *_COUNTS)},
+                    **{f"own_{key}": getattr(module.own, key) for key in _COUNTS},
+                }
+        else:
+            families = {
+                operator: family
+                for family, of_kind in stage.operator_families.items()
+                for operator in of_kind.operators
             }
-
-
-def _operator_rows(report: Any) -> Iterator[dict[str, Any]]:
-    for name, stage in report.stages.items():
-        families = {
-            operator: family
-            for family, of_kind in stage.operator_families.items()
-            for operator in of_kind.operators
-        }
-        for operator, flops in stage.operators.items():
-            yield {
-                "stage": name,
-                "operator": operator,
-                "family": families.get(operator),
-                "flops": flops,
-            }
+            for operator, flops in stage.operators.items():
+                family = families.get(operator)
+                yield {"stage": name, "operator": operator, "family": family, "flops": flops}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 
 from dsocr_analyze.escaping import as_markdown, visible_lines
-from dsocr_analyze.report.build import model_document, workload_document
+from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Share
 from dsocr_analyze.report.markdown import markdown_page
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.figures import PageFigures
     from dsocr_analyze.kernels import Work
     from dsocr_analyze.measuring.inference import MeasuredInference
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "InferenceReport",
@@ -159,9 +159,9 @@ def inference_report(
         schema_version=SCHEMA_VERSION,
         command="infer",
         options=options,
-        model=model_document(provenance.model),
+        model=provenance.model,
         device=provenance.device,
-        dtype=provenance.dtype.name,
+        dtype=provenance.dtype,
         attention=provenance.attention,
         autocast="bfloat16",
         weights=weights,

@@ -24,20 +24,13 @@ def scaled(count: float) -> str:
     """Four digits and a decimal prefix: 4568380069376 is '4.568 T'."""
     for index, (step, prefix) in enumerate(_STEPS):
         if abs(count) >= step:
-            digits = _four_digits(count / step)
+            value = count / step
+            # Four digits, even after rounding up: 1.234, 12.34, 123.4, 1234.
+            digits = f"{value:#.4g}".removesuffix(".") if abs(value) < 9999.5 else f"{value:.0f}"
             if digits == "1000" and index:
                 return f"1.000 {_STEPS[index - 1][1]}"
             return f"{digits} {prefix}"
     return f"{count:.4g}"
-
-
-def _four_digits(value: float) -> str:
-    """1.234, 12.34, 123.4, 1234: four digits, even after rounding up."""
-    for decimals in (3, 2, 1):
-        text = f"{value:.{decimals}f}"
-        if len(text.lstrip("-")) <= 5:
-            return text
-    return f"{value:.0f}"
 
 
 def bytes_text(count: float) -> str:

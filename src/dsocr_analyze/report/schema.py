@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
-import msgspec.inspect
 
 __all__ = ["schema_of"]
 
@@ -22,7 +21,8 @@ def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
         title: The schema's title.
     """
     schema = msgspec.json.schema(kind)
-    structs = _structs_of(msgspec.inspect.type_info(kind))
+    structs: dict[str, type[msgspec.Struct]] = {}
+    _structs_in(kind, structs)
     for name, definition in schema["$defs"].items():
         _describe(definition, structs[name])
     return {
@@ -32,22 +32,15 @@ def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
     }
 
 
-def _structs_of(info: msgspec.inspect.Type) -> dict[str, type[msgspec.Struct]]:
-    """All structs within a type, by name."""
-    found: dict[str, type[msgspec.Struct]] = {}
-    rest: list[Any] = [info]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, msgspec.inspect.StructType):
-            if each.cls.__name__ in found:
-                continue
-            found[each.cls.__name__] = each.cls
-            rest += [field.type for field in each.fields]
-        elif isinstance(each, msgspec.inspect.Type):
-            parts = (getattr(each, name) for name in each.__struct_fields__)
-            for part in parts:
-                rest += part if isinstance(part, tuple) else [part]
-    return found
+def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
+    """Add all structs within a type's annotation to those found, by name."""
+    if not isinstance(hint, type) or not issubclass(hint, msgspec.Struct):
+        for part in get_args(hint):
+            _structs_in(part, found)
+    elif hint.__name__ not in found:
+        found[hint.__name__] = hint
+        for part in get_type_hints(hint).values():
+            _structs_in(part, found)
 
 
 def _describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:

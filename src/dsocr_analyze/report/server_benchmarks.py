@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from dsocr_analyze.report.build import model_document, workload_document
+from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.table import Table
-from dsocr_analyze.report.time_entry import TimeCorrection, TimeEntry, time_entry
 from dsocr_analyze.report.time_tables import seconds_text
+from dsocr_analyze.timing.prediction import TimeCorrection, TimeEntry
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.timing.correction import KeptBenchmark
     from dsocr_analyze.timing.server_benchmarks.comparison import Compared
 
@@ -120,7 +120,7 @@ class BenchmarkReport(PageOpening, frozen=True, kw_only=True):
 
 
 def benchmark_report(
-    model: ModelSource,
+    model: Model,
     workload: planned.Workload,
     entries: Sequence[BenchmarkEntry],
     *,
@@ -140,7 +140,7 @@ def benchmark_report(
         schema_version=SCHEMA_VERSION,
         command="time",
         options=options,
-        model=model_document(model),
+        model=model,
         workload=workload_document(workload),
         benchmarks=tuple(entries),
         correction=entries[0].time.assumptions.correction,
@@ -189,7 +189,7 @@ def benchmark_entry(
             for each in compared.figures(pages)
         ),
         doubts=tuple(doubts),
-        time=time_entry(compared.corrected),
+        time=compared.corrected,
     )
 
 

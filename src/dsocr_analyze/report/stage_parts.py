@@ -9,7 +9,7 @@ from dsocr_analyze.report.stage_colours import OUTSIDE
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Counts, Report
-    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["AMOUNTS", "Amount", "batch_parts", "page_parts", "seconds_parts"]
 

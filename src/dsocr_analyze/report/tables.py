@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import Agreement, Model, Report, Work, Workload
@@ -20,15 +20,12 @@ from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import time_tables
 from dsocr_analyze.report.top_modules import TopModule, ridge_of, top_modules
 
-if TYPE_CHECKING:
-    from dsocr_analyze.figures import ModelSource
-
 __all__ = ["Table", "headline", "ledger_table", "model_text", "tables_of"]
 
 TOP_MODULES: Final = 12
 
 
-def model_text(model: Model | ModelSource) -> str:
+def model_text(model: Model) -> str:
     """Which model it is, with abbreviated digests."""
     if model.source == "config":
         return f"transformers' own code for {model.id} (config {model.config_digest[:12]})"

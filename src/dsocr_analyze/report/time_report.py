@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.report.build import model_document, workload_document
+from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Workload
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.tables import model_text
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.figures.origin import Model
 
 __all__ = ["TimeReport", "headline", "time_report"]
 
@@ -29,7 +29,7 @@ class TimeReport(PageOpening, frozen=True, kw_only=True):
 
 
 def time_report(
-    model: ModelSource,
+    model: Model,
     workload: planned.Workload,
     entries: Sequence[TimeEntry],
     options: Options = NO_OPTIONS,
@@ -39,7 +39,7 @@ def time_report(
         schema_version=SCHEMA_VERSION,
         command="time",
         options=options,
-        model=model_document(model),
+        model=model,
         workload=workload_document(workload),
         time=tuple(entries),
     )

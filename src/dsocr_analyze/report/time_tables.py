@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dsocr_analyze.report.quantities import bytes_text, counted, percent_text, price_text
 from dsocr_analyze.report.table import Table
-from dsocr_analyze.report.time_entry import Interval, TimeEntry
+from dsocr_analyze.timing.prediction import Interval, TimeEntry
 
 __all__ = ["overview", "rate_text", "seconds_text", "time_notes", "time_tables"]
 

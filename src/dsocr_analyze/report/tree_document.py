@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from dsocr_analyze.module_tree import TreeNode
-from dsocr_analyze.report.build import model_document, workload_document
+from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Workload
 from dsocr_analyze.report.opening import ModelOpening, Options
 
 if TYPE_CHECKING:
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.report.tree import Leaves
     from dsocr_analyze.workload import AnyWorkload
 
@@ -71,7 +71,7 @@ class LeavesDocument(ModelOpening, frozen=True, kw_only=True):
 
 
 def tree_document(
-    model: ModelSource,
+    model: Model,
     shown: Leaves | TreeNode,
     *,
     stage: str | None,
@@ -92,7 +92,7 @@ def tree_document(
             schema_version=SCHEMA_VERSION,
             command="tree",
             options=options,
-            model=model_document(model),
+            model=model,
             workload=None if workload is None else workload_document(workload),
             modules=tuple(module_rows(shown, stage)),
         )
@@ -100,7 +100,7 @@ def tree_document(
         schema_version=SCHEMA_VERSION,
         command="tree",
         options=options,
-        model=model_document(model),
+        model=model,
         stages=shown,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTION, NO_CORRECTIONS, Correction, Corrections
@@ -104,7 +104,7 @@ class Assumptions:
         return replace(self, host=self.host.on(device.profile))
 
     @property
-    def runtime(self) -> str:
+    def runtime(self) -> Literal["eager", "serving"]:
         """`eager` or `serving`."""
         return "eager" if self.host.is_eager else "serving"
 

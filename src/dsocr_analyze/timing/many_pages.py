@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsocr_analyze.timing.predict import check_model, predict
+from dsocr_analyze.timing.predict import check_model, runtime_of
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Figure, Span, total_span
@@ -241,17 +241,18 @@ class PageTimer:
                 profile=self.model.device.profile,
                 prepare=prepare,
             )
-            found = predict(self.model, workload, assumptions, concurrency)
-            loads = {each.concurrency: each for each in found.throughput}
+            runtime = runtime_of(self.model, workload, assumptions)
+            loads = {each: runtime.loaded(each) for each in concurrency}
             for row in rows:
-                load = loads[int(pages.concurrency[row])]
-                seconds: tuple[float | None, ...] = (
-                    load.ttft_seconds, load.tpot_seconds, load.page_seconds
-                )  # fmt: skip
-                rest = (load.pages_per_second.value, load.tokens_per_second.value,
-                        float(load.work.seconds))  # fmt: skip
-                figures[:, row] = [np.nan if each is None else each for each in (*seconds, *rest)]
-                fits[row] = load.fits
+                together = int(pages.concurrency[row])
+                load = loads[together]
+                step, prompts = load.step_seconds(assumptions.steps), load.pages_per_second
+                figures[:, row] = [
+                    load.first_token, np.nan if step is None else step, load.page,
+                    workload.prompt_pages * prompts, assumptions.lengths.mean * prompts,
+                    float(load.work.seconds),
+                ]  # fmt: skip
+                fits[row] = together <= runtime.largest_concurrency
                 if weights is not None:
                     spans.append(load.work.times(int(weights[row])))
         ttft, tpot_seconds, page, rate, tokens, gpu_seconds = figures

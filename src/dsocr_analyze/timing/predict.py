@@ -12,9 +12,14 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.missing_features import check_features
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
-    Band,
-    PagePrediction,
-    Throughput,
+    Bound,
+    Interval,
+    LoadedGpu,
+    TimeAssumptions,
+    TimeCorrection,
+    TimeEntry,
+    TimeProfile,
+    TimeStage,
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
@@ -27,10 +32,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
     from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.timing.span import Bound
+    from dsocr_analyze.timing.correction import Correction
     from dsocr_analyze.workload import Workload
 
-__all__ = ["TimedModel", "check_model", "predict"]
+__all__ = ["Runtime", "TimedModel", "check_model", "predict", "runtime_of"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ def predict(
     concurrency: Sequence[int] = (1,),
     *,
     stages: Mapping[str, Sequence[Kernel]] | None = None,
-) -> PagePrediction:
-    """Seconds of a page, and throughput at some concurrencies.
+) -> TimeEntry:
+    """Seconds of a page, and throughput at some concurrencies, as they stand in a report.
 
     Args:
         model: The model and its GPU.
@@ -81,15 +86,52 @@ def predict(
             raise WorkloadError(
                 f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
             )
+    runtime = runtime_of(model, workload, assumptions, stages)
+    profile, spans, assumptions = model.device.profile, runtime.stages, runtime.assumptions
+    kinds = total_span(spans.values()).kinds
+    *prefill, _ = spans.values()
+    first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
+    alone = runtime.loaded(1)
+    step = alone.step_seconds(steps)
+    bands = {
+        "ttft_seconds": first.band(alone.first_token),
+        "page_seconds": first.plus(decode).band(alone.page),
+    }
+    if step is not None:
+        bands["tpot_seconds"] = decode.times(1 / steps).band(step)
+    loads = [(each, alone if each == 1 else runtime.loaded(each)) for each in concurrency]
+    return TimeEntry(
+        gpu=profile.gpu.name,
+        runtime=assumptions.runtime,
+        profile=TimeProfile(
+            source=profile.source,
+            extrapolated=tuple(sorted(kind.kind for kind in kinds if kind.extrapolated)),
+            assumed=tuple(sorted(kind.kind for kind in kinds if kind.assumed)),
+        ),
+        stages={name: _stage(span) for name, span in spans.items()},
+        ttft_seconds=alone.first_token,
+        tpot_seconds=step,
+        page_seconds=alone.page,
+        bands=bands,
+        largest_concurrency=runtime.largest_concurrency,
+        ridge_flops_per_byte=profile.gpu.ridge_flops_per_byte,
+        throughput=tuple(_throughput(runtime, *each, workload.prompt_pages) for each in loads),
+        assumptions=_assumed(assumptions),
+    )
+
+
+def runtime_of(
+    model: TimedModel,
+    workload: Workload,
+    assumptions: Assumptions,
+    stages: Mapping[str, Sequence[Kernel]] | None = None,
+) -> Runtime:
+    """The runtime that the assumptions name, for one page; arguments and errors as in `predict`."""
     check_model(model, is_eager=assumptions.runtime == "eager")
-    assumptions = assumptions.on(model.device)
-    one = replace(workload, batch_size=1)
-    runtime: _Runtime
+    assumptions, one = assumptions.on(model.device), replace(workload, batch_size=1)
     if assumptions.runtime == "eager":
-        runtime = _Eager(model, one, assumptions, stages)
-    else:
-        runtime = _Serving(model, one, assumptions)
-    return _prediction(model, runtime, assumptions, concurrency, workload.prompt_pages)
+        return _Eager(model, one, assumptions, stages)
+    return _Serving(model, one, assumptions)
 
 
 def check_model(model: TimedModel, *, is_eager: bool) -> None:
@@ -126,8 +168,12 @@ def check_model(model: TimedModel, *, is_eager: bool) -> None:
     )
 
 
-class _Runtime(Protocol):
+class Runtime(Protocol):
     """What a runtime predicts for one page and for many."""
+
+    @property
+    def assumptions(self) -> Assumptions:
+        """What is assumed, with the host figures of the GPU's profile."""
 
     @property
     def stages(self) -> Mapping[str, Span]:
@@ -165,66 +211,82 @@ class _Load:
         return (self.page - self.first_token) / steps if steps else None
 
 
-def _prediction(
-    model: TimedModel,
-    runtime: _Runtime,
-    assumptions: Assumptions,
-    concurrency: Sequence[int],
-    pages: int,
-) -> PagePrediction:
-    *prefill, _ = runtime.stages.values()
-    first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
-    alone = runtime.loaded(1)
-    step = alone.step_seconds(steps)
-    loads = [(each, alone if each == 1 else runtime.loaded(each)) for each in concurrency]
-    return PagePrediction(
-        profile=model.device.profile,
-        runtime=assumptions.runtime,
-        stages=runtime.stages,
-        ttft_seconds=Band.of(alone.first_token, first),
-        tpot_seconds=None if step is None else Band.of(step, decode.times(1 / steps)),
-        page_seconds=Band.of(alone.page, first.plus(decode)),
-        largest_concurrency=runtime.largest_concurrency,
-        throughput=tuple(_throughput(runtime, assumptions, *each, pages) for each in loads),
-        assumptions=assumptions,
+def _stage(span: Span) -> TimeStage:
+    return TimeStage(
+        seconds=float(span.seconds),
+        low=span.low,
+        high=span.high,
+        bound=span.bound,
+        peak_share=float(span.least_compute / span.seconds),
+        bandwidth_share=float(span.least_memory / span.seconds),
     )
 
 
-def _throughput(
-    runtime: _Runtime, assumptions: Assumptions, concurrency: int, load: _Load, pages: int
-) -> Throughput:
+def _throughput(runtime: Runtime, concurrency: int, load: _Load, pages: int) -> LoadedGpu:
     """Throughput with `concurrency` prompts in flight, of `pages` pages each."""
-    prepared, workers = assumptions.preprocess_seconds, assumptions.workers
+    assumptions, price = runtime.assumptions, runtime.assumptions.price_per_hour
     # The bottleneck is what has the least capacity. The CPU's time is given, so where it is the
     # CPU, the rate is lower only if the GPU's capacity is.
-    cpu_bound = prepared / workers > load.gpu_seconds
+    cpu_bound = assumptions.preprocess_seconds / assumptions.workers > load.gpu_seconds
     bound: Bound = "host" if cpu_bound else load.work.bound
     value, error = load.pages_per_second, load.work.error
-    prompts = Band.within(value, error)
+    prompts = Interval.within(value, error)
     if cpu_bound:
-        prompts = Band(value, min(value, 1 / (load.gpu_seconds * (1 + error))), value)
-    rate = Band(*(pages * each for each in (prompts.value, prompts.low, prompts.high)))
-    lengths, price = assumptions.lengths, assumptions.price_per_hour
-    return Throughput(
+        prompts = Interval(low=min(value, 1 / (load.gpu_seconds * (1 + error))), high=value)
+    rate, low, high = (pages * each for each in (value, prompts.low, prompts.high))
+    costs = None if price is None else _costs(price, rate, low, high)
+    return LoadedGpu(
         concurrency=concurrency,
         pages_per_second=rate,
-        tokens_per_second=Band(
-            *(lengths.mean * each for each in (prompts.value, prompts.low, prompts.high))
-        ),
+        pages_per_second_band=Interval(low=low, high=high),
+        tokens_per_second=assumptions.lengths.mean * value,
         ttft_seconds=load.first_token,
         tpot_seconds=load.step_seconds(assumptions.steps),
         page_seconds=load.page,
         memory_bytes=runtime.memory_bytes(concurrency),
         bound=bound,
         fits=concurrency <= runtime.largest_concurrency,
-        cost_per_thousand_pages=None if price is None else _cost(price, rate),
-        work=load.work,
+        cost_per_thousand_pages=None if costs is None else costs[0],
+        cost_band=None if costs is None else Interval(low=costs[2], high=costs[1]),
     )
 
 
-def _cost(price: float, rate: Band) -> Band:
-    costs = (cost_per_thousand_pages(price, each) for each in (rate.value, rate.high, rate.low))
-    return Band(*costs)
+def _costs(price: float, *rates: float) -> list[float]:
+    """The cost of a thousand pages at each rate."""
+    return [float(cost_per_thousand_pages(price, rate)) for rate in rates]
+
+
+def _assumed(assumptions: Assumptions) -> TimeAssumptions:
+    return TimeAssumptions(
+        host=assumptions.host.name,
+        new_tokens_mean=assumptions.lengths.mean,
+        new_tokens_longest=assumptions.lengths.longest,
+        preprocess_seconds=assumptions.preprocess_seconds,
+        preprocess_estimated=assumptions.is_preprocess_estimated,
+        workers=assumptions.workers,
+        offline=assumptions.is_offline,
+        weights_dtype=assumptions.precision.weights,
+        kv_dtype=assumptions.precision.cache,
+        reserved=assumptions.reserved,
+        price_per_hour=assumptions.price_per_hour,
+        correction=_correction(assumptions.correction),
+        sentences=tuple(assumptions.sentences()),
+    )
+
+
+def _correction(correction: Correction) -> TimeCorrection | None:
+    if correction.is_nothing:
+        return None
+    return TimeCorrection(
+        server_version=correction.benchmarks[0].version,
+        first_token=correction.first_token,
+        per_token=correction.per_token,
+        first_token_error=correction.first_token_error,
+        per_token_error=correction.per_token_error,
+        benchmarks=tuple(each.file for each in correction.benchmarks),
+        requests=correction.requests,
+        kept=correction.benchmarks[-1].kept,
+    )
 
 
 def _views_of(workload: Workload) -> list[View]:

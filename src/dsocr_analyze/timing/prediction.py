@@ -1,20 +1,29 @@
-"""Predicted times of a page on a GPU: seconds by stage, and throughput by concurrency."""
+"""Predicted times of a page on a GPU, as they stand in a report: one entry per GPU and runtime."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
-from dsocr_analyze.timing.span import Bound, Span, total_span
+from msgspec import Meta, Struct
 
-if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import Profile
-    from dsocr_analyze.timing.assumptions import Assumptions
-
-__all__ = ["Band", "PagePrediction", "Throughput", "cost_per_thousand_pages"]
+__all__ = [
+    "Bound",
+    "Interval",
+    "LoadedGpu",
+    "TimeAssumptions",
+    "TimeCorrection",
+    "TimeEntry",
+    "TimeProfile",
+    "TimeStage",
+    "cost_per_thousand_pages",
+]
 
 _SECONDS_PER_HOUR: Final = 3600.0
+
+Seconds = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0)]
+Bound = Literal["launches", "memory", "compute", "host"]
 
 
 def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any:
@@ -22,103 +31,178 @@ def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any
     return 1000 * price_per_hour / (_SECONDS_PER_HOUR * pages_per_second)
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A predicted figure with its uncertainty band.
+class Interval(Struct, frozen=True, kw_only=True):
+    """The band of a predicted figure.
 
     Attributes:
-        value: The figure.
         low: Lower end.
         high: Upper end.
     """
 
-    value: float
-    low: float
-    high: float
+    low: Share
+    high: Share
 
     @classmethod
-    def within(cls, value: float, error: float) -> Band:
-        """The figure with the same relative error, as a ratio, in both directions."""
-        return cls(value, value / (1 + error), value * (1 + error))
-
-    @classmethod
-    def of(cls, seconds: float, span: Span) -> Band:
-        """Seconds of which a span is a part, the rest exact.
-
-        A measured error of the span applies to all of them, because that is what was measured.
-        """
-        if span.measured_error is not None:
-            return cls.within(seconds, span.measured_error)
-        known = seconds - float(span.seconds)
-        return cls(seconds, span.low + known, span.high + known)
+    def within(cls, value: float, error: float) -> Self:
+        """The band of a figure with the same relative error, as a ratio, in both directions."""
+        return cls(low=value / (1 + error), high=value * (1 + error))
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """A GPU in steady state at some concurrency; seconds are per page.
+class TimeProfile(Struct, frozen=True, kw_only=True):
+    """Where the kernels' times come from.
 
     Attributes:
-        concurrency: Pages in flight.
-        pages_per_second: Pages that the GPU finishes per second.
-        tokens_per_second: Tokens that it generates per second.
-        ttft_seconds: Time to the first token.
-        tpot_seconds: Time per token after the first; None if a page has one token.
-        page_seconds: Time from sending the page to its last token.
-        memory_bytes: Bytes needed for all pages in flight.
-        bound: What limits the throughput.
-        fits: Whether the memory suffices; if not, as many pages run as fit and the others queue.
-        cost_per_thousand_pages: In the price's currency; None without a price.
-        work: GPU time of one page.
+        source: Measurements that the coefficients were fitted to.
+        extrapolated: Kinds of kernels that use another GPU's coefficients.
+        assumed: Kinds of kernels whose error is assumed, not measured.
+    """
+
+    source: str
+    extrapolated: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+
+class TimeStage(Struct, frozen=True, kw_only=True):
+    """Seconds of a stage; for the last stage, of one decode step with the prompt cached.
+
+    Attributes:
+        seconds: Predicted seconds.
+        low: Lower end of the band.
+        high: Upper end of the band.
+        bound: What takes most of that time.
+        peak_share: Matrix FLOPs, less those that a causal kernel skips, as a share of what the GPU
+            could do in that time at the peaks of their types; at most 1.
+        bandwidth_share: Bytes to and from device memory as a share of what it could move in that
+            time; at most 1. Bytes that the L2 cache serves are left out.
+    """
+
+    seconds: Seconds
+    low: Seconds
+    high: Seconds
+    bound: Bound
+    peak_share: Share
+    bandwidth_share: Share
+
+
+class LoadedGpu(Struct, frozen=True, kw_only=True):
+    """A GPU with several pages in flight; seconds are per page.
+
+    Attributes:
+        concurrency: Pages in flight at a time.
+        pages_per_second: Throughput of the GPU.
+        pages_per_second_band: Its band.
+        tokens_per_second: Tokens generated per second.
+        ttft_seconds: Until the first token, preprocessing and waiting included.
+        tpot_seconds: Per token after the first; null if a page has one token.
+        page_seconds: From sending the page to its last token.
+        memory_bytes: Memory needed for that many pages.
+        bound: What limits the throughput; `host` is the CPU.
+        fits: Whether the memory suffices; if not, as many pages run as fit and the others wait.
+        cost_per_thousand_pages: In the currency of the price; null without a price.
+        cost_band: Its band; null without a price.
     """
 
     concurrency: int
-    pages_per_second: Band
-    tokens_per_second: Band
-    ttft_seconds: float
-    tpot_seconds: float | None
-    page_seconds: float
+    pages_per_second: Share
+    pages_per_second_band: Interval
+    tokens_per_second: Share
+    ttft_seconds: Seconds
+    tpot_seconds: Seconds | None
+    page_seconds: Seconds
     memory_bytes: int
     bound: Bound
     fits: bool
-    cost_per_thousand_pages: Band | None
-    work: Span
+    cost_per_thousand_pages: Share | None
+    cost_band: Interval | None
 
 
-@dataclass(frozen=True)
-class PagePrediction:
-    """Predicted times of a page on a GPU under a runtime.
+class TimeCorrection(Struct, frozen=True, kw_only=True):
+    """The correction from a server's benchmarks; predicted figures already include it.
 
     Attributes:
-        profile: The GPU's profile.
-        runtime: `eager` or `serving`.
-        stages: Time of each stage, in the architecture's order; the last is one decode step over a
-            cache of the prompt.
-        ttft_seconds: Time to the first token of a page alone, preprocessing included.
-        tpot_seconds: Mean time per token after the first; None if a page has one token.
-        page_seconds: Time from start to last token of a page alone.
-        largest_concurrency: Most concurrent pages that fit into memory.
-        throughput: One figure per concurrency.
-        assumptions: What was assumed.
+        server_version: The server's version; `unknown` if not given.
+        first_token: Factor on the time to the first token, preprocessing included.
+        per_token: Factor on the time of each later token.
+        first_token_error: Largest deviation of a benchmark from the others, as a ratio minus 1;
+            null for a single benchmark, which does not narrow the band.
+        per_token_error: The same for each later token.
+        benchmarks: Names of their files, oldest first.
+        requests: Requests answered in all benchmarks together.
+        kept: When the last one was kept, in UTC.
     """
 
-    profile: Profile
-    runtime: str
-    stages: Mapping[str, Span]
-    ttft_seconds: Band
-    tpot_seconds: Band | None
-    page_seconds: Band
+    server_version: str
+    first_token: Share
+    per_token: Share
+    first_token_error: Share | None
+    per_token_error: Share | None
+    benchmarks: tuple[str, ...]
+    requests: int
+    kept: str
+
+
+class TimeAssumptions(Struct, frozen=True, kw_only=True):
+    """What a prediction assumes.
+
+    Attributes:
+        host: The runtime's host: `eager`, or the serving engine.
+        new_tokens_mean: Mean tokens generated per page.
+        new_tokens_longest: Most tokens generated for a page.
+        preprocess_seconds: CPU seconds to prepare a page for the model.
+        preprocess_estimated: Whether that is an estimate from the page's pixels.
+        workers: Pages that the CPU prepares at a time.
+        offline: Whether the CPU prepares all pages before the first one runs.
+        weights_dtype: Data type of the decoder's quantized weights; null for the model's own.
+        kv_dtype: Data type of cached keys and values; null for the model's own.
+        reserved: Fraction of the memory that is kept free.
+        price_per_hour: Price of one GPU per hour; null if none was given.
+        correction: Correction from the server's benchmarks; null without benchmarks.
+        sentences: All assumptions in words.
+    """
+
+    host: str
+    new_tokens_mean: Share
+    new_tokens_longest: int
+    preprocess_seconds: Seconds
+    preprocess_estimated: bool
+    workers: int
+    offline: bool
+    weights_dtype: str | None
+    kv_dtype: str | None
+    reserved: Share
+    price_per_hour: Share | None
+    correction: TimeCorrection | None = None
+    sentences: tuple[str, ...]
+
+
+class TimeEntry(Struct, frozen=True, kw_only=True):
+    """Seconds of a page on a GPU under a runtime: predicted, not measured.
+
+    Attributes:
+        gpu: Name of the GPU in the catalogue.
+        runtime: `eager` or `serving`.
+        profile: Where the kernels' times come from.
+        stages: By stage, in the architecture's order.
+        ttft_seconds: Until the first token of a page alone, preprocessing included.
+        tpot_seconds: Mean per token after the first; null if a page has one token.
+        page_seconds: From start to last token of a page alone.
+        bands: Bands of these figures, by key.
+        largest_concurrency: Most pages at a time that fit in memory.
+        ridge_flops_per_byte: FLOPs per byte above which the GPU's matrix peak is the bound rather
+            than its memory; null in earlier reports.
+        throughput: One entry per concurrency.
+        assumptions: What the prediction assumes.
+    """
+
+    gpu: str
+    runtime: Literal["eager", "serving"]
+    profile: TimeProfile
+    stages: Mapping[str, TimeStage]
+    ttft_seconds: Seconds
+    tpot_seconds: Seconds | None
+    page_seconds: Seconds
+    bands: Mapping[str, Interval]
     largest_concurrency: int
-    throughput: tuple[Throughput, ...]
-    assumptions: Assumptions
-
-    @property
-    def extrapolated(self) -> tuple[str, ...]:
-        """Kinds of kernels priced with another GPU's coefficients."""
-        kinds = total_span(self.stages.values()).kinds
-        return tuple(sorted(kind.kind for kind in kinds if kind.extrapolated))
-
-    @property
-    def assumed(self) -> tuple[str, ...]:
-        """Kinds of kernels whose error is assumed, not measured."""
-        kinds = total_span(self.stages.values()).kinds
-        return tuple(sorted(kind.kind for kind in kinds if kind.assumed))
+    ridge_flops_per_byte: Share | None = None
+    throughput: tuple[LoadedGpu, ...]
+    assumptions: TimeAssumptions

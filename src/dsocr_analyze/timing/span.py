@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from dsocr_analyze.timing.kernel_seconds import KindError
+from dsocr_analyze.timing.prediction import Bound, Interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,12 +17,11 @@ if TYPE_CHECKING:
     from dsocr_analyze.tape.polynomial import Size
     from dsocr_analyze.timing.kernel_seconds import KernelSeconds
 
-__all__ = ["HOST_ERROR", "Bound", "Figure", "Span", "mean_step", "span_of_kernels", "total_span"]
+__all__ = ["HOST_ERROR", "Figure", "Span", "mean_step", "span_of_kernels", "total_span"]
 
 Figure: TypeAlias = "float | NDArray[np.float64]"
 """A float, or an array with one element per workload."""
 
-Bound = Literal["launches", "memory", "compute", "host"]
 
 HOST_ERROR = KindError("host", 0.25, 0.5, False, True)
 """Accuracy of the host's time; assumed, since hosts differ."""
@@ -93,6 +93,16 @@ class Span:
     def high(self) -> float:
         """Upper end of the band, seconds."""
         return float(self.seconds) * (1 + self.error)
+
+    def band(self, seconds: float) -> Interval:
+        """The band of seconds of which this span is a part, the rest exact.
+
+        A measured error of the span applies to all of them, because that is what was measured.
+        """
+        if self.measured_error is not None:
+            return Interval.within(seconds, self.measured_error)
+        known = seconds - float(self.seconds)
+        return Interval(low=self.low + known, high=self.high + known)
 
     def times(self, factor: Figure) -> Span:
         """A span `factor` times as long, with `factor` times the work."""

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dsocr_analyze.architectures.architecture import Stage, owner_among
-from dsocr_analyze.figures import Ledger, StageFigures
+from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.figures.origin import OperatorLedger
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
@@ -92,7 +93,7 @@ def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> i
     return len({(match["experts"], match["index"]) for match in found if match})
 
 
-def ledger_of(*traces: Trace) -> Ledger:
+def ledger_of(*traces: Trace) -> OperatorLedger:
     """Calls of every executed operator, by status and name."""
     counted: Counter[str] = Counter()
     free: Counter[str] = Counter()
@@ -102,7 +103,11 @@ def ledger_of(*traces: Trace) -> Ledger:
             counted[kernel.operator] += kernel.calls
         free.update(trace.free)
         unknown.update(trace.unknown)
-    return Ledger(*(dict(sorted(counts.items())) for counts in (counted, free, unknown)))
+    return OperatorLedger(
+        counted=dict(sorted(counted.items())),
+        free=dict(sorted(free.items())),
+        unknown=dict(sorted(unknown.items())),
+    )
 
 
 def batch_work(

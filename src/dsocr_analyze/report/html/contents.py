@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Struct
 
 from dsocr_analyze.hardware.profile import Profile
-from dsocr_analyze.report.comparison import Comparison, Value, merged
+from dsocr_analyze.report.comparison import ComparedQuantity, Comparison, merged
 from dsocr_analyze.report.document import Module, Report
 from dsocr_analyze.report.markdown import notes_of
 from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
 from dsocr_analyze.report.stage_parts import seconds_parts
 from dsocr_analyze.report.tables import headline
-from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "ComparisonContents",
@@ -152,26 +152,6 @@ class ReportContents(Struct, frozen=True, kw_only=True):
     seconds: tuple[SecondsParts]
 
 
-class ComparedRow(Struct, frozen=True, kw_only=True):
-    """One quantity across all reports.
-
-    Attributes:
-        key: Its name for programs.
-        quantity: Its name for readers.
-        unit: Its unit.
-        values: Value in each report; null for a report without this quantity.
-        differences: Each value minus the first.
-        ratios: Each value divided by the first.
-    """
-
-    key: str
-    quantity: str
-    unit: str
-    values: tuple[Value, ...]
-    differences: tuple[Value, ...]
-    ratios: tuple[float | None, ...]
-
-
 class DifferingKey(Struct, frozen=True, kw_only=True):
     """A config key in which the configs differ.
 
@@ -203,7 +183,7 @@ class ComparisonContents(Struct, frozen=True, kw_only=True):
     kind: Literal["comparison"] = "comparison"
     headline: str
     names: tuple[str, ...]
-    rows: tuple[ComparedRow, ...]
+    rows: tuple[ComparedQuantity, ...]
     reports: tuple[Report, ...]
     config_names: tuple[str, ...]
     config_differences: tuple[DifferingKey, ...]
@@ -237,31 +217,18 @@ def report_contents(
 
 def comparison_contents(comparison: Comparison, reports: Sequence[Report]) -> ComparisonContents:
     """The page of a comparison; `reports` are in its order."""
-    columns = range(len(comparison.names))
+    found, configs = comparison.document, comparison.config_names
     return ComparisonContents(
         headline=comparison.headline(),
-        names=comparison.names,
-        rows=tuple(
-            ComparedRow(
-                key=row.key,
-                quantity=row.quantity,
-                unit=row.unit,
-                values=row.values,
-                differences=tuple(map(row.difference, columns)),
-                ratios=tuple(map(row.ratio, columns)),
-            )
-            for row in comparison.rows
-        ),
+        names=found.names,
+        rows=found.rows,
         reports=tuple(map(_without_modules, reports)),
-        config_names=comparison.config_names,
+        config_names=configs,
         config_differences=tuple(
-            DifferingKey(
-                key=key.path,
-                values=tuple(key.text(i) for i in range(len(comparison.config_names))),
-            )
-            for key in comparison.config_differences
+            DifferingKey(key=key.key, values=tuple(map(key.text, configs)))
+            for key in found.config_differences
         ),
-        assumptions=comparison.assumptions,
+        assumptions=found.assumptions,
         colours=_colours(*reports),
         seconds=tuple(map(_seconds, reports)),
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
     from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.timing.prediction import PagePrediction
+    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
     from dsocr_analyze.workload import Workload
 
@@ -89,7 +89,7 @@ class Predictor:
     workload: Workload
     job: JobAssumptions
 
-    def prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> PagePrediction:
+    def prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
         """The prediction for a benchmark's load."""
         assumptions = self.assumptions(benchmark, corrections)
         return predict(self.model, self.workload, assumptions, (benchmark.load.concurrency,))
@@ -174,8 +174,8 @@ class Compared:
     """
 
     benchmark: ServerBenchmark
-    bare: PagePrediction
-    corrected: PagePrediction
+    bare: TimeEntry
+    corrected: TimeEntry
 
     def figures(self, pages: int) -> list[Figure]:
         """Predicted and measured figures, for requests of `pages` pages each."""
@@ -195,12 +195,12 @@ class Compared:
         ]
 
 
-def _figures(prediction: PagePrediction) -> Mapping[str, float]:
+def _figures(prediction: TimeEntry) -> Mapping[str, float]:
     [load] = prediction.throughput
     assert load.tpot_seconds is not None, "requests have more than one token"
     return {
-        "pages_per_second": load.pages_per_second.value,
-        "tokens_per_second": load.tokens_per_second.value,
+        "pages_per_second": load.pages_per_second,
+        "tokens_per_second": load.tokens_per_second,
         "ttft_seconds": load.ttft_seconds,
         "tpot_seconds": load.tpot_seconds,
         "request_seconds": load.page_seconds,

@@ -6,125 +6,29 @@ parameters, calls, memory. Sums (by module, operator, kind, pass) are computed o
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from types import MappingProxyType
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.kernels import (
-    NO_WORK,
-    Attention,
-    Kernel,
-    Kind,
-    Work,
-    WorkShare,
-    ancestors,
-    total_work,
-    with_ancestors,
-    work_of,
-)
+from dsocr_analyze.kernels import Attention, Kernel, Kind, Work, total_work, work_of
 from dsocr_analyze.workload import AnyWorkload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.figures.origin import OperatorLedger, Provenance
 
 __all__ = [
     "BytesAlive",
-    "Engine",
     "ExpertsTouched",
-    "KindFigures",
-    "Ledger",
     "Memory",
-    "ModelSource",
-    "ModuleFigures",
     "PageFigures",
     "Parameters",
     "Peak",
-    "Provenance",
-    "Source",
     "StageFigures",
     "expected_experts",
 ]
 
-Engine = Literal["trace", "analytic"]
-Source = Literal["reference", "directory", "config"]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """Where a model comes from.
-
-    Attributes:
-        architecture: Name of its architecture; None if no architecture recognises it.
-        source: Whether it is the built-in reference, a directory with code, or a config for code
-            in transformers.
-        id: Name shown to readers.
-        config_digest: SHA-256 of the config's values.
-        code_digest: SHA-256 over names and contents of all Python files.
-        class_name: The model's class; None if no model was built.
-        weights: Whether a checkpoint's values were loaded.
-        config_text: The config's values as JSON, hashed into `config_digest`; None if unknown.
-    """
-
-    architecture: str | None
-    source: Source
-    id: str
-    config_digest: str
-    code_digest: str
-    class_name: str | None = None
-    weights: Literal["none", "checkpoint"] = "none"
-    config_text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """How figures were obtained.
-
-    Attributes:
-        model: The model.
-        engine: `trace` ran the model under hooks; `analytic` evaluated closed forms.
-        device: Device it ran on; `none` for the analytic engine.
-        dtype: Type of weights and activations.
-        attention: The decoder's attention implementation, by its name in transformers.
-        versions: Versions of this program and of the packages used, by name.
-    """
-
-    model: ModelSource
-    engine: Engine
-    device: str
-    dtype: Dtype
-    attention: str
-    versions: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleFigures:
-    """One module within one stage.
-
-    Attributes:
-        calls: Number of calls; 0 for a container that is not called itself.
-        params: Parameters of the stage at or below it; None if no model was built.
-        own: Work of its own forward, without its children.
-        total: Own work plus that of every module below.
-    """
-
-    calls: int
-    params: int | None
-    own: Work
-    total: Work
-
-
-@dataclass(frozen=True, slots=True)
-class KindFigures:
-    """All operators of one kind within one stage.
-
-    Attributes:
-        operators: Their names, costliest first.
-        work: Their work.
-    """
-
-    operators: tuple[str, ...]
-    work: Work
+_Name = TypeVar("_Name", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,27 +116,18 @@ class StageFigures:
     @cached_property
     def operators(self) -> Mapping[str, Work]:
         """Work by operator, costliest (by FLOPs) first."""
-        parts: dict[str, list[Work]] = {}
-        for operators in self.own_operators.values():
-            for operator, work in operators.items():
-                parts.setdefault(operator, []).append(work)
-        sums = {operator: total_work(works) for operator, works in parts.items()}
-        ordered = sorted(sums.items(), key=lambda item: (-item[1].flops, item[0]))
-        return MappingProxyType(dict(ordered))
+        own = self.own_operators.values()
+        return _summed(item for operators in own for item in operators.items())
 
     @cached_property
-    def kinds(self) -> Mapping[Kind, KindFigures]:
-        """Operators by kind, costliest (by FLOPs) first."""
-        kind_of: dict[str, Kind] = {kernel.operator: kernel.kind for kernel in self.kernels}
-        members: dict[Kind, dict[str, Work]] = {}
-        for operator, work in self.operators.items():
-            members.setdefault(kind_of[operator], {})[operator] = work
-        found = {
-            kind: KindFigures(tuple(works), total_work(works.values()))
-            for kind, works in members.items()
-        }
-        ordered = sorted(found.items(), key=lambda item: (-item[1].work.flops, item[0]))
-        return MappingProxyType(dict(ordered))
+    def kinds(self) -> Mapping[Kind, Work]:
+        """Work by kind of operator, costliest (by FLOPs) first."""
+        return _summed((self.kind_of[name], work) for name, work in self.operators.items())
+
+    @cached_property
+    def kind_of(self) -> Mapping[str, Kind]:
+        """The kind of each operator."""
+        return {kernel.operator: kernel.kind for kernel in self.kernels}
 
     @property
     def causal_savable_flops(self) -> int:
@@ -254,48 +149,21 @@ class StageFigures:
             before = operators.get(kernel.operator)
             total = kernel.total
             operators[kernel.operator] = total if before is None else before.plus(total)
-        return MappingProxyType(sums)
+        return sums
 
     @cached_property
     def own(self) -> Mapping[str, Work]:
         """Own work of every module that has any, by path."""
-        return MappingProxyType(
-            {path: total_work(works.values()) for path, works in self.own_operators.items()}
-        )
-
-    @cached_property
-    def modules(self) -> Mapping[str, ModuleFigures]:
-        """Every module that took part, with all its ancestors, sorted by path."""
-        own = {path: self.own.get(path, NO_WORK) for path in (*self.module_calls, *self.own)}
-        params = None if self.own_params is None else self._params_below(self.own_params)
-        return MappingProxyType(
-            {
-                path: ModuleFigures(
-                    calls=self.module_calls.get(path, 0),
-                    params=None if params is None else params[path],
-                    own=own.get(path, NO_WORK),
-                    total=total,
-                )
-                for path, total in sorted(
-                    with_ancestors(own).items(), key=lambda item: _place(item[0])
-                )
-            }
-        )
-
-    @staticmethod
-    def _params_below(own_params: Mapping[str, int]) -> Counter[str]:
-        below = Counter[str]()
-        for path, params in own_params.items():
-            for ancestor in ancestors(path):
-                below[ancestor] += params
-        return below
+        return {path: total_work(works.values()) for path, works in self.own_operators.items()}
 
 
-@lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
-def _place(path: str) -> tuple[tuple[int, str], ...]:
-    """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
-    names = path.split(".")
-    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in names)
+def _summed(items: Iterable[tuple[_Name, Work]]) -> dict[_Name, Work]:
+    """The sum of the work under each name, costliest (by FLOPs) first."""
+    parts: dict[_Name, list[Work]] = {}
+    for name, work in items:
+        parts.setdefault(name, []).append(work)
+    sums = {name: total_work(works) for name, works in parts.items()}
+    return dict(sorted(sums.items(), key=lambda item: (-item[1].flops, item[0])))
 
 
 @dataclass(frozen=True)
@@ -366,22 +234,6 @@ class BytesAlive:
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """Calls of every operator in the prefill pass and one decode step, by name.
-
-    Attributes:
-        counted: Operators with a kernel record.
-        free: Operators that neither move nor compute anything: views, shape queries. Empty for the
-            analytic engine.
-        unknown: Operators without a rule; no figure includes them.
-    """
-
-    counted: Mapping[str, int]
-    free: Mapping[str, int]
-    unknown: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class PageFigures:
     """What a workload costs.
 
@@ -409,7 +261,7 @@ class PageFigures:
     batch: Work
     causal_savable_flops: int
     memory: Memory
-    ledger: Ledger
+    ledger: OperatorLedger
     module_classes: Mapping[str, str] = field(default_factory=dict)
     decodes: bool = True
     warnings: tuple[str, ...] = ()
@@ -433,8 +285,3 @@ class PageFigures:
     def decode_step(self) -> Work | None:
         """Work of one decode step over a cache of `seq_len` tokens."""
         return None if self.decode is None else self.decode.work
-
-    @property
-    def page(self) -> WorkShare:
-        """One page's share of the batch."""
-        return self.batch.divided_by(self.workload.pages)
