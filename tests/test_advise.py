@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from dsocr_analyze import analyze
-from dsocr_analyze.advice import PageAsked, Wanted, advise
+from dsocr_analyze.advice import PageAsked, advise
 from dsocr_analyze.advice import published as published_module
+from dsocr_analyze.advice.document import Requirements
 from dsocr_analyze.advice.published import published_accuracy
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.dtypes import dtype_named
@@ -103,6 +104,10 @@ def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", **given):
     )  # fmt: skip
 
 
+def at_least(dpi):
+    return Requirements(minimum_dpi=float(dpi), maximum_compression=None)
+
+
 class TestResolution:
     def test_dpi_is_the_page_s_own_times_the_scale(self):
         tiny, gundam = of(["tiny", "gundam"]).modes
@@ -125,7 +130,7 @@ class TestResolution:
         assert advice.page_dpi is base.effective_dpi is base.seen[0].vertical_dpi is None
         assert base.effective_scale == pytest.approx(724 / 1654)
         with pytest.raises(WorkloadError, match="minimum_dpi needs the page's own resolution"):
-            of(["base"], dpi=None, wanted=Wanted(minimum_dpi=Fraction(100)))
+            of(["base"], dpi=None, wanted=at_least(100))
 
 
 class TestCost:
@@ -295,16 +300,15 @@ class TestRequirements:
 
     @pytest.mark.exhaustive
     def test_modes_that_meet_are_named_and_a_bound_is_met_by_itself(self):
-        fraction = Fraction
-        assert self.meeting(wanted=Wanted(fraction(100))) == ["large", "gundam", "gundam-m"]
-        exactly = fraction(200 * 1280, 1654)
-        assert self.meeting(wanted=Wanted(exactly)) == ["gundam", "gundam-m"]
-        assert self.meeting(wanted=Wanted(exactly + fraction(1, 10**9))) == ["gundam-m"]
-        assert self.meeting(wanted=Wanted(fraction(201))) == []
+        assert self.meeting(wanted=at_least(100)) == ["large", "gundam", "gundam-m"]
+        exactly = 200 * 1280 / 1654
+        assert self.meeting(wanted=at_least(exactly)) == ["gundam", "gundam-m"]
+        assert self.meeting(wanted=at_least(exactly + 1e-9)) == ["gundam-m"]
+        assert self.meeting(wanted=at_least(201)) == []
 
     @pytest.mark.exhaustive
     def test_compression_holds_at_the_most_text_tokens(self):
-        most = Wanted(maximum_compression=Fraction(10))
+        most = Requirements(minimum_dpi=None, maximum_compression=10.0)
         assert self.meeting(wanted=most, holds=(100, 1000))[0] == "small"
         assert self.meeting(wanted=most, holds=(100, 1001))[0] == "base"
 

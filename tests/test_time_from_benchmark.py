@@ -12,7 +12,7 @@ import pytest
 from command_line import run
 from sampling import every, sampled
 
-from dsocr_analyze.cli import kept_corrections, main
+from dsocr_analyze.cli import kept_files, main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.timing.correction import KeptBenchmark
@@ -426,13 +426,13 @@ def test_programs_that_keep_at_the_same_time_lose_nothing(tmp_path):
 
     def keep_some(first):
         for number in range(first, first + 10):
-            kept_corrections.keep([kept(number)])
+            kept_files.keep([kept(number)])
 
     threads = [threading.Thread(target=keep_some, args=(first,)) for first in range(0, 80, 10)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    found = kept_corrections.kept_benchmarks()
+    found = kept_files.kept_benchmarks()
     assert sorted(each.id for each in found) == [f"{n:04}" for n in range(80)]
-    assert len(list(kept_corrections.corrections_folder().iterdir())) == 80
+    assert len(list((tmp_path / "config/dsocr-analyze/corrections").iterdir())) == 80

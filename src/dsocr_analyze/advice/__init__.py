@@ -6,6 +6,6 @@ torch in this room.
 
 from __future__ import annotations
 
-from dsocr_analyze.advice.build import PageAsked, Wanted, advise
+from dsocr_analyze.advice.build import PageAsked, advise
 
-__all__ = ["PageAsked", "Wanted", "advise"]
+__all__ = ["PageAsked", "advise"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -20,26 +19,23 @@ from dsocr_analyze.advice.document import (
     TextCost,
     Verdict,
 )
-from dsocr_analyze.advice.published import published_accuracy
+from dsocr_analyze.advice.published import PublishedAccuracy, published_accuracy
 from dsocr_analyze.analytic import attention_name, page_figures
 from dsocr_analyze.columns.metadata import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.opening import NO_OPTIONS, Options
+from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
-    from dsocr_analyze.advice.published import PublishedAccuracy
     from dsocr_analyze.architectures.architecture import PageInViews
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.document import Report
-    from dsocr_analyze.timing.prediction import TimeEntry
-    from dsocr_analyze.workload import Mode, Workload
 
-__all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "Wanted", "advise"]
+__all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "advise"]
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 """Text tokens per page to show if the caller gives none."""
@@ -48,6 +44,17 @@ DEFAULT_NEW_TOKENS: Final = 1024
 """Tokens to generate if neither they nor text tokens are given."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
+
+_NOTES: Final = (
+    "effective resolution: that of the finest vision call in its coarser direction, at most the"
+    " page's own",
+    "compression: text tokens on the page per vision token from the encoder; the prompt also"
+    " has newlines and separators",
+)
+_NO_DPI: Final = "the page's own resolution is unknown, so scales are shown instead of dpi"
+_PUBLISHED_FOR: Final = (
+    "published figures are for the published checkpoint; none are known for other weights"
+)
 
 
 @dataclass(frozen=True)
@@ -89,26 +96,8 @@ class PageAsked:
         return DEFAULT_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Requirements for a mode.
-
-    Attributes:
-        minimum_dpi: Lowest effective resolution; None for no limit.
-        maximum_compression: Most text tokens per vision token; None for no limit.
-    """
-
-    minimum_dpi: Fraction | None = None
-    maximum_compression: Fraction | None = None
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether there are no requirements."""
-        return self.minimum_dpi is None and self.maximum_compression is None
-
-
-TimeOf = Callable[["Workload"], "tuple[TimeEntry, ...]"]
-Costed = Callable[["Workload"], "tuple[Cost, tuple[TimeEntry, ...]]"]
+TimeOf = Callable[[Workload], tuple[TimeEntry, ...]]
+Costed = Callable[[Workload, int], TextCost]
 
 
 def advise(
@@ -116,7 +105,7 @@ def advise(
     page: PageAsked,
     modes: Sequence[Mode],
     *,
-    wanted: Wanted | None = None,
+    wanted: Requirements | None = None,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
     time_of: TimeOf | None = None,
@@ -139,20 +128,22 @@ def advise(
             page of unknown resolution, or there are no published figures for the kind of document.
         ConfigError: The config describes something without a closed form.
     """
-    wanted = wanted or Wanted()
+    architecture = directory.architecture
     _check(page, wanted)
-    published = published_accuracy(directory.architecture.name)
-    kind = None if page.kind is None else _kind(page.kind, published, directory)
+    published = published_accuracy(architecture.name)
+    kind = None if page.kind is None else _kind(page.kind, published, architecture.title)
 
-    def costed(workload: Workload) -> tuple[Cost, tuple[TimeEntry, ...]]:
-        cost = _cost(directory, workload, dtype, flash_attention)
-        return cost, () if time_of is None else time_of(workload)
+    def costed(workload: Workload, text_tokens: int) -> TextCost:
+        return TextCost(
+            text_tokens=text_tokens,
+            max_new_tokens=workload.max_new_tokens,
+            cost=_cost(directory, workload, dtype, flash_attention),
+            time=() if time_of is None else time_of(workload),
+        )
 
-    advice = tuple(_of_mode(directory, page, mode, wanted, costed) for mode in modes)
+    advice = tuple(_of_mode(directory, page, mode, wanted, published, costed) for mode in modes)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
-    opening = opening_of(
-        directory, directory.architecture, modes, command="advise", options=options
-    )
+    opening = opening_of(directory, architecture, modes, command="advise", options=options)
     return AdviceDocument(
         **msgspec.structs.asdict(opening),
         page=page.size,
@@ -166,28 +157,35 @@ def advise(
         dtype=dtype_named(dtype).name,
         attention=attention_name(flash_attention=flash_attention),
         modes=advice,
-        requirements=None if wanted.is_nothing else _requirements(wanted),
-        modes_that_meet=None if wanted.is_nothing else meeting,
+        requirements=wanted,
+        modes_that_meet=None if wanted is None else meeting,
         published=published,
-        notes=_notes(directory, page, has_published=published is not None),
+        notes=(
+            *_NOTES,
+            *([] if page.dpi is not None else [_NO_DPI]),
+            f"no published accuracy by mode or compression is known for {architecture.title}"
+            if published is None
+            else _PUBLISHED_FOR,
+        ),
     )
 
 
-def _check(page: PageAsked, wanted: Wanted) -> None:
-    for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", wanted.minimum_dpi)):
+def _check(page: PageAsked, wanted: Requirements | None) -> None:
+    least = None if wanted is None else wanted.minimum_dpi
+    for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", least)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
             raise WorkloadError(
                 f"{argument} {float(dpi):g} is out of range; give {_LEAST_DPI} to {_MOST_DPI}",
                 arguments=[argument],
             )
-    most = wanted.maximum_compression
+    most = None if wanted is None else wanted.maximum_compression
     if most is not None and most <= 0:
         raise WorkloadError(
-            f"maximum_compression {float(most):g} is not above 0; give text tokens per vision"
-            " token, like 10",
+            f"maximum_compression {most:g} is not above 0; give text tokens per vision token, like"
+            " 10",
             arguments=["maximum_compression"],
         )
-    if wanted.minimum_dpi is not None and page.dpi is None:
+    if least is not None and page.dpi is None:
         raise WorkloadError(
             "minimum_dpi needs the page's own resolution, which pixels alone do not give; give"
             " page_dpi, or a paper like page='a4@200'",
@@ -195,12 +193,12 @@ def _check(page: PageAsked, wanted: Wanted) -> None:
         )
 
 
-def _kind(given: str, published: PublishedAccuracy | None, directory: ModelDirectory) -> str:
+def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
     """The kind of document with this name, in any case, with hyphens or spaces."""
     if published is None:
         raise WorkloadError(
-            f"kind {given!r} has no effect: no published figures are known for"
-            f" {directory.architecture.title}; leave it out",
+            f"kind {given!r} has no effect: no published figures are known for {title}; leave it"
+            " out",
             arguments=["kind"],
         )
     kinds = published.edit_distance.kinds
@@ -214,38 +212,12 @@ def _kind(given: str, published: PublishedAccuracy | None, directory: ModelDirec
     return found
 
 
-def _requirements(wanted: Wanted) -> Requirements:
-    least, most = wanted.minimum_dpi, wanted.maximum_compression
-    return Requirements(
-        minimum_dpi=None if least is None else float(least),
-        maximum_compression=None if most is None else float(most),
-    )
-
-
-def _notes(directory: ModelDirectory, page: PageAsked, *, has_published: bool) -> tuple[str, ...]:
-    notes = [
-        "effective resolution: that of the finest vision call in its coarser direction, at most the"
-        " page's own",
-        "compression: text tokens on the page per vision token from the encoder; the prompt also"
-        " has newlines and separators",
-    ]
-    if page.dpi is None:
-        notes.append("the page's own resolution is unknown, so scales are shown instead of dpi")
-    if has_published:
-        notes.append(
-            "published figures are for the published checkpoint; none are known for other weights"
-        )
-    else:
-        title = directory.architecture.title
-        notes.append(f"no published accuracy by mode or compression is known for {title}")
-    return tuple(notes)
-
-
 def _of_mode(
     directory: ModelDirectory,
     page: PageAsked,
     mode: Mode,
-    wanted: Wanted,
+    wanted: Requirements | None,
+    published: PublishedAccuracy | None,
     costed: Costed,
 ) -> ModeAdvice:
     architecture = directory.architecture
@@ -255,17 +227,21 @@ def _of_mode(
         max_new_tokens=page.new_tokens,
     )  # fmt: skip
     positions = directory.dimensions().max_positions
-    texts = tuple(_texts(page, workload, positions, costed))
-    if texts:
-        longest = max(texts, key=lambda text: text.text_tokens)
-        workload = replace(workload, max_new_tokens=longest.max_new_tokens)
-        cost, time = longest.cost, longest.time
-    else:
-        cost, time = costed(workload)
+    # The last token takes no position: no decode step reads it.
+    most = max(1, positions - workload.seq_len + 1)
+    texts = tuple(
+        costed(replace(workload, max_new_tokens=min(each + 1, most)), each)
+        for each in (page.texts if page.is_written_out else ())
+    )
+    longest = max(texts, key=lambda text: text.text_tokens) if texts else costed(workload, 0)
+    workload = replace(workload, max_new_tokens=longest.max_new_tokens)
     shown = architecture.forms.page_in_views(workload)
     scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
-    vision_tokens = sum(each.tokens for each in shown)
-    published = published_accuracy(architecture.name)
+    effective_dpi = None if page.dpi is None else float(page.dpi * scale)
+    densities = tuple(
+        _density(published, mode.name, tokens, sum(each.tokens for each in shown), workload)
+        for tokens in page.texts
+    )
     return ModeAdvice(
         mode=mode.name,
         base_size=mode.base_size,
@@ -274,33 +250,18 @@ def _of_mode(
         grid=workload.grid,
         seen=tuple(_seen(each, page) for each in shown),
         effective_scale=float(scale),
-        effective_dpi=None if page.dpi is None else float(page.dpi * scale),
-        vision_tokens=vision_tokens,
+        effective_dpi=effective_dpi,
+        vision_tokens=sum(each.tokens for each in shown),
         visual_tokens=workload.visual_tokens,
         seq_len=workload.seq_len,
-        cost=cost,
-        time=time,
+        cost=longest.cost,
+        time=longest.time,
         by_text_tokens=texts,
-        densities=tuple(
-            _density(architecture.name, mode.name, tokens, vision_tokens, workload.visual_tokens)
-            for tokens in page.texts
-        ),
+        densities=densities,
         edit_distances=None if published is None else published.edit_distance.modes.get(mode.name),
-        verdict=None if wanted.is_nothing else _verdict(wanted, page, scale, vision_tokens),
+        verdict=None if wanted is None else _verdict(wanted, effective_dpi, densities),
         notes=(*architecture.notes_of(workload), *position_warnings(workload, positions)),
     )
-
-
-def _texts(
-    page: PageAsked, workload: Workload, positions: int, costed: Costed
-) -> Iterator[TextCost]:
-    """The cost of writing out each amount of text; none if the text does not matter."""
-    # The last token takes no position: no decode step reads it.
-    most = max(1, positions - workload.seq_len + 1)
-    for text_tokens in page.texts if page.is_written_out else ():
-        new_tokens = min(text_tokens + 1, most)
-        cost, time = costed(replace(workload, max_new_tokens=new_tokens))
-        yield TextCost(text_tokens=text_tokens, max_new_tokens=new_tokens, cost=cost, time=time)
 
 
 def _scales(shown: PageInViews, page: tuple[int, int]) -> tuple[Fraction, Fraction]:
@@ -322,45 +283,48 @@ def _seen(shown: PageInViews, page: PageAsked) -> Seen:
 
 
 def _density(
-    architecture: str, mode: str, text_tokens: int, vision_tokens: int, visual_tokens: int
+    published: PublishedAccuracy | None,
+    mode: str,
+    text_tokens: int,
+    vision_tokens: int,
+    workload: Workload,
 ) -> Density:
-    published = published_accuracy(architecture)
-    row = None if published is None else published.precision.at(mode, text_tokens)
-    lack = "none for this model" if published is None else published.precision.lack(mode)
+    row, lack = None, "none for this model"
+    if published is not None:
+        row, lack = published.precision.at(mode, text_tokens)
     return Density(
         text_tokens=text_tokens,
         compression=text_tokens / vision_tokens,
-        prompt_compression=text_tokens / visual_tokens,
+        prompt_compression=text_tokens / workload.visual_tokens,
         published=row,
-        lack="" if row is not None else lack,
+        lack=lack,
     )
 
 
 def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool) -> Cost:
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
-    report: Report = build_report(figures, None, dt.datetime.now(dt.UTC))
+    batch, memory, pages = figures.batch, figures.memory, workload.pages
     need = memory_need(
         directory.architecture, directory.dimensions(), workload, dtype=dtype_named(dtype),
         flash_attention=flash_attention,
     )  # fmt: skip
-    page = report.total.page
     return Cost(
-        prefill_pass_flops=report.total.flops,
-        page_flops=page.flops,
-        page_bytes=page.bytes_read + page.bytes_written,
-        weights_bytes=report.memory.weights_bytes,
-        kv_cache_bytes=report.memory.kv_cache_bytes,
-        peak_activation_bytes=report.memory.peak_activation_bytes,
+        prefill_pass_flops=figures.prefill_pass.flops,
+        page_flops=batch.flops / pages,
+        page_bytes=batch.bytes_read / pages + batch.bytes_written / pages,
+        weights_bytes=memory.weights_bytes,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        peak_activation_bytes=memory.peak.nbytes,
         memory_bytes=need.total_bytes,
     )
 
 
-def _verdict(wanted: Wanted, page: PageAsked, scale: Fraction, vision_tokens: int) -> Verdict:
+def _verdict(wanted: Requirements, dpi: float | None, densities: Sequence[Density]) -> Verdict:
     is_fine = is_dense = None
-    if wanted.minimum_dpi is not None and page.dpi is not None:
-        is_fine = page.dpi * scale >= wanted.minimum_dpi
+    if wanted.minimum_dpi is not None and dpi is not None:
+        is_fine = dpi >= wanted.minimum_dpi
     if wanted.maximum_compression is not None:
-        is_dense = Fraction(max(page.texts), vision_tokens) <= wanted.maximum_compression
+        is_dense = max(each.compression for each in densities) <= wanted.maximum_compression
     return Verdict(
         minimum_dpi=is_fine,
         maximum_compression=is_dense,

@@ -1,11 +1,25 @@
-"""The comparison of modes for a page, as a JSON document."""
+"""The comparison of modes for a page: a JSON document, and its lines and tables for readers."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from dsocr_analyze.advice.published import EditDistances, PrecisionRow, PublishedAccuracy
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from dsocr_analyze.advice.published import (
+    ALL_KINDS,
+    EditDistances,
+    PrecisionRow,
+    PublishedAccuracy,
+)
 from dsocr_analyze.columns.metadata import CountOpening
+from dsocr_analyze.report.quantities import bytes_text, exact, price_text, ratio_text, scaled
+from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.tables import model_text
+from dsocr_analyze.timing.assumptions import lengths_sentence
+from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
@@ -17,7 +31,13 @@ __all__ = [
     "Seen",
     "TextCost",
     "Verdict",
+    "advice_lines",
+    "advice_notes",
+    "advice_tables",
 ]
+
+_ALL_KINDS: Final = "all kinds"
+_ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -102,6 +122,11 @@ class TextCost(Struct, frozen=True, kw_only=True):
     cost: Cost
     time: tuple[TimeEntry, ...]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the decoder's positions suffice for the whole text and the end token."""
+        return self.max_new_tokens > self.text_tokens
+
 
 class Verdict(Struct, frozen=True, kw_only=True):
     """Whether a mode meets the requirements; null for a requirement that was not given.
@@ -162,6 +187,11 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
     verdict: Verdict | None
     notes: tuple[str, ...]
 
+    @property
+    def cases(self) -> Sequence[ModeAdvice | TextCost]:
+        """What has a cost: each number of text tokens, or the mode if the text does not matter."""
+        return self.by_text_tokens or (self,)
+
 
 class Requirements(Struct, frozen=True, kw_only=True):
     """Requirements for a mode.
@@ -207,3 +237,249 @@ class AdviceDocument(CountOpening, frozen=True, kw_only=True):
     modes_that_meet: tuple[str, ...] | None
     published: PublishedAccuracy | None
     notes: tuple[str, ...]
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether the number of new tokens follows from the text on the page."""
+        return any(mode.by_text_tokens for mode in self.modes)
+
+
+# --- for readers ---------------------------------------------------------------------------------
+
+
+def advice_lines(advice: AdviceDocument) -> Iterator[str]:
+    """What was counted, and which modes meet the requirements."""
+    width, height = advice.page
+    dpi = (
+        "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
+    )
+    pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
+    new = f"{advice.max_new_tokens:,} new tokens"
+    if advice.is_written_out:
+        new = "as many new tokens as the text on it needs"
+    yield f"Ran: {model_text(advice.model)} by the analytic engine"
+    yield f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {new}"
+    if advice.is_written_out:
+        yield "New tokens: one per text token and the end token" + _without_room(advice)
+    yield f"Type {advice.dtype}, {advice.attention} attention"
+    if distances := _distances_for(advice):
+        ends = dict.fromkeys((distances[0], distances[-1]))
+        said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
+        yield f"Published edit distance for {advice.kind}: {said}"
+    wanted, meeting = advice.requirements, advice.modes_that_meet
+    if wanted is not None and meeting is not None:
+        yield f"With {_wanted(wanted, advice)}: {', '.join(meeting) or 'no mode'}"
+
+
+def _without_room(advice: AdviceDocument) -> str:
+    """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
+    lacking: dict[int, list[str]] = {}
+    for mode in advice.modes:
+        for text in mode.by_text_tokens:
+            if not text.has_room:
+                fitting = f"{text.max_new_tokens:,} in {mode.mode}"
+                lacking.setdefault(text.text_tokens, []).append(fitting)
+    return "".join(
+        f"; for {tokens:,} text tokens only what the context leaves: {', '.join(fitting)}"
+        for tokens, fitting in lacking.items()
+    )
+
+
+def _distances_for(advice: AdviceDocument) -> list[tuple[float, str]]:
+    """Published edit distances for the kind of document, lowest first, and their modes."""
+    return sorted(
+        (mode.edit_distances.kinds[advice.kind], mode.mode)
+        for mode in advice.modes
+        if advice.kind is not None and mode.edit_distances is not None
+    )
+
+
+def _wanted(wanted: Requirements, advice: AdviceDocument) -> str:
+    asked = []
+    if wanted.minimum_dpi is not None:
+        asked.append(f"at least {wanted.minimum_dpi:g} dpi")
+    if wanted.maximum_compression is not None:
+        most = max(density.text_tokens for density in advice.modes[0].densities)
+        asked.append(f"at most {wanted.maximum_compression:g}x at {most:,} text tokens")
+    return " and ".join(asked)
+
+
+def advice_notes(advice: AdviceDocument) -> list[str]:
+    """Notes for readers, including the limits of published figures, without duplicates."""
+    notes = [*advice.notes]
+    published = advice.published
+    if published is not None:
+        precision, distance = published.precision, published.edit_distance
+        notes.append(f"published figures: {published.title}, {published.source}")
+        notes += [f"{precision.table}: {limit}" for limit in precision.limits]
+        notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
+    notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
+    for case in (case for mode in advice.modes for case in mode.cases):
+        said = [each for entry in case.time for each in entry.assumptions.sentences]
+        if isinstance(case, TextCost):
+            # The lines above the tables say how many tokens each text takes.
+            known = lengths_sentence(OutputLengths.fixed(case.max_new_tokens))
+            said = [each for each in said if each != known]
+        notes += said
+    return list(dict.fromkeys(notes))
+
+
+def advice_tables(advice: AdviceDocument) -> list[Table]:
+    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
+    tables = [_resolutions(advice), _costs(advice)]
+    if any(mode.time for mode in advice.modes):
+        tables.append(_seconds(advice))
+    tables.append(_compressions(advice))
+    if advice.published is not None:
+        tables += [_precisions(advice, advice.published), _distances(advice, advice.published)]
+        if advice.kind is None and any(mode.edit_distances for mode in advice.modes):
+            tables.append(_kinds(advice))
+    if advice.requirements is not None:
+        tables.append(_verdicts(advice))
+    return tables
+
+
+def _resolutions(advice: AdviceDocument) -> Table:
+    unit = "scale" if advice.page_dpi is None else "dpi"
+    rows = tuple(
+        (
+            mode.mode,
+            "-" if mode.grid == (1, 1) else f"{mode.grid[0]} x {mode.grid[1]}",
+            _seen_text(mode.seen[0]) if len(mode.seen) > 1 else "-",
+            _seen_text(mode.seen[-1]),
+            _fineness(mode.effective_scale, mode.effective_dpi),
+            exact(mode.vision_tokens),
+            exact(mode.visual_tokens),
+        )
+        for mode in advice.modes
+    )
+    columns = ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt")
+    title = f"Effective resolution ({unit}, horizontal x vertical) and vision tokens"
+    return Table(title, columns, rows, label_columns=2)
+
+
+def _seen_text(seen: Seen) -> str:
+    across = _fineness(seen.horizontal_scale, seen.horizontal_dpi)
+    return f"{across} x {_fineness(seen.vertical_scale, seen.vertical_dpi)}"
+
+
+def _fineness(scale: float, dpi: float | None) -> str:
+    return f"{scale:.3f}" if dpi is None else f"{dpi:.1f}"
+
+
+def _labels(advice: AdviceDocument) -> tuple[str, ...]:
+    return ("mode", "text tokens") if advice.is_written_out else ("mode",)
+
+
+def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
+    if not isinstance(case, TextCost):
+        return (mode.mode,)
+    text = exact(case.text_tokens)
+    return (mode.mode, text if case.has_room else f"{exact(case.max_new_tokens)} of {text}")
+
+
+def _costs(advice: AdviceDocument) -> Table:
+    rows = tuple(
+        (*_label(mode, case), exact(mode.seq_len), scaled(case.cost.prefill_pass_flops),
+         scaled(case.cost.page_flops), bytes_text(case.cost.kv_cache_bytes),
+         bytes_text(case.cost.memory_bytes))
+        for mode in advice.modes
+        for case in mode.cases
+    )  # fmt: skip
+    figures = ("prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory")
+    return Table("Cost", (*_labels(advice), *figures), rows)
+
+
+def _seconds(advice: AdviceDocument) -> Table:
+    labels = _labels(advice)
+    rows = tuple(
+        (
+            *_label(mode, case), entry.gpu, entry.runtime, str(load.concurrency),
+            ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
+            "-" if load.cost_per_thousand_pages is None
+            else price_text(load.cost_per_thousand_pages),
+        )
+        for mode in advice.modes
+        for case in mode.cases
+        for entry in case.time
+        for load in entry.throughput
+    )  # fmt: skip
+    columns = (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000")
+    title = "Predicted seconds, and cost of 1,000 pages"
+    return Table(title, columns, rows, label_columns=len(labels) + 2)
+
+
+def _compressions(advice: AdviceDocument) -> Table:
+    rows = tuple(
+        (mode.mode, *(f"{density.compression:.1f}x" for density in mode.densities))
+        for mode in advice.modes
+    )
+    columns = (f"{density.text_tokens:,} tokens" for density in advice.modes[0].densities)
+    return Table("Compression: text tokens on the page per vision token", ("mode", *columns), rows)
+
+
+def _precisions(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
+    rows = []
+    for mode in advice.modes:
+        if any(density.published for density in mode.densities):
+            rows += [(mode.mode, exact(each.text_tokens), _precision(each))
+                     for each in mode.densities]  # fmt: skip
+        else:
+            lacks = dict.fromkeys(density.lack for density in mode.densities)
+            rows += [(mode.mode, "all", lack) for lack in lacks]
+    title, columns = published.precision.measures, ("mode", "text tokens", "precision")
+    return Table(f"Published {title}", columns, tuple(rows), label_columns=3)
+
+
+def _precision(density: Density) -> str:
+    row = density.published
+    if row is None:
+        return density.lack
+    low, high = row.text_tokens
+    return (
+        f"{row.precision_percent:g} % at {row.compression:g}x ({low:,} to {high:,} tokens,"
+        f" {row.pages} pages)"
+    )
+
+
+def _distances(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
+    """Both languages side by side, or one kind of document beside all; modes in rows."""
+    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
+    if advice.kind is not None:
+        figures = (advice.kind, _ALL_KINDS)
+    rows: list[tuple[str, ...]] = []
+    for mode in advice.modes:
+        found = mode.edit_distances
+        if found is None:
+            rows.append((mode.mode, "none published", *("-" for _ in figures)))
+            continue
+        values = [each for of in (found.english, found.chinese) for each in (of.overall, of.text)]
+        if advice.kind is not None:
+            values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+        rows.append((mode.mode, found.tokens, *(f"{value:.3f}" for value in values)))
+    title, columns = published.edit_distance.measures, ("mode", "vision tokens", *figures)
+    return Table(f"Published {title}", columns, tuple(rows), label_columns=2)
+
+
+def _kinds(advice: AdviceDocument) -> Table:
+    """Kinds of document in rows and modes in columns."""
+    by_mode = {each.mode: each.edit_distances.kinds for each in advice.modes if each.edit_distances}
+    kinds = dict.fromkeys(kind for each in by_mode.values() for kind in each)
+    rows = tuple(
+        (
+            _ALL_KINDS if kind == ALL_KINDS else kind,
+            *(f"{each[kind]:.3f}" for each in by_mode.values()),
+        )
+        for kind in kinds
+    )
+    return Table("Published edit distance by kind of document", ("kind", *by_mode), rows)
+
+
+def _verdicts(advice: AdviceDocument) -> Table:
+    verdicts = {mode.mode: mode.verdict for mode in advice.modes if mode.verdict is not None}
+    rows = tuple(
+        (name, *(_ANSWERS[answer] for answer in astuple(verdict)))
+        for name, verdict in verdicts.items()
+    )
+    columns = ("mode", "resolution", "compression", "meets all")
+    return Table("Requirements", columns, rows, label_columns=4)

@@ -61,26 +61,21 @@ class PublishedPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     limits: tuple[str, ...]
     rows: tuple[PrecisionRow, ...]
 
-    def at(self, mode: str, text_tokens: int) -> PrecisionRow | None:
-        """The row for a mode and a number of text tokens; None if nothing was measured.
+    def at(self, mode: str, text_tokens: int) -> tuple[PrecisionRow | None, str]:
+        """The row for a mode and a number of text tokens, or None and why there is none.
 
         Ranges include their lower bound; the last range also includes its upper bound.
         """
         rows = [row for row in self.rows if row.mode == mode]
-        most = max((row.text_tokens[1] for row in rows), default=0)
+        if not rows:
+            return None, "none for this mode"
+        least = min(row.text_tokens[0] for row in rows)
+        most = max(row.text_tokens[1] for row in rows)
         for row in rows:
             low, high = row.text_tokens
             if low <= text_tokens < high or text_tokens == high == most:
-                return row
-        return None
-
-    def lack(self, mode: str) -> str:
-        """Why `at` has no figure for a mode."""
-        ranges = [row.text_tokens for row in self.rows if row.mode == mode]
-        if not ranges:
-            return "none for this mode"
-        least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
-        return f"none outside {least:,} to {most:,} text tokens"
+                return row, ""
+        return None, f"none outside {least:,} to {most:,} text tokens"
 
 
 class Distances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import numpy as np
 import typer
 
+from dsocr_analyze.advice import PageAsked
+from dsocr_analyze.advice import advise as advised
+from dsocr_analyze.advice.build import DEFAULT_NEW_TOKENS
+from dsocr_analyze.advice.document import (
+    AdviceDocument,
+    Requirements,
+    advice_lines,
+    advice_notes,
+    advice_tables,
+)
 from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
@@ -16,15 +29,12 @@ from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.output_files import prepare_directory, write_files
+from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.sweep.axes import parse_modes, parse_numbers
 from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import paper_dpi
 from dsocr_analyze.workload.workload import LARGEST_COUNT
-
-if TYPE_CHECKING:
-    from dsocr_analyze.advice.build import TimeOf, Wanted
-    from dsocr_analyze.advice.document import AdviceDocument
-    from dsocr_analyze.cli.time_options import TimeRequest
-    from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["advise"]
 
@@ -126,30 +136,38 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
-    from dsocr_analyze.advice import PageAsked, advise
-    from dsocr_analyze.sweep.axes import parse_modes
-
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
     if quiet:
         many_options.check_quiet({**limits, "--json": json_file})
     asked = time_options.request_with_report(context)
     directory = options.described_model(model, arch, config, sliding_window)
+    architecture = directory.architecture
     print_config_findings(context, directory, by_closed_forms=True)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     size, dpi = _page(page, image, page_dpi)
-    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
+    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", architecture)))
+    given = context.params
+    if given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None:
+        max_new_tokens = DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     wanted = PageAsked(
-        size, dpi, text_tokens, _new_tokens(context), batch_size, _numbers(page_text_tokens), kind
+        size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens), kind
     )
-    found = advise(
-        directory, wanted, modes,
-        wanted=_wanted(minimum_dpi, maximum_compression), dtype=dtype,
-        flash_attention=flash_attention,
-        time_of=_time_of(asked, directory, dtype, flash_attention=flash_attention),
-        options=options_used(context),
+    found = advised(
+        directory, wanted, modes, wanted=_requirements(limits), dtype=dtype,
+        flash_attention=flash_attention, options=options_used(context),
+        time_of=None if asked is None else partial(
+            asked.entries, architecture, directory.dimensions(), dtype=dtype,
+            flash_attention=flash_attention,
+        ),
     )  # fmt: skip
-    warn_of_modes(context, directory.architecture, modes)
-    _show(context, found, output_format, json_file, quiet=quiet)
+    warn_of_modes(context, architecture, modes)
+    if json_file not in (None, "-"):
+        file = Path(str(json_file))
+        prepare_directory(file.parent)
+        context.obj.begin_writing()
+        write_files({file: dump_json(found)})
+    if json_file == "-" or not quiet:
+        _print(found, "json" if json_file == "-" else output_format, json_file)
     if found.modes_that_meet == ():
         raise typer.Exit(NO)
 
@@ -175,23 +193,9 @@ def _page(
     return size, Fraction(of_paper)
 
 
-def _new_tokens(context: typer.Context) -> int | None:
-    """Tokens to generate; None if they follow from the text on the page."""
-    from dsocr_analyze.advice.build import DEFAULT_NEW_TOKENS
-
-    given = context.params
-    limit: int | None = given["max_new_tokens"]
-    has_lengths = given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
-    return DEFAULT_NEW_TOKENS if limit is None and has_lengths else limit
-
-
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    from dsocr_analyze.sweep.axes import parse_numbers
-
     if text is None:
         return None
-    import numpy as np
-
     axis = parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)
     if len(axis) > _MOST_NUMBERS:
         raise WorkloadError(
@@ -200,14 +204,14 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     return tuple(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
 
 
-def _wanted(minimum_dpi: str | None, maximum_compression: str | None) -> Wanted:
-    from dsocr_analyze.advice import Wanted
-
-    least, most = minimum_dpi, maximum_compression
-    return Wanted(
-        None if least is None else _fraction("--minimum-dpi", least),
-        None if most is None else _fraction("--maximum-compression", most),
+def _requirements(limits: Mapping[str, str | None]) -> Requirements | None:
+    """The requirements in `--minimum-dpi` and `--maximum-compression`; None without any."""
+    least, most = (
+        None if text is None else float(_fraction(option, text)) for option, text in limits.items()
     )
+    if least is most is None:
+        return None
+    return Requirements(minimum_dpi=least, maximum_compression=most)
 
 
 def _fraction(option: str, text: str) -> Fraction:
@@ -223,40 +227,7 @@ def _fraction(option: str, text: str) -> Fraction:
     return Fraction(number)
 
 
-def _time_of(
-    asked: TimeRequest | None, directory: ModelDirectory, dtype: str, *, flash_attention: bool
-) -> TimeOf | None:
-    if asked is None:
-        return None
-    return lambda workload: asked.entries(
-        directory.architecture, directory.dimensions(), workload, dtype=dtype,
-        flash_attention=flash_attention,
-    )  # fmt: skip
-
-
-def _show(
-    context: typer.Context,
-    advice: AdviceDocument,
-    output_format: str,
-    json_file: str | None,
-    *,
-    quiet: bool,
-) -> None:
-    from dsocr_analyze.report.json_text import dump_json
-
-    if json_file is not None and json_file != "-":
-        from dsocr_analyze.output_files import prepare_directory, write_texts
-
-        file = Path(json_file)
-        prepare_directory(file.parent)
-        context.obj.begin_writing()
-        write_texts(file.parent, {file.name: dump_json(advice)})
-    if json_file == "-":
-        output_format = "json"
-    elif quiet:
-        return
-    from dsocr_analyze.advice.tables import advice_lines, advice_notes, advice_tables
-
+def _print(advice: AdviceDocument, output_format: str, json_file: str | None) -> None:
     emit(
         output_format,
         lambda: advice,

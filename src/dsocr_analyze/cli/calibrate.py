@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.profiles import PROFILES
+from dsocr_analyze.cli.kept_files import PROFILES
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch

@@ -67,7 +67,7 @@ def report_pages(
     """
     if file is None:
         return {}
-    from dsocr_analyze.cli.profiles import user_profiles
+    from dsocr_analyze.cli.kept_files import user_profiles
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report.html.contents import report_contents, roofs_of
     from dsocr_analyze.report.html.page import render_html

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze.cli import completion, options, page_options
+from dsocr_analyze.cli.kept_files import ProfileOption
 from dsocr_analyze.cli.printing import Lines, Said, emit
-from dsocr_analyze.cli.profiles import ProfileOption
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
@@ -267,7 +267,7 @@ def predicted_seconds(
         workload: The page.
         profile: The user's own profiles.
     """
-    from dsocr_analyze.cli.profiles import user_profiles
+    from dsocr_analyze.cli.kept_files import user_profiles
     from dsocr_analyze.cli.time_options import time_request
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.measuring.machine import device_title, matching_device

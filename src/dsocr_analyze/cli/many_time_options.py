@@ -126,7 +126,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     if not given["gpu"]:
         time_options.refuse_without_gpu(context)
         return None
-    from dsocr_analyze.cli.kept_corrections import corrections_asked_for
+    from dsocr_analyze.cli.kept_files import corrections_asked_for
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.assumptions import JobAssumptions, lengths_sentence

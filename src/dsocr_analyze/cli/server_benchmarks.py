@@ -165,7 +165,7 @@ def show(
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
         OutputError: The correction cannot be kept.
     """
-    from dsocr_analyze.cli.kept_corrections import keep, kept_benchmarks
+    from dsocr_analyze.cli.kept_files import keep, kept_benchmarks
     from dsocr_analyze.timing.correction import Corrections
     from dsocr_analyze.timing.server_benchmarks.comparison import check_model
 

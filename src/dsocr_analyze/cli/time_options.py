@@ -11,7 +11,7 @@ import typer
 
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.added_options import Added, adding
-from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
+from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
 from dsocr_analyze.cli.warnings import warn
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
@@ -311,7 +311,7 @@ def time_request(
 
     `lengths` is as for `lengths_by_limit`; by default every page generates the most tokens it may.
     """
-    from dsocr_analyze.cli.kept_corrections import corrections_asked_for
+    from dsocr_analyze.cli.kept_files import corrections_asked_for
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import NATIVE
     from dsocr_analyze.timing.output_lengths import OutputLengths

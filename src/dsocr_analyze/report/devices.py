@@ -1,14 +1,15 @@
-"""The documents of `dsocr-analyze devices`: devices, and benchmarks that correct predictions."""
+"""The documents of `dsocr-analyze devices`: devices, and benchmarks that correct; their tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from dsocr_analyze.report.document import SCHEMA_VERSION
 from dsocr_analyze.report.opening import Opening, Options
+from dsocr_analyze.report.table import Table
 from dsocr_analyze.timing.correction import KeptBenchmark
 
 if TYPE_CHECKING:
@@ -17,9 +18,17 @@ if TYPE_CHECKING:
 __all__ = [
     "CorrectionsDocument",
     "DevicesDocument",
-    "corrections_document",
+    "corrections_table",
     "devices_document",
+    "devices_table",
 ]
+
+_KINDS: Final = {
+    "GEMM": ("gemm", "product"), "encoder": ("encoder_attention", "attention"),
+    "context": ("context_attention", ""), "generation": ("generation_attention", ""),
+    "experts": ("experts", ""), "elementwise": ("movement", "clone"),
+}  # fmt: skip
+"""By column, the kind of GPU kernel, and the family of CPU kernels that is shown for it."""
 
 
 class ProfileSource(Struct, frozen=True, kw_only=True):
@@ -160,13 +169,6 @@ def devices_document(profiles: Iterable[Profile], options: Options) -> DevicesDo
     )
 
 
-def corrections_document(kept: Iterable[KeptBenchmark], options: Options) -> CorrectionsDocument:
-    """The document for the benchmarks that are kept."""
-    return CorrectionsDocument(
-        schema_version=SCHEMA_VERSION, command="devices", options=options, corrections=tuple(kept)
-    )
-
-
 def _device(profile: Profile) -> DeviceEntry:
     gpu = profile.gpu
     return DeviceEntry(
@@ -216,3 +218,50 @@ def _device(profile: Profile) -> DeviceEntry:
             for (family, dtype), fitted in (profile.cpu.families if profile.cpu else {}).items()
         ),
     )
+
+
+def devices_table(document: DevicesDocument) -> Table:
+    """Peaks, memory and the error of predicted kernel times, one row per device."""
+    return Table(
+        "GPUs, and the error of predicted kernel times in 16 bits: median / 90th percentile in %"
+        " over sizes held out of the fit; ~ extrapolated from another GPU, its error doubled;"
+        " ? assumed, not measured",
+        ("name", "TFLOP/s", "float8", "GB/s", "GB", *_KINDS),
+        tuple(
+            (each.name, f"{each.tensor_tflops:g}",
+             f"{each.float8_tflops:g}" if each.float8_tflops else "-",
+             f"{each.bandwidth_gb_s:g}", f"{each.memory_gb:g}", *_errors(each))
+            for each in document.devices
+        ),
+    )  # fmt: skip
+
+
+def _errors(device: DeviceEntry) -> Iterable[str]:
+    """The errors in 16 bits, by column; for a CPU, of its families of kernels."""
+    found: dict[str, KernelKind | KernelFamily] = {
+        **{each.kind: each for each in device.kinds if each.dtype == "bfloat16"},
+        **{each.family: each for each in device.families if each.dtype == "bfloat16"},
+    }
+    for kind, family in _KINDS.values():
+        each = found.get(kind, found.get(family))
+        mark = ""
+        if isinstance(each, KernelKind):
+            mark = ("~" if each.extrapolated else "") + ("?" if each.assumed else "")
+        yield f"{mark}{100 * each.median_error:.1f} / {100 * each.p90_error:.0f}" if each else "-"
+
+
+def corrections_table(document: CorrectionsDocument) -> Table:
+    """The benchmarks that are kept, one per row."""
+    return Table(
+        "Servers' benchmarks that correct predictions: measured over predicted, for the first token"
+        " and for each token after it",
+        ("id", "GPU", "server", "version", "model", "file", "kept", "first token", "per token",
+         "requests", "at once"),
+        tuple(
+            (each.id, each.gpu, each.server, each.version, each.architecture, each.file,
+             each.kept[:10], f"{each.first_token:.3g}", f"{each.per_token:.3g}",
+             f"{each.requests:,}", f"{each.concurrency:,}")
+            for each in document.corrections
+        ),
+        label_columns=1,
+    )  # fmt: skip

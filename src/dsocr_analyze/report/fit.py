@@ -1,23 +1,25 @@
-"""The document of `dsocr-analyze fit`: which GPUs pages fit on, and how many at a time."""
+"""The document of `dsocr-analyze fit`: which GPUs pages fit on, and how many; and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from dsocr_analyze.hardware.fit import ASSUMPTIONS, BatchFit, Fit, Order
 from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count
 from dsocr_analyze.report.opening import Options, PageOpening
+from dsocr_analyze.report.quantities import bytes_text, counted
+from dsocr_analyze.report.table import Table
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures.origin import Model
-    from dsocr_analyze.hardware.fit import BatchFit, Fit, Order
 
-__all__ = ["FitDocument", "fit_document"]
+__all__ = ["FitDocument", "fit_document", "fit_tables"]
 
 
 class BytesAlive(Struct, frozen=True, kw_only=True):
@@ -122,8 +124,6 @@ def _gpu(each: Fit) -> GpuFit:
 
 def _need(order: Order, batch: BatchFit, *, runs: bool) -> BatchNeed:
     """Memory that a batch needs; the largest batch is 0 if the GPU cannot run the model."""
-    from dsocr_analyze.hardware.fit import ASSUMPTIONS
-
     limit, need = batch.limit if runs else None, batch.need
     return BatchNeed(
         assumption=ASSUMPTIONS[order],
@@ -138,3 +138,50 @@ def _need(order: Order, batch: BatchFit, *, runs: bool) -> BatchNeed:
         limit=None if limit is None else limit.part,
         limit_moment=None if limit is None else limit.moment,
     )
+
+
+def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
+    """What the requested batch needs, and the largest batches.
+
+    Args:
+        document: The document.
+        titles: The GPUs' names for readers.
+    """
+    # The requested batch needs the same on every GPU.
+    at_once, one = document.gpus[0], document.gpus[0].one_at_a_time
+    workload = document.workload
+    yield Table(
+        f"{counted(workload.batch_size, 'page')} of {counted(workload.seq_len, 'token')} need"
+        f" {bytes_text(at_once.needed_bytes)}, one at a time {bytes_text(one.needed_bytes)}:"
+        f" weights {bytes_text(at_once.weights_bytes)}, and the higher of two peaks",
+        ("prefill", "peak", "bytes", "inputs", "KV cache", "activations", "logits"),
+        tuple(
+            (order, peak, *map(bytes_text, (nbytes, *structs.astuple(alive))))
+            for order, need in (("at once", at_once), ("one at a time", one))
+            for peak, nbytes, alive in (
+                ("prefill pass", need.prefill_bytes, need.prefill),
+                ("last decode step", need.decode_bytes, need.decode),
+            )
+        ),
+        label_columns=2,
+    )
+    yield Table(
+        "Largest batches",
+        ("GPU", "name", "usable", "fits", "at once", "limited by", "one at a time", "limited by"),
+        tuple(
+            (title, each.gpu, bytes_text(each.usable_bytes), *_answers(each))
+            for title, each in zip(titles, document.gpus, strict=True)
+        ),
+        label_columns=2,
+        optional=("GPU",),
+    )
+
+
+def _answers(each: GpuFit) -> tuple[str, ...]:
+    if each.lacks:
+        return (", ".join(f"no {lack}" for lack in each.lacks), "-", "", "-", "")
+    cells = ["yes" if each.fits else "no"]
+    for batch in (each, each.one_at_a_time):
+        moment = "" if batch.limit_moment is None else f" ({batch.limit_moment})"
+        cells += [str(batch.largest_batch), f"{batch.limit or ''}{moment}"]
+    return tuple(cells)

@@ -1,4 +1,4 @@
-"""The servers' benchmarks kept in the user's config folder, one file per benchmark.
+"""What a user keeps in the config folder: device profiles, and servers' benchmarks, one per file.
 
 Files are written atomically and each holds a single benchmark, so that programs that keep
 benchmarks at the same time never overwrite one another's.
@@ -8,27 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
+import typer
+
+from dsocr_analyze.cli import options
 from dsocr_analyze.errors import BenchmarkError, OutputError
 from dsocr_analyze.input_files import read_bytes
+from dsocr_analyze.output_files import prepare_directory, write_files
 from dsocr_analyze.own_folder import own_folder, own_folder_to_write
+from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
-    from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
 
-__all__ = ["corrections_asked_for", "corrections_folder", "forget", "keep", "kept_benchmarks"]
+__all__ = [
+    "PROFILES",
+    "ProfileOption",
+    "corrections_asked_for",
+    "forget",
+    "keep",
+    "kept_benchmarks",
+    "user_profiles",
+]
+
+PROFILES: Final = "devices"
+"""The folder of profiles in the user's config folder, read by every command."""
+
+ProfileOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="A device profile of your own (TOML), added to the shipped ones and to those in"
+        " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
+    ),
+]
 
 _CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
 """More than any kept benchmark has."""
 
 
-def corrections_folder() -> Path | None:
-    """Their folder in the user's config folder; None if the user has no config folder."""
+def user_profiles(given: Sequence[Path] | None) -> list[Path]:
+    """Profiles in the user's config folder in order of name, then those given."""
     folder = own_folder()
-    return None if folder is None else folder / _CORRECTIONS
+    kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
+    return [*kept, *(given or ())]
 
 
 def corrections_asked_for(
@@ -39,9 +66,6 @@ def corrections_asked_for(
     Raises:
         BenchmarkError: A file is damaged, or nothing is kept for the version on any of the GPUs.
     """
-    from dsocr_analyze.cli import options
-    from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
-
     if not options.switch("--corrections", corrections):
         if server_version is not None:
             raise BenchmarkError(
@@ -51,18 +75,14 @@ def corrections_asked_for(
             )
         return NO_CORRECTIONS
     kept = Corrections(tuple(kept_benchmarks()), server_version)
-    if server_version is not None:
-        versions = {
-            version: None
-            for profile in profiles
-            for version in kept.versions(profile.gpu.name, server.lower())
-        }
-        if server_version not in versions:
-            there_are = f"there are {', '.join(versions)}" if versions else "there are none"
-            raise BenchmarkError(
-                f"no benchmark of {server} {server_version} is kept for these GPUs; {there_are}",
-            )
-    return kept
+    gpus = (profile.gpu.name for profile in profiles)
+    found = dict.fromkeys(each for gpu in gpus for each in kept.versions(gpu, server.lower()))
+    if server_version is None or server_version in found:
+        return kept
+    raise BenchmarkError(
+        f"no benchmark of {server} {server_version} is kept for these GPUs; there are"
+        f" {', '.join(found) or 'none'}"
+    )
 
 
 def kept_benchmarks() -> list[KeptBenchmark]:
@@ -71,9 +91,10 @@ def kept_benchmarks() -> list[KeptBenchmark]:
     Raises:
         BenchmarkError: A file cannot be read, or is not a kept benchmark.
     """
-    folder = corrections_folder()
-    if folder is None:
+    own = own_folder()
+    if own is None:
         return []
+    folder = own / _CORRECTIONS
     try:
         files = sorted(folder.glob("*.json"))
     except OSError as error:
@@ -88,15 +109,15 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     Raises:
         OutputError: The folder cannot be written.
     """
-    import msgspec
-
-    from dsocr_analyze.output_files import prepare_directory, write_files
-
     folder = own_folder_to_write() / _CORRECTIONS
     prepare_directory(folder)
-    texts = (msgspec.json.format(msgspec.json.encode(each)).decode() for each in benchmarks)
-    paths = (folder / f"{each.id}.json" for each in benchmarks)
-    write_files({path: f"{text}\n" for path, text in zip(paths, texts, strict=True)})
+    write_files(
+        {
+            folder
+            / f"{each.id}.json": f"{msgspec.json.format(msgspec.json.encode(each)).decode()}\n"
+            for each in benchmarks
+        }
+    )
     return folder
 
 
@@ -112,10 +133,6 @@ def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
 
 def _read(file: Path) -> KeptBenchmark | None:
     """The benchmark in a file; None if the file has been removed in the meantime."""
-    import msgspec
-
-    from dsocr_analyze.timing.correction import KeptBenchmark
-
     try:
         kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
     except FileNotFoundError:
