@@ -214,7 +214,7 @@ class TestExitCodes:
         def fails(*_):
             raise ZeroDivisionError("inside")
 
-        monkeypatch.setattr("dsocr_analyze.gate.judge.judge", fails)
+        monkeypatch.setattr("dsocr_analyze.cli.checking.judge", fails)
         code, _, err = run(capsys, "check")
         assert code == 70
         assert "internal error" in err

@@ -24,7 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from dsocr_analyze.gate.check import whole_check
 from dsocr_analyze.gate.document import (
     Amounts,
     Baseline,
@@ -32,8 +31,9 @@ from dsocr_analyze.gate.document import (
     Move,
     Verdict,
     WorkloadCheck,
+    whole_check,
 )
-from dsocr_analyze.gate.markdown import check_markdown
+from dsocr_analyze.gate.renderers import check_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -119,8 +119,8 @@ class TestExamples:
 
         [text] = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
         found = budgets_in(text, "docs/check.md", is_pyproject=False)
-        assert set(found.workloads) == {"gundam", "batch"}
-        assert len(found.workloads["gundam"].budgets) == 3
+        assert set(found) == {"gundam", "batch"}
+        assert len(found["gundam"].budgets) == 3
 
     def test_the_hook_is_the_command(self):
         [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))

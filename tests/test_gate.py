@@ -19,15 +19,17 @@ from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.budgets import Budget, Options, Workload, budgets_in, parse_allowance
-from dsocr_analyze.gate.counted import Compared, compared, counted_figures
-from dsocr_analyze.gate.inputs import input_changes
-from dsocr_analyze.gate.judge import Counted, judge
-from dsocr_analyze.gate.moved import moves
-from dsocr_analyze.gate.redefined import loosened_keys, redefinitions
+from dsocr_analyze.gate.compared import (
+    Compared,
+    compared,
+    counted_figures,
+    input_changes,
+    moves,
+)
+from dsocr_analyze.gate.judge import Counted, judge, loosened_keys, redefinitions
+from dsocr_analyze.gate.renderers import equal_text, text_lines, workload_summary
 from dsocr_analyze.gate.report_keys import ReportKeys
-from dsocr_analyze.gate.text import text_lines
 from dsocr_analyze.gate.update import edited, edits_of
-from dsocr_analyze.gate.wording import equal_text, workload_summary
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.document import (
@@ -192,7 +194,7 @@ class TestBudgets:
         assert budgets_in(text, "pyproject.toml", is_pyproject=True) is None
         text += "[tool.dsocr-analyze.check.workloads.x]\nbatch_size = 2\n"
         found = budgets_in(text, "pyproject.toml", is_pyproject=True)
-        assert found.workloads["x"].options.batch_size == 2
+        assert found["x"].options.batch_size == 2
         with pytest.raises(ConfigError, match="did you mean 'check'"):
             budgets_in("[tool.dsocr-analyze.chek]", "pyproject.toml", is_pyproject=True)
 
@@ -339,7 +341,7 @@ class TestMoved:
 
 
 def whole(*workloads):
-    from dsocr_analyze.gate.check import whole_check
+    from dsocr_analyze.gate.document import whole_check
 
     return whole_check("b.toml", None, workloads)
 
@@ -354,7 +356,7 @@ class TestUpdating:
 
     def updated(self, text, report, baseline=None):
         budgets = budgets_in(text, "pyproject.toml", is_pyproject=True)
-        workload = budgets.workloads["page"]
+        workload = budgets["page"]
         check = judge(workload, Counted(report, baseline, is_compared=baseline is not None))
         edits = list(edits_of(workload, report, check))
         return edited(text, "pyproject.toml", edits, is_pyproject=True)
@@ -386,7 +388,7 @@ class TestUpdating:
     )
     def test_a_workload_without_budgets_gets_some_that_it_keeps(self, report, text):
         new = self.updated(text, report)
-        workload = budgets_in(new, "pyproject.toml", is_pyproject=True).workloads["page"]
+        workload = budgets_in(new, "pyproject.toml", is_pyproject=True)["page"]
         assert len(workload.budgets) > 5
         found = judge(workload, Counted(report))
         assert found.outcome == "passed"
@@ -396,7 +398,7 @@ class TestUpdating:
     def test_a_changed_figure_gets_a_budget_that_is_exactly_it(self, report):
         after = report_of(num_experts_per_tok=7)
         new = self.updated(self.TEXT, after, report)
-        workload = budgets_in(new, "pyproject.toml", is_pyproject=True).workloads["page"]
+        workload = budgets_in(new, "pyproject.toml", is_pyproject=True)["page"]
         assert judge(workload, Counted(after, report, is_compared=True)).outcome == "passed"
         again = judge(workload, Counted(report_of(num_experts_per_tok=8), report, is_compared=True))
         assert again.outcome == "failed"
@@ -646,7 +648,7 @@ class TestRedefining:
     def test_every_way_to_allow_more_is_seen(self, report, old, new, keys):
         begin = "[[workloads.w.budgets]]\nkey = 'total.flops'\n"
         found = [budgets_in(begin + text, "b.toml", is_pyproject=False) for text in (old, new)]
-        assert self.loosened(report, *(each.workloads["w"].budgets for each in found)) == keys
+        assert self.loosened(report, *(each["w"].budgets for each in found)) == keys
 
     def test_a_first_budget_stands_in_for_equality(self, report):
         new = (Budget("stages.*.flops", max=10**18),)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.document import Level
@@ -22,6 +22,7 @@ __all__ = [
     "Allowance",
     "Budget",
     "Budgets",
+    "Limit",
     "Options",
     "Workload",
     "budgets_in",
@@ -70,11 +71,45 @@ class Allowance:
         return self.amount * abs(Fraction(baseline)) if self.is_relative else self.amount
 
 
-def _digits(value: int | float | str) -> str:
-    """A number for readers: 9000000000000.0 is 9,000,000,000,000."""
-    return value if isinstance(value, str) else f"{value:,}".removesuffix(".0")
+@dataclass(frozen=True)
+class Limit:
+    """A limit on a figure.
+
+    Attributes:
+        name: `max` or `min` for a value, `max_increase` or `max_decrease` for a change.
+        amount: Its amount.
+    """
+
+    name: str
+    amount: int | float | Allowance
+
+    @property
+    def text(self) -> str:
+        """It in words, with a number's digits grouped: `max 9,000,000,000,000`."""
+        if isinstance(self.amount, Allowance):
+            return f"{self.name} {self.amount.text}"
+        return f"{self.name} {self.amount:,}".removesuffix(".0")
+
+    @property
+    def is_upper(self) -> bool:
+        """Whether it limits what is above it."""
+        return self.name in ("max", "max_increase")
+
+    def value(self, baseline: int | float | None) -> int | float | Fraction | None:
+        """The last allowed value; None if it depends on a baseline's value and there is none."""
+        if not isinstance(self.amount, Allowance):
+            return self.amount
+        if baseline is None:
+            return None
+        room = self.amount.of(baseline)
+        return Fraction(baseline) + (room if self.is_upper else -room)
+
+    def keeps(self, figure: int | float, value: int | float | Fraction) -> bool:
+        """Whether a figure is within a value of this limit."""
+        return figure <= value if self.is_upper else figure >= value
 
 
+_LIMITS: Final = ("max", "min", "max_increase", "max_decrease")
 _NOTHING: Final = Allowance(Fraction(0), False, "0")
 
 
@@ -98,15 +133,10 @@ class Budget:
     max_increase: Allowance | None = None
     max_decrease: Allowance | None = None
 
-    def limits(self) -> Mapping[str, str]:
-        """Every limit as text, by name."""
-        named = {
-            "max": self.max,
-            "min": self.min,
-            "max_increase": None if self.max_increase is None else self.max_increase.text,
-            "max_decrease": None if self.max_decrease is None else self.max_decrease.text,
-        }
-        return {name: _digits(value) for name, value in named.items() if value is not None}
+    def limits(self) -> list[Limit]:
+        """Every limit that it sets."""
+        named = {name: getattr(self, name) for name in _LIMITS}
+        return [Limit(name, amount) for name, amount in named.items() if amount is not None]
 
 
 @dataclass(frozen=True)
@@ -172,16 +202,14 @@ class Workload:
     tolerance: Allowance = _NOTHING
     budgets: tuple[Budget, ...] = ()
 
+    @property
+    def default(self) -> Budget:
+        """The budget of the figures that no other names."""
+        return Budget("", max_increase=self.tolerance, max_decrease=self.tolerance)
 
-@dataclass(frozen=True)
-class Budgets:
-    """A file of budgets.
 
-    Attributes:
-        workloads: By name, in file order.
-    """
-
-    workloads: Mapping[str, Workload]
+Budgets: TypeAlias = Mapping[str, Workload]
+"""The workloads of a file by name, in file order."""
 
 
 def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
@@ -199,44 +227,31 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
         values: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file!r} is not TOML: {error}") from error
-    where = ""
-    if is_pyproject:
-        for depth, name in enumerate(PYPROJECT_TABLE, 1):
-            path = ".".join(PYPROJECT_TABLE[:depth])
-            if name == PYPROJECT_TABLE[-1]:
-                _refuse_other_tables(file, where, values)
-            if name not in values:
-                return None
-            values, where = values[name], path
-            if not isinstance(values, dict):
-                raise ConfigError(f"{file}: '{where}' must be a table")
-    return _budgets(TomlTable(file, where, values))
-
-
-def _refuse_other_tables(file: str, where: str, values: Mapping[str, Any]) -> None:
-    table = TomlTable(file, where, values)
-    table.table(PYPROJECT_TABLE[-1])
+    table = TomlTable(file, "", values)
+    for name in PYPROJECT_TABLE if is_pyproject else ():
+        if name == PYPROJECT_TABLE[-1]:
+            table.table(name)
+            table.done()
+        if not table.has(name):
+            return None
+        values = values[name]
+        if not isinstance(values, dict):
+            raise ConfigError(f"{file}: '{table.path(name)}' must be a table")
+        table = TomlTable(file, table.path(name), values)
+    workloads = table.table("workloads")
     table.done()
-
-
-def _budgets(table: TomlTable) -> Budgets:
-    found = table.table("workloads")
-    table.done()
-    workloads = {}
-    for name, _ in found.items() if found is not None else ():
-        each = found.table(name) if found is not None else None
-        if each is None or not name.strip():
-            raise ConfigError(f"{table.file}: a workload needs a name")
-        workloads[name] = _workload(name, each)
-    if not workloads:
+    if workloads is None or not [*workloads.items()]:
         raise ConfigError(
-            f"{table.file}: there is no workload; add one, such as"
+            f"{file}: there is no workload; add one, such as"
             f' [{table.path("workloads.gundam")}] with mode = "gundam"'
         )
-    return Budgets(workloads)
+    return {name: _workload(name, workloads) for name, _ in workloads.items()}
 
 
-def _workload(name: str, table: TomlTable) -> Workload:
+def _workload(name: str, workloads: TomlTable) -> Workload:
+    table = workloads.table(name)
+    if table is None or not name.strip():
+        raise ConfigError(f"{workloads.file}: a workload needs a name")
     options = _options(table)
     tolerance = _allowance(table, "tolerance") or _NOTHING
     budgets = tuple(map(_budget, table.tables("budgets", [])))
@@ -252,27 +267,22 @@ _SWITCHES: Final = ("sliding_window", "use_flash_attn", "crop_mode")
 
 
 def _options(table: TomlTable) -> Options:
-    default = {field.name: field.default for field in fields(Options)}
-    found: dict[str, Any] = {name: table.text(name, default[name]) for name in _TEXTS}
-    for name in _SIZES:
-        found[name] = table.value(name, default[name], int, "a whole number from 0")
-        if table.has(name):
-            table.whole(name)
+    found: dict[str, Any] = {name: table.text(name, None) for name in _TEXTS}
+    found |= {name: table.whole(name, 0) for name in _SIZES}
     for name in _SWITCHES:
         # `true` as in TOML, or 1 as on the command line.
-        value = table.value(name, default[name], (bool, int), "true or false")
-        if value not in (0, 1, None):
+        value = table.value(name, False, (bool, int), "true or false")
+        found[name] = bool(value)
+        if value not in (0, 1):
             raise table.refusal(name, "true or false")
-        found[name] = None if value is None else bool(value)
-    for name in ("preprocess_ms", "price"):
-        found[name] = _number(table, name)
+    found |= {name: _number(table, name) for name in ("preprocess_ms", "price")}
     concurrency = table.value("concurrency", "1", (str, int), 'a list like "1,4,16", or a number')
     gpu = table.value("gpu", [], (str, list), 'a name, or a list like ["a100", "h100"]')
     if not all(isinstance(each, str) for each in gpu):
         raise table.refusal("gpu", 'a name, or a list like ["a100", "h100"]')
-    found["concurrency"] = str(concurrency)
-    found["gpu"] = (gpu,) if isinstance(gpu, str) else tuple(gpu)
-    return Options(**found)
+    gpus = (gpu,) if isinstance(gpu, str) else tuple(gpu)
+    found |= {"concurrency": str(concurrency), "gpu": gpus}
+    return Options(**{name: value for name, value in found.items() if table.has(name)})
 
 
 def _budget(table: TomlTable) -> Budget:
@@ -303,23 +313,19 @@ def _number(table: TomlTable, key: str) -> int | float | None:
 
 def _allowance(table: TomlTable, key: str) -> Allowance | None:
     found = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
-    if found is None:
-        return None
-    parsed = parse_allowance(found)
-    if parsed is None:
+    parsed = None if found is None else parse_allowance(found)
+    if parsed is None and found is not None:
         raise table.refusal(key, _RIGHT_ALLOWANCE)
     return parsed
 
 
 def parse_allowance(value: str | int | float) -> Allowance | None:
     """The allowance for `"2 %"`, `"1000"` or 1000; None for anything else and if negative."""
-    if isinstance(value, str):
-        found = _ALLOWANCE.fullmatch(value.strip()) if len(value) <= _LONGEST_ALLOWANCE else None
-        if found is None:
-            return None
-        amount = Fraction(found["amount"])
-        is_relative = bool(found["percent"])
-        return Allowance(amount / 100 if is_relative else amount, is_relative, value.strip())
-    if not 0 <= value <= LARGEST_NUMBER:
+    if not isinstance(value, str):
+        is_right = 0 <= value <= LARGEST_NUMBER
+        return Allowance(Fraction(value), False, str(value)) if is_right else None
+    found = _ALLOWANCE.fullmatch(value.strip()) if len(value) <= _LONGEST_ALLOWANCE else None
+    if found is None:
         return None
-    return Allowance(Fraction(value), False, str(value))
+    amount = Fraction(found["amount"]) / (100 if found["percent"] else 1)
+    return Allowance(amount, bool(found["percent"]), value.strip())

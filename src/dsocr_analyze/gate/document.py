@@ -6,11 +6,14 @@ docstrings.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from dsocr_analyze.report.opening import Opening
+from dsocr_analyze.report.document import SCHEMA_VERSION
+from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options
+from dsocr_analyze.version import VERSION
 
 __all__ = [
     "Amounts",
@@ -18,16 +21,21 @@ __all__ = [
     "Check",
     "Figure",
     "InputChange",
+    "InputKind",
     "Level",
     "Move",
+    "MoveLevel",
     "Outcome",
     "Verdict",
     "WorkloadCheck",
+    "whole_check",
     "worst",
 ]
 
 Outcome = Literal["passed", "warned", "failed"]
+InputKind = Literal["config", "code", "workload", "setting", "budget", "report"]
 Level = Literal["warn", "error"]
+MoveLevel = Literal["stage", "module", "operator", "kind"]
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -62,7 +70,7 @@ class InputChange(Struct, frozen=True, kw_only=True):
         after: The value now, as JSON for a config key; null if absent.
     """
 
-    kind: Literal["config", "code", "workload", "setting", "budget", "report"]
+    kind: InputKind
     key: str
     before: str | None
     after: str | None
@@ -115,7 +123,7 @@ class Move(Struct, frozen=True, kw_only=True):
             FLOPs, bytes and parameters, counting every decode step.
     """
 
-    level: Literal["stage", "module", "operator", "kind"]
+    level: MoveLevel
     stage: str
     name: str
     modules: Count
@@ -215,9 +223,31 @@ class Check(Opening, frozen=True, kw_only=True):
         return found + len(self.warnings) + sum(len(each.warnings) for each in self.workloads)
 
 
-_RANK: Final[dict[Outcome, int]] = {"passed": 0, "warned": 1, "failed": 2}
-
-
 def worst(*outcomes: Outcome) -> Outcome:
     """The worst of some outcomes; `passed` if there are none."""
-    return max(outcomes, key=_RANK.__getitem__, default="passed")
+    return max(outcomes, key=get_args(Outcome).index, default="passed")
+
+
+def whole_check(
+    budgets: str,
+    baseline: Baseline | None,
+    workloads: Iterable[WorkloadCheck],
+    warnings: tuple[str, ...] = (),
+    options: Options = NO_OPTIONS,
+) -> Check:
+    """The check of these workloads.
+
+    Args:
+        budgets: The file with the budgets.
+        baseline: What they were compared with; None without a baseline.
+        workloads: The judged workloads.
+        warnings: Doubts that apply to all of them.
+        options: The command line's options, if there is one.
+    """
+    found = tuple(workloads)
+    outcome = worst(*(each.outcome for each in found), "warned" if warnings else "passed")
+    return Check(
+        schema_version=SCHEMA_VERSION, command="check", options=options, outcome=outcome,
+        tool=VERSION, budgets=budgets,
+        baseline=baseline, workloads=found, warnings=warnings,
+    )  # fmt: skip

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from math import ceil, floor, inf
+from typing import Any, Final
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.gate.budgets import Allowance, Budget, Workload
-from dsocr_analyze.gate.counted import Compared, compared
+from dsocr_analyze.gate.budgets import LEVELS, Budget, Limit, Workload
+from dsocr_analyze.gate.compared import (
+    Compared,
+    compared,
+    counted_figures,
+    input_change,
+    input_changes,
+    listed,
+    moves,
+)
 from dsocr_analyze.gate.document import (
     Figure,
-    Level,
+    InputChange,
+    InputKind,
     Outcome,
     Verdict,
     WorkloadCheck,
     worst,
 )
-from dsocr_analyze.gate.inputs import input_changes
-from dsocr_analyze.gate.moved import moves
-from dsocr_analyze.gate.redefined import loosened_keys, redefinitions
-from dsocr_analyze.gate.report_keys import NamedFigure, ReportKeys
+from dsocr_analyze.gate.report_keys import NamedFigure, ReportKeys, is_number
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import headline
 
-__all__ = ["Counted", "judge"]
-
-_OUTCOME: Final[dict[Level, Outcome]] = {"warn": "warned", "error": "failed"}
-
-_DOUBTFUL: Final = {
-    "workload": "another workload is counted than in the baseline",
-    "report": "the report states other things than the baseline",
-}
-"""The warning about each kind of input that a change of the model does not change."""
+__all__ = ["Counted", "judge", "loosened_keys", "redefinitions"]
 
 _MOST_NAMED: Final = 8
 """Most keys named in a warning."""
@@ -67,7 +68,7 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
     Raises:
         ConfigError: A budget's key does not name a number in the report.
     """
-    report, baseline = counted.report, counted.baseline
+    report, baseline, before = counted.report, counted.baseline, counted.before
     keys = ReportKeys(report)
     old_keys = None if baseline is None else ReportKeys(baseline)
     warnings = [*counted.warnings, *report.warnings]
@@ -80,24 +81,26 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
             raise ConfigError(f"workload {workload.name!r}: {error}") from error
         named.update(figure.key for figure in found)
         if old_keys is not None and "*" in budget.key:  # figures that are gone are only there
-            named.update(old_keys.paths(budget.key))
+            named.update(path for path, _ in old_keys.values(budget.key))
         for figure in found:
             verdicts += _of_budget(budget, figure, old_keys, is_compared=counted.is_compared)
-    before = counted.before
     inputs = [] if before is None else list(redefinitions(before, workload))
-    changes = Compared()
+    changes, loosened = Compared(), []
     if baseline is not None:
         changes = compared(baseline, report)
         found_inputs = input_changes(baseline, report, changes.words)
         said = {(each.kind, each.key) for each in found_inputs}
         inputs = found_inputs + [each for each in inputs if (each.kind, each.key) not in said]
-        verdicts += _of_changes(changes.changed, named, workload.tolerance)
+        others = (each for each in changes.changed if each.key not in named)
+        verdicts += (_of_change(each, workload.default) for each in others)
         warnings += _doubts_of_code(baseline, report)
-        if before not in (None, workload):
-            loosened = loosened_keys(before, workload, baseline)
-            warnings += _named("limits are looser than the baseline's", loosened)
-    for kind, what in _DOUBTFUL.items():
-        warnings += _named(what, [each.key for each in inputs if each.kind == kind])
+        loosened = [] if before is None else loosened_keys(before, workload, baseline)
+    doubts = {
+        "limits are looser than the baseline's": loosened,
+        "another workload is counted than in the baseline": _keys(inputs, "workload"),
+        "the report states other things than the baseline": _keys(inputs, "report"),
+    }
+    warnings += [f"{what}: {listed(keys, _MOST_NAMED)}" for what, keys in doubts.items() if keys]
     verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
     return WorkloadCheck(
         name=workload.name,
@@ -114,120 +117,66 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
     )
 
 
-# --- budgets ---------------------------------------------------------------------------------
-
-
 def _of_budget(
     budget: Budget, figure: NamedFigure, baseline: ReportKeys | None, *, is_compared: bool
 ) -> Iterator[Verdict]:
     """One verdict per limit of a budget."""
-    level = _OUTCOME[budget.level]
-    before = _in_baseline(baseline, figure.key)
-    for name, text in budget.limits().items():
-        rule = f"{name} {text}"
-        allowance = {"max_increase": budget.max_increase, "max_decrease": budget.max_decrease}.get(
-            name
-        )
-        if figure.value is None:
-            yield _unjudged(figure, rule, before, level, "it is unknown (null) in this report")
-        elif allowance is None:
-            limit = budget.max if name == "max" else budget.min
-            assert limit is not None, "limits() names those that there are"
-            yield _verdict(figure, rule, before, limit, level, is_upper=name == "max")
-        elif before is None:
-            # In a comparison, a figure that the baseline lacks is new.
-            outcome: Outcome = level if baseline is not None else "warned"
-            why = "the baseline has no such figure" if is_compared else "there is no baseline"
-            yield _unjudged(figure, rule, before, outcome if is_compared else "passed", why)
-        else:
-            is_upper = name == "max_increase"
-            limit = _limit(before, allowance, is_upper=is_upper)
-            yield _verdict(figure, rule, before, limit, level, is_upper=is_upper)
+    key, value = figure
+    found = [] if baseline is None else [each for _, each in baseline.values(key)]
+    before = found[0] if found and is_number(found[0]) else None
+    for limit in budget.limits():
+        outcome: Outcome = "failed" if budget.level == "error" else "warned"
+        last, why = _last(limit, before), ""
+        if value is None:
+            last, why = None, "it is unknown (null) in this report"
+        elif last is None and is_compared:  # the figure is new, unless nothing has a baseline
+            outcome = "warned" if baseline is None else outcome
+            why = "the baseline has no such figure"
+        elif last is None:
+            outcome, why = "passed", "there is no baseline"
+        message = f"{key} cannot be checked against {limit.text}: {why}"
+        if value is not None and last is not None:
+            is_kept = limit.keeps(value, last)
+            outcome = "passed" if is_kept else outcome
+            side = "above" if limit.is_upper else "below"
+            message = "" if is_kept else (
+                f"{key} is {_text(value)}, {side} {_text(last)} ({limit.text})"
+            )  # fmt: skip
+        yield Verdict(
+            key=key, rule=limit.text, outcome=outcome, value=value, baseline=before, limit=last,
+            message=message,
+        )  # fmt: skip
 
 
-def _in_baseline(baseline: ReportKeys | None, key: str) -> int | float | None:
-    if baseline is None or not baseline.has(key):
-        return None
-    try:
-        [figure] = baseline.figures(key)
-    except ConfigError:
-        return None
-    return figure.value
-
-
-def _limit(before: int | float, allowance: Allowance, *, is_upper: bool) -> int | float:
+def _last(limit: Limit, before: int | float | None) -> int | float | None:
     """The last allowed value; a whole number if `before` is one."""
-    room = allowance.of(before)
-    exact = Fraction(before) + (room if is_upper else -room)
+    exact = limit.value(before)
+    if not isinstance(exact, Fraction):
+        return exact
     if isinstance(before, float):
         return float(exact)
-    return exact.__floor__() if is_upper else exact.__ceil__()
-
-
-def _verdict(
-    figure: NamedFigure,
-    rule: str,
-    before: int | float | None,
-    limit: int | float,
-    level: Outcome,
-    *,
-    is_upper: bool,
-) -> Verdict:
-    value = figure.value
-    assert value is not None, "an unknown figure is judged elsewhere"
-    is_kept = value <= limit if is_upper else value >= limit
-    side = "above" if is_upper else "below"
-    message = "" if is_kept else f"{figure.key} is {_text(value)}, {side} {_text(limit)} ({rule})"
-    return Verdict(
-        key=figure.key, rule=rule, outcome="passed" if is_kept else level, value=value,
-        baseline=before, limit=limit, message=message,
-    )  # fmt: skip
-
-
-def _unjudged(
-    figure: NamedFigure, rule: str, before: int | float | None, outcome: Outcome, why: str
-) -> Verdict:
-    message = f"{figure.key} cannot be checked against {rule}: {why}"
-    return Verdict(
-        key=figure.key, rule=rule, outcome=outcome, value=figure.value, baseline=before, limit=None,
-        message=message,
-    )  # fmt: skip
+    return floor(exact) if limit.is_upper else ceil(exact)
 
 
 def _text(value: int | float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
-# --- the baseline ----------------------------------------------------------------------------
-
-
-def _of_changes(changed: list[Figure], named: set[str], tolerance: Allowance) -> Iterator[Verdict]:
-    """One verdict per figure that changed and has no budget."""
-    for figure in changed:
-        if figure.key in named:
-            continue
-        before, after = figure.before, figure.after
-        if before is None or after is None:
-            message = f"{figure.key} is {'gone' if after is None else 'new'}, and has no budget"
-            limit = None
-        else:
-            is_upper = after > before
-            limit = _limit(before, tolerance, is_upper=is_upper)
-            is_kept = after <= limit if is_upper else after >= limit
-            message = "" if is_kept else (
-                f"{figure.key} went from {before:,} to {after:,}, and has no budget"
-            )  # fmt: skip
-        yield Verdict(
-            key=figure.key, rule="baseline", outcome="failed" if message else "passed",
-            value=after, baseline=before, limit=limit, message=message,
-        )  # fmt: skip
-
-
-def _named(what: str, keys: list[str]) -> Iterator[str]:
-    """A warning that names the first of some keys, if there are any."""
-    if keys:
-        more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
-        yield f"{what}: {', '.join(keys[:_MOST_NAMED])}{more}"
+def _of_change(figure: Figure, default: Budget) -> Verdict:
+    """The verdict on a figure that changed and has no budget."""
+    key, before, after = figure.key, figure.before, figure.after
+    last, message = None, ""
+    if before is None or after is None:
+        message = f"{key} is {'gone' if after is None else 'new'}, and has no budget"
+    else:
+        [limit] = [each for each in default.limits() if each.is_upper == (after > before)]
+        last = _last(limit, before)
+        if last is None or not limit.keeps(after, last):
+            message = f"{key} went from {before:,} to {after:,}, and has no budget"
+    return Verdict(
+        key=key, rule="baseline", outcome="failed" if message else "passed", value=after,
+        baseline=before, limit=last, message=message,
+    )  # fmt: skip
 
 
 def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
@@ -243,3 +192,84 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
             "the model's Python files differ from the baseline's, and closed forms do not run"
             ' them; engine = "trace" counts what they do'
         )
+
+
+def _keys(inputs: Sequence[InputChange], kind: InputKind) -> list[str]:
+    return [each.key for each in inputs if each.kind == kind]
+
+
+# --- changed budgets -----------------------------------------------------------------------------
+
+
+def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
+    """All options, limits and tolerances of a workload that differ between two revisions."""
+    parts: list[tuple[InputKind, Mapping[str, Any], Mapping[str, Any]]] = [
+        ("workload", vars(before.options), vars(after.options)),
+        ("budget", _limits_of(before), _limits_of(after)),
+    ]
+    for kind, old, new in parts:
+        for key in {**new, **old}:
+            if old.get(key) != new.get(key):
+                yield input_change(kind, key, old.get(key), new.get(key))
+
+
+def _limits_of(workload: Workload) -> Mapping[str, str]:
+    """The tolerance and the limits of each key, in words."""
+    found = defaultdict(list, tolerance=[workload.tolerance.text])
+    for budget in workload.budgets:
+        limits = ", ".join(each.text for each in budget.limits())
+        found[budget.key].append(f"{limits} ({budget.level})")
+    return {key: "; ".join(words) for key, words in found.items()}
+
+
+def loosened_keys(before: Workload, after: Workload, baseline: Report) -> list[str]:
+    """The figures that may now have a value that they might not have before.
+
+    A figure without a budget may differ from the baseline's by the tolerance, so a first budget for
+    it loosens its limit unless it allows no more than that.
+
+    Args:
+        before: The workload in the baseline.
+        after: The workload now.
+        baseline: The baseline's report, which relative limits refer to.
+    """
+    keys = ReportKeys(baseline)
+    old, new = _by_figure(before, keys), _by_figure(after, keys)
+    values = counted_figures(baseline) | dict([*old, *new])
+    found = {}
+    for figure in values.items():
+        for levels in (LEVELS, ("error",)):
+            was = _allowed(old.get(figure, (before.default,)), figure[1], levels)
+            now = _allowed(new.get(figure, (after.default,)), figure[1], levels)
+            if now[0] < was[0] or now[1] > was[1]:
+                found[figure[0]] = True
+    return list(found)
+
+
+def _by_figure(
+    workload: Workload, keys: ReportKeys
+) -> Mapping[tuple[str, int | float | None], Sequence[Budget]]:
+    """The budgets of each figure that the baseline has."""
+    found: defaultdict[tuple[str, int | float | None], list[Budget]] = defaultdict(list)
+    for budget in workload.budgets:
+        with suppress(ConfigError):  # a key that the baseline does not have
+            for figure in keys.figures(budget.key):
+                found[figure].append(budget)
+    return found
+
+
+def _allowed(
+    budgets: Sequence[Budget], value: int | float | None, levels: Sequence[str]
+) -> tuple[float | Fraction, float | Fraction]:
+    """The smallest and largest value that a figure may have.
+
+    Args:
+        budgets: Its budgets.
+        value: The baseline's value; None if unknown.
+        levels: The levels of the budgets to consider.
+    """
+    limits = [limit for each in budgets if each.level in levels for limit in each.limits()]
+    ends = [(each.is_upper, each.value(value)) for each in limits]
+    lows = [end for is_upper, end in ends if end is not None and not is_upper]
+    highs = [end for is_upper, end in ends if end is not None and is_upper]
+    return max([-inf, *lows]), min([inf, *highs])

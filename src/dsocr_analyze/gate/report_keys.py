@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,7 +15,7 @@ from dsocr_analyze.errors import ConfigError, DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.report.document import Report
 
-__all__ = ["NamedFigure", "ReportKeys", "entry_labels"]
+__all__ = ["NamedFigure", "ReportKeys", "entry_labels", "is_number"]
 
 _MOST_NAMED: Final = 12
 """Most names listed in an error."""
@@ -47,13 +48,9 @@ class ReportKeys:
     def __init__(self, report: Report) -> None:
         self._document = msgspec.to_builtins(report)
 
-    def has(self, key: str) -> bool:
-        """Whether the report has anything at that key."""
-        return any(True for _ in _walk(self._document, key, "", _Nearest()))
-
-    def paths(self, key: str) -> list[str]:
-        """The paths of everything that a key names; may be empty."""
-        return [path for path, _ in _walk(self._document, key, "", _Nearest())]
+    def values(self, key: str) -> list[tuple[str, Any]]:
+        """The path and the value of everything that a key names; may be empty."""
+        return list(_walk(self._document, key, "", []))
 
     def figures(self, key: str) -> list[NamedFigure]:
         """The numbers that a key names: one, or any number if the key contains `*`.
@@ -61,15 +58,39 @@ class ReportKeys:
         Raises:
             ConfigError: The report has no such key, or its value is not a number.
         """
-        nearest = _Nearest()
-        found = list(_walk(self._document, key, "", nearest))
+        failures: list[_Failure] = []
+        found = list(_walk(self._document, key, "", failures))
         if not found:
-            nearest.refuse(key)
-        numbers = [NamedFigure(path, value) for path, value in found if _is_number(value)]
+            raise _unknown(key, failures)
+        numbers = [NamedFigure(*each) for each in found if each[1] is None or is_number(each[1])]
         if not numbers or (len(numbers) < len(found) and "*" not in key):
             path, value = found[0]
             raise ConfigError(f"report key {key!r} is not a number: {path!r} is {_kind(value)}")
         return numbers
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of a report is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def entry_labels(entries: Sequence[Any]) -> list[str]:
+    """A label for each entry of a list: what distinguishes it from the others, else its index."""
+    labels = [_label(each) for each in entries]
+    return [
+        label if label and labels.count(label) == 1 else str(index)
+        for index, label in enumerate(labels)
+    ]
+
+
+def _label(entry: Any) -> str:
+    """The leading text values of an object, else its first value; empty for anything else."""
+    items = list(entry.items()) if isinstance(entry, Mapping) else []
+    texts = list(takewhile(lambda each: isinstance(each[1], str), items))
+    return ", ".join(f"{name}={value}" for name, value in texts or items[:1])
+
+
+# --- where a key leads -------------------------------------------------------------------------
 
 
 class _Failure(NamedTuple):
@@ -87,127 +108,42 @@ class _Failure(NamedTuple):
     rest: str
     is_named: bool
 
-    def closest(self) -> tuple[float, str]:
-        """Similarity of the name closest to the one asked for, and that name."""
-        rest = self.rest.lstrip(".")
-        names = [] if not isinstance(self.value, Mapping) else [
-            name for name in self.value if not _begins(rest, name)
-        ]  # fmt: skip
-        found = [
-            (difflib.SequenceMatcher(None, asked, name).ratio(), name)
-            for asked in ([] if self.is_named else [_first_name(rest)]) + [rest]
-            for name in difflib.get_close_matches(asked, names, n=1)
-        ]
-        return max(found, default=(0.0, ""))
 
-
-def _first_name(rest: str) -> str:
-    return rest.partition(".")[0].partition("[")[0]
-
-
-class _Nearest:
-    """Where the lookup of a key failed, for the error message."""
-
-    def __init__(self) -> None:
-        self._failures: list[_Failure] = []
-
-    def failed(self, place: str, value: Any, rest: str, *, is_named: bool = False) -> None:
-        """Record a failure at `place`; arguments as in `_Failure`."""
-        self._failures.append(_Failure(place, value, rest, is_named))
-
-    def refuse(self, key: str) -> NoReturn:
-        """Raise ConfigError naming what there is at the failure most similar or furthest along."""
-        self._failures.sort(key=lambda each: (each.closest()[0], len(each.place)))
-        place, value, rest, _ = self._failures[-1]
-        where = repr(place) if place else "the report"
-        if isinstance(value, Mapping):
-            said = _said_of_names(where, self._failures[-1])
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            said = _said_of_entries(where, value)
-        else:
-            said = f"{where} is {_kind(value)}, which has no {rest.lstrip('.')!r}"
-        raise ConfigError(f"report key {key!r} is unknown: {said}")
-
-
-def _said_of_names(where: str, failure: _Failure) -> str:
-    names, rest = list(failure.value), failure.rest.lstrip(".")
-    _, close = failure.closest()
-    near = f"did you mean {close!r}? " if close else ""
-    listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-    asked = rest if "." in close else _first_name(rest) or rest
-    return f"{where} has no {asked!r}; {near}it has {listed or 'nothing'}"
-
-
-def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
-    if not entries:
-        needs = " (a workload with gpu = ... has some)" if where == "'time'" else ""
-        return f"{where} is an empty list{needs}"
-    labels = [
-        f"[{', '.join(f'{name}={value}' for name, value in _labels(each))}]"
-        if isinstance(each, Mapping) else f"[{index}]"
-        for index, each in enumerate(entries[:_MOST_NAMED])
-    ]  # fmt: skip
-    return f"{where} is a list; name one of its entries: {' or '.join(labels)}"
-
-
-def _labels(entry: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """What distinguishes a list entry from others: its leading text values, else a number."""
-    texts = list(itertools.takewhile(lambda each: isinstance(each[1], str), entry.items()))
-    yield from texts or list(entry.items())[:1]
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"an object ({', '.join(list(value)[:_MOST_NAMED])})"
-    if isinstance(value, str):
-        return "a text"
-    return "a list" if isinstance(value, Sequence) else f"{json.dumps(value)}"
-
-
-def _walk(value: Any, rest: str, place: str, nearest: _Nearest) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> Iterator[tuple[str, Any]]:
     """Everything that the rest of a key names below `value`, with its full path."""
     if not rest:
         yield place, value
-    elif rest.startswith("["):
-        yield from _into_list(value, rest, place, nearest)
-    elif isinstance(value, Mapping):
-        yield from _into_object(value, rest, place, nearest)
-    else:
-        nearest.failed(place, value, rest)
-
-
-def _into_object(
-    values: Mapping[str, Any], rest: str, place: str, nearest: _Nearest
-) -> Iterator[tuple[str, Any]]:
-    if place:
-        if not rest.startswith("."):
-            nearest.failed(place, values, rest)
-            return
-        rest = rest[1:]
-    name, after = _quoted(rest)
-    if name is not None:
-        names = [(name, after)] if name in values else []
-    elif rest == "*" or rest[:2] in ("*.", "*["):
-        names = [(each, rest[1:]) for each in values]
-    else:
-        # Names may contain dots; the longest one that leads to a value wins.
-        names = [(each, rest[len(each) :]) for each in values if _begins(rest, each)]
-        names.sort(key=lambda each: -len(each[0]))
-    is_any = rest.startswith("*")
-    led = False
-    for each, following in names:
-        path = f"{place}.{each}" if place else each
-        for found in _walk(values[each], following, path, nearest):
+        return
+    step = rest.removeprefix(".") if place else rest
+    led, parts = False, _parts(value, rest, step, place)
+    for path, part, following in parts:
+        for found in _walk(part, following, path, failures):
             led = True
             yield found
-        if led and not is_any:
+        if led and step[:1] not in (
+            "*",
+            "[",
+        ):  # of names that begin alike, the longest that leads wins
             return
     if not led:
-        nearest.failed(place, values, rest, is_named=bool(names))
+        failures.append(_Failure(place, value, rest.lstrip("."), bool(parts)))
+
+
+def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any, str]]:
+    """The parts of a value that the next step of a key may name: path, part and rest of the key."""
+    if rest.startswith("["):
+        return _entries(value, rest, place) if isinstance(value, list | tuple) else []
+    if not isinstance(value, Mapping) or (place and rest == step):
+        return []
+    name, after = _quoted(step)
+    if name is not None:
+        names = [(name, after)] if name in value else []
+    elif step == "*" or step[:2] in ("*.", "*["):
+        names = [(each, step[1:]) for each in value]
+    else:
+        names = [(each, step[len(each) :]) for each in value if _begins(step, each)]
+        names.sort(key=lambda each: len(each[1]))
+    return [(f"{place}.{each}" if place else each, value[each], after) for each, after in names]
 
 
 def _begins(rest: str, name: str) -> bool:
@@ -226,50 +162,27 @@ def _quoted(rest: str) -> tuple[str | None, str]:
     return str(name), rest[end:]
 
 
-def _into_list(values: Any, rest: str, place: str, nearest: _Nearest) -> Iterator[tuple[str, Any]]:
+def _entries(values: Sequence[Any], rest: str, place: str) -> list[tuple[str, Any, str]]:
+    """The entries of a list that a selector in brackets names."""
     selector, bracket, after = rest[1:].partition("]")
-    if not isinstance(values, Sequence) or isinstance(values, str) or not bracket:
-        nearest.failed(place, values, rest)
-        return
-    matching = list(_selected(values, selector.strip()))
-    if len(matching) > 1 and selector.strip() != "*":
+    found = [
+        (f"{place}[{label}]", entry, after)
+        for index, (label, entry) in enumerate(zip(entry_labels(values), values, strict=True))
+        if bracket and _is_selected(entry, index, selector.strip())
+    ]
+    if len(found) > 1 and selector.strip() != "*":
         raise ConfigError(
-            f"report key: {place}[{selector}] matches {len(matching)} entries; be more specific, or"
+            f"report key: {place}[{selector}] matches {len(found)} entries; be more specific, or"
             f" use [*]: {_said_of_entries(repr(place), values)}"
         )
-    for label, entry in matching:
-        yield from _walk(entry, after, f"{place}[{label}]", nearest)
-    if not matching:
-        nearest.failed(place, values, rest)
+    return found
 
 
-def _selected(values: Sequence[Any], selector: str) -> Iterator[tuple[str, Any]]:
-    """Entries that a selector matches, each with a unique label."""
-    for index, entry in enumerate(values):
-        if selector == "*" or (selector.isdecimal() and str(index) == selector):
-            yield _label(entry, index, values), entry
-        elif isinstance(entry, Mapping) and "=" in selector:
-            parts = [part.partition("=") for part in selector.split(",")]
-            if all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts):
-                yield _label(entry, index, values), entry
-
-
-def entry_labels(entries: Sequence[Any]) -> list[str]:
-    """The label of each entry of a list in a report."""
-    return [_label(each, index, entries) for index, each in enumerate(entries)]
-
-
-def _label(entry: Any, index: int, values: Iterable[Any]) -> str:
-    """An entry's label: what distinguishes it from the others, else its index."""
-    if isinstance(entry, Mapping):
-        label = ", ".join(f"{name}={value}" for name, value in _labels(entry))
-        same = sum(
-            isinstance(each, Mapping) and dict(_labels(each)) == dict(_labels(entry))
-            for each in values
-        )
-        if label and same == 1:
-            return label
-    return str(index)
+def _is_selected(entry: Any, index: int, selector: str) -> bool:
+    if not isinstance(entry, Mapping) or "=" not in selector:
+        return selector in ("*", str(index))
+    parts = [part.partition("=") for part in selector.split(",")]
+    return all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts)
 
 
 def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
@@ -283,3 +196,60 @@ def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
     if isinstance(value, bool):
         return text.lower() == str(value).lower()
     return value is not None and not isinstance(value, Mapping) and str(value) == text
+
+
+# --- what is wrong with a key --------------------------------------------------------------------
+
+
+def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
+    """The error that names what there is at the failure most similar or furthest along."""
+    ranked = [(*_closest(each), each) for each in reversed(failures)]
+    _, close, failure = max(ranked, key=lambda each: (each[0], len(each[2].place)))
+    place, value, rest, _ = failure
+    where = repr(place) if place else "the report"
+    if isinstance(value, Mapping):
+        near = f"did you mean {close!r}? " if close else ""
+        listed = ", ".join([*list(value)[:_MOST_NAMED], *["..."] * (len(value) > _MOST_NAMED)])
+        asked = rest if "." in close else _first_name(rest) or rest
+        said = f"{where} has no {asked!r}; {near}it has {listed or 'nothing'}"
+    elif isinstance(value, list | tuple):
+        said = _said_of_entries(where, value)
+    else:
+        said = f"{where} is {_kind(value)}, which has no {rest!r}"
+    return ConfigError(f"report key {key!r} is unknown: {said}")
+
+
+def _closest(failure: _Failure) -> tuple[float, str]:
+    """Similarity of the name closest to the one asked for, and that name."""
+    _, value, rest, is_named = failure
+    known = value if isinstance(value, Mapping) else ()
+    names = [name for name in known if not _begins(rest, name)]
+    found = [
+        (SequenceMatcher(None, asked, name).ratio(), name)
+        for asked in ([] if is_named else [_first_name(rest)]) + [rest]
+        for name in get_close_matches(asked, names, n=1)
+    ]
+    return max(found, default=(0.0, ""))
+
+
+def _first_name(rest: str) -> str:
+    return re.split(r"[.[]", rest, maxsplit=1)[0]
+
+
+def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
+    if not entries:
+        needs = " (a workload with gpu = ... has some)" if where == "'time'" else ""
+        return f"{where} is an empty list{needs}"
+    labels = [
+        f"[{_label(each) if isinstance(each, Mapping) else index}]"
+        for index, each in enumerate(entries[:_MOST_NAMED])
+    ]
+    return f"{where} is a list; name one of its entries: {' or '.join(labels)}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"an object ({', '.join(list(value)[:_MOST_NAMED])})"
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, list | tuple) else json.dumps(value)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from dsocr_analyze.errors import BaselineError
 
-__all__ = ["Repository", "Revision"]
+__all__ = ["Revision"]
 
 _SAFE: Final = (
     "--no-pager", "--no-replace-objects", "--literal-pathspecs", "--no-optional-locks",
@@ -33,55 +32,6 @@ _MOST_FILES: Final = 5_000
 
 _FILE_MODES: Final = ("100644", "100755", "100664")
 _KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A git repository.
-
-    Attributes:
-        root: Its work tree.
-    """
-
-    root: Path
-
-    @classmethod
-    def around(cls, folder: Path) -> Repository:
-        """The repository whose work tree contains a folder.
-
-        Raises:
-            BaselineError: There is none, or git is not installed.
-        """
-        shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
-        root = Path(shown.removesuffix("\n")).resolve()
-        if not folder.resolve().is_relative_to(root):
-            raise BaselineError(
-                f"{str(folder)!r} is outside the work tree of its repository, {str(root)!r}"
-            )
-        return cls(root)
-
-    def revision(self, name: str) -> Revision:
-        """The revision with that name: a branch, a tag, a commit, `HEAD~1`.
-
-        Raises:
-            BaselineError: There is none.
-        """
-        if name.startswith("-") or not name or not name.isprintable():
-            raise BaselineError(
-                f"{name!r} is not a revision; give a commit, a branch or a tag, or the file of a"
-                " saved report"
-            )
-        try:
-            commit = _git(
-                self.root, "rev-parse", "--verify", "--quiet", "--end-of-options",
-                f"{name}^{{commit}}",
-            )  # fmt: skip
-        except BaselineError as error:
-            raise BaselineError(
-                f"{name!r} is not a revision of {str(self.root)!r} (a shallow clone has only the"
-                " last one); give a commit, a branch or a tag, or the file of a saved report"
-            ) from error
-        return Revision(self, name, commit.decode("ascii").strip())
 
 
 class _Entry(NamedTuple):
@@ -102,17 +52,49 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Revision:
-    """One commit.
+    """One commit of a repository.
 
     Attributes:
-        repository: Its repository.
+        root: The repository's work tree.
         name: Its name, as given.
         commit: Its commit hash.
     """
 
-    repository: Repository
+    root: Path
     name: str
     commit: str
+
+    @classmethod
+    def named(cls, name: str, folder: Path) -> Revision:
+        """The revision with that name: a branch, a tag, a commit, `HEAD~1`.
+
+        Args:
+            name: The name.
+            folder: A folder in the repository's work tree.
+
+        Raises:
+            BaselineError: There is none, or no repository, or git is not installed.
+        """
+        shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
+        root = Path(shown.removesuffix("\n")).resolve()
+        if not folder.resolve().is_relative_to(root):
+            raise BaselineError(
+                f"{str(folder)!r} is outside the work tree of its repository, {str(root)!r}"
+            )
+        if name.startswith("-") or not name or not name.isprintable():
+            raise BaselineError(
+                f"{name!r} is not a revision; give a commit, a branch or a tag, or the file of a"
+                " saved report"
+            )
+        asked = ("--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        try:
+            commit = _git(root, "rev-parse", *asked)
+        except BaselineError as error:
+            raise BaselineError(
+                f"{name!r} is not a revision of {str(root)!r} (a shallow clone has only the"
+                " last one); give a commit, a branch or a tag, or the file of a saved report"
+            ) from error
+        return cls(root, name, commit.decode("ascii").strip())
 
     def has(self, path: str) -> bool:
         """Whether there is a file or folder at a path."""
@@ -162,22 +144,9 @@ class Revision:
         return f"{path!r} in {self.name}"
 
     def _entries(self, path: str) -> list[_Entry]:
-        return list(self._listed(path))
-
-    def _listed(self, path: str) -> Iterator[_Entry]:
-        below = [] if path == "." else [path]
-        listed = _git(
-            self.repository.root, "ls-tree", "-r", "-z", "-l", "--full-tree", "--", self.commit,
-            *below,
-        )  # fmt: skip
-        for line in listed.split(b"\0"):
-            if line:
-                about, _, name = line.partition(b"\t")
-                mode, _, identity, size = about.decode("ascii").split()
-                yield _Entry(
-                    mode, identity, int(size) if size.isdecimal() else None,
-                    name.decode("utf-8", "surrogateescape"),
-                )  # fmt: skip
+        """The files at a path and below it."""
+        asked = ("-r", "-z", "-l", "--full-tree", "--", self.commit, *([path] * (path != ".")))
+        return [_entry(line) for line in _git(self.root, "ls-tree", *asked).split(b"\0") if line]
 
     def _content(self, entry: _Entry) -> bytes:
         if entry.mode not in _FILE_MODES:
@@ -196,7 +165,15 @@ class Revision:
                 f"{self._called(entry.path)} has {entry.size} bytes; configs and code have at most"
                 f" {_LARGEST_FILE}"
             )
-        return _git(self.repository.root, "cat-file", "blob", entry.identity)
+        return _git(self.root, "cat-file", "blob", entry.identity)
+
+
+def _entry(line: bytes) -> _Entry:
+    """An entry as `git ls-tree -l` lists it."""
+    about, _, name = line.partition(b"\t")
+    mode, _, identity, size = about.decode("ascii").split()
+    path = name.decode("utf-8", "surrogateescape")
+    return _Entry(mode, identity, int(size) if size.isdecimal() else None, path)
 
 
 def _is_of_model(entry: _Entry, folder: str) -> bool:
@@ -213,12 +190,11 @@ def _git(folder: Path, *arguments: str) -> bytes:
     program = shutil.which("git")
     if program is None:
         raise BaselineError("git is not installed; give the file of a saved report")
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)
-    }
-    environment = kept | {
+    } | {
         "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none",
         "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C",
     }  # fmt: skip

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import InlineTable
+from tomlkit.items import AoT, InlineTable
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.gate.budgets import PYPROJECT_TABLE, Budget, Workload
+from dsocr_analyze.gate.budgets import PYPROJECT_TABLE, Allowance, Budget, Workload
 from dsocr_analyze.gate.document import WorkloadCheck
 from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.report.document import Report
@@ -61,25 +63,23 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
         limits = dict(_exceeded(budget, keys))
         if limits:
             yield Edit(workload.name, index, budget.key, limits)
-    if not workload.budgets:
-        for key in _FIRST_KEYS:
-            [figure] = keys.figures(key)
-            if figure.value is not None:
-                yield Edit(workload.name, None, key, {"max": figure.value})
-    begun = set() if workload.budgets else set(_FIRST_KEYS)
+    first = [keys.figures(key)[0] for key in ([] if workload.budgets else _FIRST_KEYS)]
+    new = {key: {"max": value} for key, value in first if value is not None}
     for verdict in check.failures("failed"):
-        if verdict.rule == "baseline" and verdict.value is not None and verdict.key not in begun:
-            exactly = {"max": verdict.value, "min": verdict.value}
-            yield Edit(workload.name, None, verdict.key, exactly)
+        if verdict.rule == "baseline" and verdict.value is not None:
+            new.setdefault(verdict.key, {"max": verdict.value, "min": verdict.value})
+    for key, exactly in new.items():
+        yield Edit(workload.name, None, key, exactly)
 
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Iterator[tuple[str, int | float]]:
     """The absolute limits that are exceeded, with their new values."""
     values = [each.value for each in keys.figures(budget.key) if each.value is not None]
-    if values and budget.max is not None and max(values) > budget.max:
-        yield "max", max(values)
-    if values and budget.min is not None and min(values) < budget.min:
-        yield "min", min(values)
+    for limit in budget.limits():
+        if values and not isinstance(limit.amount, Allowance):
+            furthest = max(values) if limit.is_upper else min(values)
+            if not limit.keeps(furthest, limit.amount):
+                yield limit.name, furthest
 
 
 def edited(text: str, file: str, edits: list[Edit], *, is_pyproject: bool) -> str:
@@ -97,36 +97,42 @@ def edited(text: str, file: str, edits: list[Edit], *, is_pyproject: bool) -> st
     has_returns = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     lines = text.replace("\r\n", "\n") if has_returns else text
     lines += "" if lines.endswith("\n") else "\n"
-    where = PYPROJECT_TABLE if is_pyproject else ()
+    path = (*(PYPROJECT_TABLE if is_pyproject else ()), "workloads")
     try:
-        document = tomlkit.parse(lines)
-        table: Any = document
-        for name in where:
-            table = table[name]
-        begun = {name for name, each in table["workloads"].items() if "budgets" not in each}
+        document, expected = tomlkit.parse(lines), tomllib.loads(lines)
+        workloads = reduce(operator.getitem, path, document)
+        begun = {name for name, each in workloads.items() if "budgets" not in each}
         for edit in edits:
-            workload = table["workloads"][edit.workload]
+            workload, plain = (
+                reduce(operator.getitem, (*path, edit.workload), each)
+                for each in (document, expected)
+            )
             _apply(workload, edit, is_begun=edit.workload in begun)
+            _expect(plain, edit)
         written = tomlkit.dumps(document)
-        is_right = tomllib.loads(written) == _expected(lines, where, edits)
-    except (TOMLKitError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise _refusal(file, edits) from error
-    if not is_right:
-        raise _refusal(file, edits)
+        if tomllib.loads(written) != expected:
+            raise ValueError("something else was written")
+    except (TOMLKitError, ValueError, KeyError, TypeError) as error:
+        said = (
+            f"{each.workload}: {each.key} {', '.join(f'{k} = {v}' for k, v in each.limits.items())}"
+            for each in edits
+        )
+        raise ConfigError(
+            f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(said)}"
+        ) from error
     return written.replace("\n", "\r\n") if has_returns else written
 
 
 def _apply(workload: Any, edit: Edit, *, is_begun: bool) -> None:
+    """Apply an edit to a workload of the library that keeps a file's layout."""
     if edit.index is not None:
-        budget = workload["budgets"][edit.index]
-        for name, value in edit.limits.items():
-            budget[name] = value
+        workload["budgets"][edit.index].update(edit.limits)
         return
-    is_inline = isinstance(workload, InlineTable)
     if "budgets" not in workload:
+        is_inline = isinstance(workload, InlineTable)
         workload["budgets"] = tomlkit.array() if is_inline else tomlkit.aot()
     budgets = workload["budgets"]
-    is_array = not isinstance(budgets, tomlkit.items.AoT)
+    is_array = not isinstance(budgets, AoT)
     added: Any = tomlkit.inline_table() if is_array else tomlkit.table()
     added.update({"key": edit.key, **edit.limits})
     if not is_array and not budgets:
@@ -136,26 +142,10 @@ def _apply(workload: Any, edit: Edit, *, is_begun: bool) -> None:
     budgets.append(added)
 
 
-def _expected(text: str, where: tuple[str, ...], edits: list[Edit]) -> dict[str, Any]:
-    """The file's expected content, computed independently of the library that writes it."""
-    values = tomllib.loads(text)
-    table = values
-    for name in where:
-        table = table[name]
-    for edit in edits:
-        budgets = table["workloads"][edit.workload].setdefault("budgets", [])
-        if edit.index is None:
-            budgets.append({"key": edit.key, **edit.limits})
-        else:
-            budgets[edit.index].update(edit.limits)
-    return values
-
-
-def _refusal(file: str, edits: list[Edit]) -> ConfigError:
-    lines = (
-        f"{edit.workload}: {edit.key} {', '.join(f'{k} = {v}' for k, v in edit.limits.items())}"
-        for edit in edits
-    )
-    return ConfigError(
-        f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(lines)}"
-    )
+def _expect(workload: dict[str, Any], edit: Edit) -> None:
+    """Apply an edit to a workload's plain values, independently of the library that writes."""
+    budgets = workload.setdefault("budgets", [])
+    if edit.index is None:
+        budgets.append({"key": edit.key, **edit.limits})
+    else:
+        budgets[edit.index].update(edit.limits)
