@@ -106,7 +106,7 @@ def _opening(
     """The first lines: which model, and what was counted."""
     from dsocr_analyze.analytic import attention_name
     from dsocr_analyze.report.build import workload_document
-    from dsocr_analyze.report.opening_line import opening_line
+    from dsocr_analyze.report.opening import opening_line
     from dsocr_analyze.report.tables import model_text
 
     attention = attention_name(flash_attention=flash_attention)

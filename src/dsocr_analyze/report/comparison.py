@@ -18,8 +18,7 @@ from dsocr_analyze.report.comparison_document import (
 )
 from dsocr_analyze.report.config_differences import KeyDifference, config_differences
 from dsocr_analyze.report.document import SCHEMA_VERSION, Metadata, Report, Workload
-from dsocr_analyze.report.opening import NO_OPTIONS, Options
-from dsocr_analyze.report.opening_line import opening_line
+from dsocr_analyze.report.opening import NO_OPTIONS, Options, opening_line
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
 from dsocr_analyze.report.time_entry import TimeEntry
