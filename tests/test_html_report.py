@@ -24,11 +24,15 @@ from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.html.contents import comparison_contents, report_contents, roofs_of
-from dsocr_analyze.report.html.page import escaped_json, render_html
+from dsocr_analyze.report.html.page import (
+    comparison_contents,
+    escaped_json,
+    render_html,
+    report_contents,
+    roofs_of,
+)
+from dsocr_analyze.report.parts import OUTSIDE, seconds_parts, stage_colours
 from dsocr_analyze.report.quantities import exact, scaled
-from dsocr_analyze.report.stage_colours import OUTSIDE, stage_colours
-from dsocr_analyze.report.stage_parts import seconds_parts
 
 LARGEST_PAGE = 6_000_000
 SOON_MS = 1000

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from dsocr_analyze.report.layout import lay_out, shortened, wrap
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.table import Table, lay_out, shortened, wrap
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?: (?:[kMGTPEZY]?B?|s|ms|us|%)(?=[\s;:,)]|\Z))?")
 """Numbers as the reports write them, with a unit."""

@@ -42,8 +42,7 @@ from dsocr_analyze.report.quantities import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.tables import headline, tables_of
-from dsocr_analyze.report.terminal import report_lines
+from dsocr_analyze.report.tables import headline, report_lines, tables_of
 
 schemas = functools.cache(documents.schemas)
 

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.report.parts import (
+    AMOUNTS,
+    OUTSIDE,
+    PALETTE,
+    batch_parts,
+    page_parts,
+    seconds_parts,
+    stage_colours,
+)
 from dsocr_analyze.report.reading import load_report
-from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
-from dsocr_analyze.report.stage_parts import AMOUNTS, batch_parts, page_parts, seconds_parts
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import vendor_like
+from hand_built import FIGURES
 from torch import nn
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
-from dsocr_analyze.report.tree import leaves_text, tree_dot, tree_mermaid, tree_text
-from dsocr_analyze.report.tree_document import module_rows
+from dsocr_analyze.report.tree import Drawing, tree_document
 from dsocr_analyze.trace.by_module import traced_modules
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.single_module import trace_module
@@ -46,8 +46,10 @@ def folded_labels(folded):
 
 def test_tree_has_a_node_a_module_with_inclusive_parameters():
     root = build_tree(Stack(), DEFAULT.owner_of)
-    assert [node.path for node in root.walk()] == [name for name, _ in Stack().named_modules()]
-    params = {node.path: node.params for node in root.walk()}
+    assert [node.module.name for node in root.walk()] == [
+        name for name, _ in Stack().named_modules()
+    ]
+    params = {node.module.name: node.module.params for node in root.walk()}
     assert params["layers.3"] == 3 * 3
     assert params["layers"] == 4 * (2 * 2) + 3 * 3
     assert params[""] == 4 * (2 * 2) + 3 * 3 + (2 * 5 + 5)
@@ -82,8 +84,8 @@ def test_a_module_that_stands_twice_is_counted_and_opened_once():
     twice.one = Pair(2)
     twice.two = twice.one
     root = build_tree(twice, DEFAULT.owner_of)
-    assert root.params == 2 * 2
-    assert [(node.path, node.same_as) for node in root.walk()] == [
+    assert root.module.params == 2 * 2
+    assert [(node.module.name, node.module.same_as or None) for node in root.walk()] == [
         ("", None), ("one", None), ("one.first", None), ("one.act", None), ("two", "one"),
     ]  # fmt: skip
 
@@ -92,7 +94,9 @@ def test_a_shared_parameter_counts_where_it_stands_first():
     tied = nn.Module()
     tied.embed, tied.head = nn.Embedding(7, 3), nn.Linear(3, 7, bias=False)
     tied.head.weight = tied.embed.weight
-    params = {node.path: node.params for node in build_tree(tied, DEFAULT.owner_of).walk()}
+    params = {
+        node.module.name: node.module.params for node in build_tree(tied, DEFAULT.owner_of).walk()
+    }
     assert params == {"": 7 * 3, "embed": 7 * 3, "head": 0}
 
 
@@ -101,12 +105,15 @@ def test_depth_cuts_and_stage_keeps_what_it_owns_and_what_is_above():
     model.model, model.lm_head = nn.Module(), nn.Linear(2, 2)
     model.model.norm, model.model.projector = nn.LayerNorm(2), nn.Sequential(nn.Linear(2, 2))
     root = build_tree(model, DEFAULT.owner_of)
-    paths = [node.path for node in prune(root, depth=1).walk()]
+    paths = [node.module.name for node in prune(root, depth=1).walk()]
     assert paths == ["", "model", "lm_head"]
     kept = prune(root, stage="projector")
     owned = ["model.projector", "model.projector.0"]
-    assert [node.path for node in kept.walk()] == ["", "model", *owned]
-    assert [row.name for row in module_rows(kept, "projector")] == owned
+    assert [node.module.name for node in kept.walk()] == ["", "model", *owned]
+    document = tree_document(
+        FIGURES.provenance.model, kept, stage="projector", workload=None, options={}
+    )
+    assert [row.name for row in document.modules] == owned
     assert prune(root, stage="sam") is None
 
 
@@ -119,9 +126,8 @@ def test_leaves_are_childless_or_builtin():
         "decode": {"Linear": 1, "SiLU": 2},
         "other": {"Module": 1, "MultiheadAttention": 1},
     }
-    assert leaves_text(leaf_classes(model, DEFAULT.stage_names, DEFAULT.owner_of)).splitlines()[
-        1
-    ].split() == [
+    drawing = Drawing("Of:", leaf_classes(model, DEFAULT.stage_names, DEFAULT.owner_of))
+    assert drawing.text().splitlines()[3].split() == [
         "decode",
         "Linear",
         "1",
@@ -129,12 +135,12 @@ def test_leaves_are_childless_or_builtin():
 
 
 def test_written_forms_show_the_fold_once():
-    root = fold(build_tree(Stack(), DEFAULT.owner_of))
-    for text in (tree_text(root), tree_mermaid(root), tree_dot(root)):
+    drawing = Drawing("Of:", fold(build_tree(Stack(), DEFAULT.owner_of)))
+    for text in (drawing.text(), drawing.mermaid(), drawing.dot()):
         assert text.count("[0-2] x 3") == 1
         assert text.endswith("\n")
-    assert tree_mermaid(root).splitlines()[:2] == ["flowchart LR", '  n0["Stack<br/>40 params"]']
-    assert tree_dot(root).count("->") == 11
+    assert drawing.mermaid().splitlines()[:2] == ["flowchart LR", '  n0["Stack<br/>40 params"]']
+    assert drawing.dot().count("->") == 11
 
 
 def test_trace_of_a_pass_becomes_calls_shapes_and_inclusive_flops():

@@ -22,7 +22,7 @@ from typer.main import get_command
 
 from dsocr_analyze.cli import calibrate, infer, measure, streams
 from dsocr_analyze.cli.app import app
-from dsocr_analyze.report import terminal
+from dsocr_analyze.report import table as layouts
 from dsocr_analyze.report.inference import InferenceReport
 from dsocr_analyze.report.measurement import Measurement
 
@@ -100,14 +100,14 @@ def _somewhere_else(tmp_path, monkeypatch):
 def tables(monkeypatch):
     """What has been laid out: tables and which of their columns were left out."""
     found = []
-    original = terminal.lay_out
+    original = layouts.lay_out
 
     def lay_out(table, width):
         layout = original(table, width)
         found.append((table, width, layout))
         return layout
 
-    monkeypatch.setattr(terminal, "lay_out", lay_out)
+    monkeypatch.setattr(layouts, "lay_out", lay_out)
     return found
 
 

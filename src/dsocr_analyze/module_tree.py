@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 from torch import nn
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "NestedShapes",
     "OwnerOf",
     "TracedModule",
+    "TreeModule",
     "TreeNode",
     "build_tree",
     "fold",
@@ -27,6 +28,8 @@ NestedShapes: TypeAlias = "list[int] | list[NestedShapes] | None"
 
 OwnerOf = Callable[[str], str | None]
 """Maps a module path to the stage that owns it, or None: an architecture's `owner_of`."""
+
+Count = Annotated[int, Meta(ge=0)]
 
 _LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
     nn.Linear,
@@ -45,74 +48,73 @@ _LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
 """PyTorch primitives treated as leaves, even if they contain modules of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class TracedModule:
+class TracedModule(NamedTuple):
     """What a traced pass recorded of one module.
 
     Attributes:
         calls: Number of calls.
-        inputs: Shapes of the first call's arguments, nested like them; None for a non-tensor.
-        outputs: Shapes of the first call's results.
+        input: Shapes of the first call's arguments, nested like them; None for a non-tensor.
+        output: Shapes of the first call's results.
         flops: FLOPs of the module and everything below.
     """
 
     calls: int = 0
-    inputs: NestedShapes = None
-    outputs: NestedShapes = None
+    input: NestedShapes = None
+    output: NestedShapes = None
     flops: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TreeNode:
-    """One module.
+class TreeModule(Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
+    """A module. Keys from `calls` on are present only if a page was traced.
 
     Attributes:
-        path: Dotted path from the model; empty for the model itself.
-        name: Last component of the path; empty for the model itself.
+        name: Its path; empty for the model itself.
         class_name: Its class.
-        stage: Stage that owns it, or None.
-        params: Elements of the parameters at and below it; a shared one counts at its first place.
-        own_params: Elements of its own parameters.
-        shapes: Shapes of its own parameters, by name.
-        children: Nodes below; none if the same module occurs earlier in the tree.
-        same_as: Path of that earlier occurrence, or None.
-        traced: What a pass recorded, or None without a trace.
+        stage: The stage that owns it; null if none does.
+        params: Parameters at or below it.
+        own_params: Parameters of its own.
+        same_as: Path of an earlier module that is the same object; absent if there is none.
+        calls: Number of calls.
+        input: Shapes of the first call's inputs.
+        output: Shapes of the first call's outputs.
+        flops: FLOPs of all calls.
     """
 
-    path: str
     name: str
     class_name: str
     stage: str | None
-    params: int
-    own_params: int
+    params: Count
+    own_params: Count
+    same_as: str | UnsetType = UNSET
+    calls: Count | UnsetType = UNSET
+    input: Any | UnsetType = UNSET
+    output: Any | UnsetType = UNSET
+    flops: Count | UnsetType = UNSET
+
+
+class TreeNode(NamedTuple):
+    """One module and those below.
+
+    Attributes:
+        module: The module; a parameter that it shares counts at its first place in the tree.
+        shapes: Shapes of its own parameters, by name.
+        children: Nodes below; none if the same module occurs earlier in the tree.
+    """
+
+    module: TreeModule
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    children: tuple[TreeNode, ...] = ()
-    same_as: str | None = None
-    traced: TracedModule | None = None
+    children: tuple[TreeNode, ...]
+
+    @property
+    def name(self) -> str:
+        """Last component of the path; empty for the model itself."""
+        return self.module.name.rpartition(".")[2]
 
     def walk(self) -> Iterator[TreeNode]:
         """Yields this node and all below, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
-
-    def as_row(self) -> dict[str, Any]:
-        """The node without its children, as JSON types."""
-        row: dict[str, Any] = {
-            "name": self.path,
-            "class": self.class_name,
-            "stage": self.stage,
-            "params": self.params,
-            "own_params": self.own_params,
-        }
-        if self.same_as is not None:
-            row["same_as"] = self.same_as
-        if self.traced is not None:
-            row["calls"] = self.traced.calls
-            row["input"] = self.traced.inputs
-            row["output"] = self.traced.outputs
-            row["flops"] = self.traced.flops
-        return row
 
 
 def build_tree(
@@ -125,57 +127,39 @@ def build_tree(
         owner_of: Maps a path to its stage.
         traced: What a pass recorded of each called module, by path; None without a trace.
     """
-    return _Builder(owner_of, traced).node(model, "", "")
+    paths: dict[nn.Module, str] = {}
+    counted: set[nn.Parameter] = set()
 
-
-@dataclass
-class _Builder:
-    owner_of: OwnerOf
-    traced: Mapping[str, TracedModule] | None
-    paths: dict[nn.Module, str] = field(default_factory=dict)
-    counted: set[int] = field(default_factory=set)
-
-    def node(self, module: nn.Module, path: str, name: str) -> TreeNode:
-        first = self.paths.setdefault(module, path)
+    def node(module: nn.Module, path: str) -> TreeNode:
+        first = paths.setdefault(module, path)
         is_first = first == path
-        own, shapes = self._own_parameters(module) if is_first else (0, ())
-        children = tuple(
-            self.node(child, below, key)
-            for key, below, child in (_children(module, path) if is_first else ())
-        )
-        return TreeNode(
-            path=path,
-            name=name,
+        parameters = dict(module.named_parameters(recurse=False)) if is_first else {}
+        own = sum(each.numel() for each in {*parameters.values()} - counted)
+        counted.update(parameters.values())
+        below = _children(module, path) if is_first else {}
+        children = tuple(node(child, name) for name, child in below.items())
+        found = TreeModule(
+            name=path,
             class_name=type(module).__name__,
-            stage=self.owner_of(path),
-            params=own + sum(child.params for child in children),
+            stage=owner_of(path),
+            params=own + sum(child.module.params for child in children),
             own_params=own,
-            shapes=shapes,
-            children=children,
-            same_as=None if is_first else first,
-            traced=None if self.traced is None else self.traced.get(path, TracedModule()),
+            same_as=UNSET if is_first else first,
+            **({} if traced is None else traced.get(path, TracedModule())._asdict()),
         )
+        shapes = tuple((name, tuple(each.shape)) for name, each in parameters.items())
+        return TreeNode(found, shapes, children)
 
-    def _own_parameters(
-        self, module: nn.Module
-    ) -> tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]:
-        """How many elements no earlier module has counted, and the shape of each parameter."""
-        own, shapes = 0, []
-        for key, parameter in module.named_parameters(recurse=False):
-            shapes.append((key, tuple(parameter.shape)))
-            if id(parameter) not in self.counted:
-                self.counted.add(id(parameter))
-                own += parameter.numel()
-        return own, tuple(shapes)
+    return node(model, "")
 
 
-def _children(module: nn.Module, path: str) -> list[tuple[str, str, nn.Module]]:
-    """Name, path and module of each child; a module registered twice is listed twice."""
-    return [
-        (key, f"{path}.{key}" if path else key, child)
-        for key, child in module._modules.items()
+def _children(module: nn.Module, path: str) -> dict[str, nn.Module]:
+    """Each child by its path; a module registered twice is listed twice."""
+    return {
+        f"{path}.{name}" if path else name: child
+        for name, child in module._modules.items()
         if child is not None
-    ]
+    }
 
 
 def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None) -> TreeNode | None:
@@ -189,86 +173,67 @@ def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None)
     Returns:
         The smaller tree, or None if nothing of it is left.
     """
-    if depth is None and stage is None:
-        return node
-    below = None if depth is None else depth - 1
-    children: tuple[TreeNode, ...] = ()
-    if depth is None or depth > 0:
-        kept = (prune(child, depth=below, stage=stage) for child in node.children)
-        children = tuple(child for child in kept if child is not None)
-    is_kept = stage is None or node.stage == stage or bool(children)
-    if not is_kept and not any(part.stage == stage for part in node.walk()):
+    if stage is not None and all(part.module.stage != stage for part in node.walk()):
         return None
-    return replace(node, children=children)
+    below = None if depth is None else depth - 1
+    kept = (prune(child, depth=below, stage=stage) for child in node.children if depth != 0)
+    return node._replace(children=tuple(child for child in kept if child is not None))
 
 
 # --- folding ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedNode:
+class FoldedNode(NamedTuple):
     """One node, or a run of equal siblings numbered consecutively.
 
     Attributes:
-        node: The node, or the first of the run.
-        last: Name of the run's last node; `node.name` for a single node.
-        count: Number of nodes in the run.
-        children: Folded children of `node`.
+        label: The node's name, or `[first-last] x count`; the model itself has none.
+        module: The node's module, or the first of the run.
+        children: Folded children of that.
     """
 
-    node: TreeNode
-    last: str
-    count: int
+    label: str
+    module: TreeModule
     children: tuple[FoldedNode, ...]
 
-    @property
-    def label(self) -> str:
-        """`name`, or `[first-last] x count`; the model itself has no name."""
-        if self.count == 1:
-            return self.node.name
-        return f"[{self.node.name}-{self.last}] x {self.count}"
 
-
-def fold(node: TreeNode) -> FoldedNode:
+def fold(root: TreeNode, *, in_runs: bool = True) -> FoldedNode:
     """Folds runs of siblings `1`, `2`, `3`, ... that differ only in position.
 
     Nodes are equal if their class, stage, parameter shapes and children are equal and, with a
     trace, also their calls, shapes and FLOPs.
+
+    Args:
+        root: The tree.
+        in_runs: Whether to; otherwise every node stays by itself.
     """
-    return _Folder().folded(node)
+    kinds: dict[object, int] = {}
+    kind_of: dict[str, int] = {}  # equal for nodes that differ only in position
+    for node in reversed([*root.walk()]):
+        children = tuple((child.name, kind_of[child.module.name]) for child in node.children)
+        unnamed = msgspec.json.encode(msgspec.structs.replace(node.module, name=""))
+        kind = kinds.setdefault((unnamed, node.shapes, children), len(kinds))
+        kind_of[node.module.name] = kind
 
+    def continues(one: TreeNode, other: TreeNode) -> bool:
+        if not (in_runs and one.name.isdecimal() and other.name.isdecimal()):
+            return False
+        is_alike = kind_of[one.module.name] == kind_of[other.module.name]
+        return is_alike and int(other.name) == int(one.name) + 1
 
-class _Folder:
-    def __init__(self) -> None:
-        self._kinds: dict[Hashable, int] = {}
-        self._kind_of: dict[str, int] = {}
-
-    def folded(self, node: TreeNode) -> FoldedNode:
+    def folded(first: TreeNode, *others: TreeNode) -> FoldedNode:
         runs: list[list[TreeNode]] = []
-        for child in node.children:
-            if runs and self._continues(runs[-1][-1], child):
+        for child in first.children:
+            if runs and continues(runs[-1][-1], child):
                 runs[-1].append(child)
             else:
                 runs.append([child])
-        children = tuple(
-            FoldedNode(run[0], run[-1].name, len(run), self.folded(run[0]).children) for run in runs
-        )
-        return FoldedNode(node, node.name, 1, children)
+        label = first.name
+        if others:
+            label = f"[{first.name}-{others[-1].name}] x {1 + len(others)}"
+        return FoldedNode(label, first.module, tuple(folded(*run) for run in runs))
 
-    def _continues(self, one: TreeNode, other: TreeNode) -> bool:
-        if not (one.name.isdecimal() and other.name.isdecimal()):
-            return False
-        return int(other.name) == int(one.name) + 1 and self._kind(one) == self._kind(other)
-
-    def _kind(self, node: TreeNode) -> int:
-        """A number shared by nodes that differ only in position."""
-        kind = self._kind_of.get(node.path)
-        if kind is None:
-            children = tuple((child.name, self._kind(child)) for child in node.children)
-            row = json.dumps({**node.as_row(), "name": None})
-            kind = self._kinds.setdefault((row, node.shapes, children), len(self._kinds))
-            self._kind_of[node.path] = kind
-        return kind
+    return folded(root)
 
 
 # --- leaves ----------------------------------------------------------------------------------
@@ -298,7 +263,7 @@ def leaf_classes(
         if not children or isinstance(module, _LEAF_TYPES):
             counts[owner_of(path) or "other"][type(module).__name__] += 1
             return
-        for _, below, child in children:
+        for below, child in children.items():
             visit(child, below)
 
     visit(model, "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsocr_analyze.pictures.picture import HATCHES, Picture, drawing, paler
 from dsocr_analyze.pictures.settings import fixed_line
 from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
-from dsocr_analyze.report.stage_colours import PALETTE
+from dsocr_analyze.report.parts import PALETTE
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.histogram import Histogram

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from dsocr_analyze.cli import html, many_options, options, page_options, time_options
 from dsocr_analyze.cli.counting import Engine
+from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.cli.warnings import StrictOption, warn
+from dsocr_analyze.cli.words import given_options
 from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
+    from dsocr_analyze.report.table import Line
 
 __all__ = ["analyze"]
 
@@ -95,67 +99,58 @@ def analyze(
     )  # fmt: skip
     workload = page_options.page_request(context, directory).workload(directory.architecture)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    _prepare(output, html_file)
+    options.prepare_output(output, DEFAULT_OUTPUT)
+    html.check_html(html_file)
     asked = time_options.request_with_report(context)
     counts = Engine(engine, directory, dtype, flash_attention, device, trust_remote_code, asked)
     report = counts.report(workload)
-    pages = html.report_pages(html_file, report, counts, workload, context.params["corrections"])
-    written = _write(context, report, output, json_file, pages)
-    if json_file == "-" or not quiet:
-        _print(report, "json" if json_file == "-" else output_format, written, full=full)
+    files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown"}
+    files |= {} if html_file is None else {html_file: "html"}
+    files |= {} if json_file in (None, "-") else {Path(str(json_file)): "json"}
+    page = partial(html.report_page, report, counts, workload, context.params["corrections"])
+    shown = _Shown(report, tuple(files), full, page)
+    printed = "json" if json_file == "-" else None if quiet else output_format
+    emit(printed, lambda: report, lambda: shown, context=context, files=files)
     warn(context, report.warnings)
 
 
 def _refuse_before(context: typer.Context) -> None:
     """Raise for options given before a command, where they would have no effect."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE" and parameter.name != "debug":
+    for option in given_options(context).values():
+        if option != "--debug":
             raise WorkloadError(
-                f"{parameter.opts[0]} before {context.invoked_subcommand} has no effect; give it"
-                " after the command"
+                f"{option} before {context.invoked_subcommand} has no effect; give it after the"
+                " command"
             )
 
 
-def _prepare(output: Path, html_file: Path | None) -> None:
-    """Check, before any work, that the files can be written."""
-    options.prepare_output(output, DEFAULT_OUTPUT)
-    html.check_html(html_file)
+class _Shown(NamedTuple):
+    """What a reader sees of a report.
 
+    Attributes:
+        report: The report.
+        written: The files that it is written to.
+        is_full: Whether a terminal shows all tables below the answer.
+        html: Returns the HTML page.
+    """
 
-def _write(
-    context: typer.Context,
-    report: Report,
-    output: Path,
-    json_file: str | None,
-    pages: Mapping[Path, str],
-) -> list[Path]:
-    from dsocr_analyze.output_files import write_files
-    from dsocr_analyze.report.json_text import dump_json
-    from dsocr_analyze.report.markdown import render_markdown
+    report: Report
+    written: Sequence[Path]
+    is_full: bool
+    html: Callable[[], str]
 
-    json_text = dump_json(report)
-    texts = {
-        output / "static_compute.json": json_text,
-        output / "static_compute.md": render_markdown(report),
-        **pages,
-    }
-    if json_file not in (None, "-"):
-        texts[Path(str(json_file))] = json_text
-    context.obj.begin_writing()
-    return write_files(texts)
+    def lines(self, width: int) -> Iterator[Line]:
+        """What a page costs, and with `is_full` all tables and notes below it."""
+        from dsocr_analyze.report.answer import answer_of
+        from dsocr_analyze.report.table import Line
+        from dsocr_analyze.report.tables import report_lines
 
+        below = [Line(""), *report_lines(self.report, width)] if self.is_full else []
+        answer = answer_of(self.report, self.written).lines(rest=": --full")
+        yield from (line._replace(text=visible(line.text)) for line in [*map(Line, answer), *below])
 
-def _print(report: Report, output_format: str, written: Sequence[Path], *, full: bool) -> None:
-    if output_format == "json":
-        from dsocr_analyze.report.json_text import dump_json
-
-        sys.stdout.write(dump_json(report))
-    elif output_format == "markdown":
+    def markdown(self) -> str:
+        """The report as in `static_compute.md`."""
         from dsocr_analyze.report.markdown import render_markdown
 
-        sys.stdout.write(render_markdown(report))
-    else:
-        from dsocr_analyze.cli.printing import print_report
-
-        print_report(report, written, full=full)
+        return render_markdown(self.report)

@@ -37,13 +37,11 @@ class Engine(engine.Engine):
 
     def report(self, workload: AnyWorkload) -> Report:
         """The report of a workload, with the predictions."""
-        if self.time is None:
-            return super().report(workload)
         import msgspec
 
         # Both engines give equal records, so the tape's are timed for either; and they are timed
         # first, so that errors show before a long trace.
-        entries = self.time.entries(
+        entries = () if self.time is None else self.time.entries(
             self.directory.architecture, self.directory.dimensions(), self.page(workload),
             dtype=self.dtype, flash_attention=self.flash_attention,
         )  # fmt: skip

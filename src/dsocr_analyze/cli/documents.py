@@ -19,7 +19,7 @@ from dsocr_analyze.report.measurement import Measurement
 from dsocr_analyze.report.schema import schema_of
 from dsocr_analyze.report.server_benchmarks import BenchmarkReport
 from dsocr_analyze.report.time_report import TimeReport
-from dsocr_analyze.report.tree_document import LeavesDocument, TreeDocument
+from dsocr_analyze.report.tree import LeavesDocument, TreeDocument
 
 __all__ = ["DOCUMENTS", "schemas"]
 

@@ -18,7 +18,7 @@ from dsocr_analyze.hardware.fit import ASSUMPTIONS
 from dsocr_analyze.hardware.fit import fit as fit_into
 from dsocr_analyze.hardware.missing_features import check_features
 from dsocr_analyze.report.fit import FitDocument, fit_document, fit_tables
-from dsocr_analyze.report.opening_line import opening_line
+from dsocr_analyze.report.opening import opening_line
 from dsocr_analyze.report.tables import model_text
 
 __all__ = ["fit"]

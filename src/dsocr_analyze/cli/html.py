@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import many_options
+from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.counting import Engine
-    from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.errors import DeviceError
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["HtmlOption", "check_html", "comparison_page", "report_pages"]
+__all__ = ["HtmlOption", "check_html", "comparison_page", "report_page"]
 
 _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Default concurrencies of a curve."""
@@ -53,37 +53,30 @@ def check_html(file: Path | None) -> None:
     many_options.check_place(file)
 
 
-def report_pages(
-    file: Path | None, report: Report, engine: Engine, workload: AnyWorkload, corrections: int
-) -> dict[Path, str]:
-    """The page of a report counted by `engine`, by file; empty if there is no file.
+def report_page(report: Report, engine: Engine, workload: AnyWorkload, corrections: int) -> str:
+    """The page of a report counted by `engine`.
 
     Args:
-        file: Value of `--html`.
         report: The report.
         engine: The engine that counted it; its requested predictions are drawn as curves.
         workload: The workload it counted.
         corrections: Value of `--corrections`.
     """
-    if file is None:
-        return {}
     from dsocr_analyze.cli.kept_files import user_profiles
     from dsocr_analyze.hardware.profile import all_profiles
-    from dsocr_analyze.report.html.contents import report_contents, roofs_of
-    from dsocr_analyze.report.html.page import render_html
+    from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
 
     profiles = list(all_profiles(user_profiles(None)).values())
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
     curves, missing = _curves(report, engine, workload, measured, corrections)
-    return {file: render_html(report_contents(report, roofs, curves, missing))}
+    return render_html(report_contents(report, roofs, curves, missing))
 
 
 def comparison_page(comparison: Comparison, reports: Sequence[tuple[str, Report]]) -> str:
     """The page of a comparison; each report comes with its name."""
-    from dsocr_analyze.report.html.contents import comparison_contents
-    from dsocr_analyze.report.html.page import render_html
+    from dsocr_analyze.report.html.page import comparison_contents, render_html
 
     return render_html(comparison_contents(comparison, [report for _, report in reports]))
 
@@ -108,24 +101,17 @@ def _curves(
         architecture, dimensions = engine.directory.architecture, engine.directory.dimensions()
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
+    if asked is not None:
+        request = replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
+    else:
+        request = time_request(
+            measured, profile=None, runtime="serving", server="vllm",
+            concurrency=",".join(map(str, _CURVE)), preprocess_ms=None, workers=1, price=None,
+            corrections=corrections,
+        )  # fmt: skip
     lacking: list[DeviceError] = []
-    request = _many_pages(asked, measured, corrections)
     found = request.entries(
         architecture, dimensions, workload, dtype=engine.dtype,
         flash_attention=engine.flash_attention, leave_out=lacking.append,
     )  # fmt: skip
     return found, "" if found else f"No seconds are predicted: {lacking[0]}"
-
-
-def _many_pages(
-    asked: TimeRequest | None, measured: Sequence[str], corrections: int
-) -> TimeRequest:
-    from dsocr_analyze.cli.time_options import time_request
-
-    if asked is not None:
-        return replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
-    return time_request(
-        measured, profile=None, runtime="serving", server="vllm",
-        concurrency=",".join(map(str, _CURVE)), preprocess_ms=None, workers=1, price=None,
-        corrections=corrections,
-    )  # fmt: skip

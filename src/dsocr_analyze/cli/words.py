@@ -1,12 +1,15 @@
-"""Translates the library's argument names into options; the only place that does."""
+"""What the options are called, in place of the library's arguments, and which were given."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["OPTIONS", "in_options"]
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["OPTIONS", "given_options", "in_options"]
 
 OPTIONS: Final[dict[str, str]] = {
     "architecture": "--arch",
@@ -84,3 +87,14 @@ def _in_options(found: re.Match[str]) -> str:
         return option
     value = {"True": "1", "False": "0"}.get(value, value.strip("'\""))
     return f"{option} {value}"
+
+
+def given_options(context: typer.Context) -> dict[str, str]:
+    """Name of each option on the command line, by its parameter; the others have defaults."""
+    names = {each.name: each.opts[0] for each in context.command.params if each.name}
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return {
+        name: names[name]
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }

@@ -28,9 +28,15 @@ from dsocr_analyze.pictures.values import (
     scale_of,
 )
 from dsocr_analyze.report.comparison import merged
+from dsocr_analyze.report.parts import (
+    AMOUNTS,
+    OUTSIDE,
+    PALETTE,
+    page_parts,
+    seconds_parts,
+    stage_colours,
+)
 from dsocr_analyze.report.quantities import counted
-from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
-from dsocr_analyze.report.stage_parts import AMOUNTS, page_parts, seconds_parts
 
 if TYPE_CHECKING:
     from matplotlib.patches import Rectangle

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.report.layout import shortened
+from dsocr_analyze.report.table import shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

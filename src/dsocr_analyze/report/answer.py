@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.layout import shortened, wrap
+from dsocr_analyze.report.parts import AMOUNTS, batch_parts, ridge_of, top_modules
 from dsocr_analyze.report.quantities import (
     bytes_text,
     counted,
@@ -18,23 +17,22 @@ from dsocr_analyze.report.quantities import (
     price_text,
     ratio_text,
 )
-from dsocr_analyze.report.stage_parts import AMOUNTS, batch_parts
+from dsocr_analyze.report.table import shortened, wrap
 from dsocr_analyze.report.time_tables import rate_text, seconds_text
-from dsocr_analyze.report.top_modules import ridge_of, top_modules
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Agreement, Counts, Report, Workload
+    from dsocr_analyze.report.document import Counts, PageShare, Report, Workload
     from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
-__all__ = ["Answer", "Entry", "answer_of"]
+__all__ = ["Answer", "Entry", "answer_of", "mode_name"]
 
 WIDTH: Final = 80
 MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
+_ROOM: Final = WIDTH - _LABEL_WIDTH
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One statement of the answer.
 
     Attributes:
@@ -43,16 +41,15 @@ class Entry:
     """
 
     label: str
-    wordings: tuple[str, ...]
+    wordings: Sequence[str]
 
-    def line(self, width: int) -> str:
-        """The longest wording that fits `width` columns; if none does, the last one shortened."""
-        fits = (text for text in self.wordings if len(text) <= width)
-        return next(fits, None) or shortened(self.wordings[-1], width)
+    def line(self) -> str:
+        """The longest wording that fits a line; if none does, the last one shortened."""
+        fits = (text for text in self.wordings if len(text) <= _ROOM)
+        return next(fits, None) or shortened(self.wordings[-1], _ROOM)
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a page costs, what dominates, and how far the figures are checked.
 
     Attributes:
@@ -62,37 +59,32 @@ class Answer:
         files: Files of the report; empty if it was not written.
     """
 
-    costs: tuple[Entry, ...]
-    times: tuple[Entry, ...]
-    doubts: tuple[Entry, ...]
+    costs: Sequence[Entry]
+    times: Sequence[Entry]
+    doubts: Sequence[Entry]
     files: str
 
     def lines(self, *, rest: str = "") -> list[str]:
         """At most 12 lines of at most 80 columns; `rest` says where to find GPUs left out."""
-        room = WIDTH - _LABEL_WIDTH
         left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
-        times = self._time_lines(room, left, rest)
-        left -= len(times)
-        found = [(each.label, each.line(room)) for each in self.costs]
-        found += zip(["time", *[""] * len(times)], times, strict=False)
-        found += [(each.label, each.line(room)) for each in self.doubts]
-        if self.files:
-            files = wrap(self.files, room)
-            if len(files) > 1 + left:
-                files = [shortened(self.files, room)]
-            found += zip(["files", *[""] * len(files)], files, strict=False)
+        times = self._time_lines(left, rest)
+        files = wrap(self.files, _ROOM) if self.files else []
+        if len(files) > 1 + left - len(times):
+            files = [shortened(self.files, _ROOM)]
+        found = [
+            *((each.label, each.line()) for each in self.costs),
+            *zip(["time", *[""] * len(times)], times, strict=False),
+            *((each.label, each.line()) for each in self.doubts),
+            *zip(["files", *[""] * len(files)], files, strict=False),
+        ]
         return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
 
-    def _time_lines(self, room: int, most: int, rest: str) -> list[str]:
+    def _time_lines(self, most: int, rest: str) -> list[str]:
         """One line per GPU, all worded alike; at most `most` lines, the last counting the rest."""
         shown = self.times if len(self.times) <= most else self.times[: most - 1]
-        if not shown:
-            return []
-        wordings = zip(*(each.wordings for each in shown), strict=True)
-        texts = next(
-            (texts for texts in wordings if max(map(len, texts)) <= room),
-            [each.line(room) for each in shown],
-        )
+        alike = zip(*(each.wordings for each in shown), strict=True)
+        fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)
+        texts = next(fits, [each.line() for each in shown])
         more = len(self.times) - len(shown)
         return [*texts, *([f"and {more:,} more{rest}"] if more else [])]
 
@@ -102,127 +94,133 @@ class Answer:
             yield entry.label, entry.wordings[0]
 
 
-def answer_of(report: Report, files: Sequence[Path] = ()) -> Answer:
+def answer_of(report: Report, files: Iterable[Path] = ()) -> Answer:
     """The answer of a report; `files` are those it was written to."""
+    one = "prompt" if report.workload.page is None else "page"
+    folders = groupby(files, key=lambda file: file.parent)
+    named = (f"{', '.join(file.name for file in group)} in {folder}" for folder, group in folders)
     return Answer(
         costs=(
-            Entry("model", tuple(_model(report))),
-            Entry("input", tuple(_input(report.workload, report.metadata.model.architecture))),
-            Entry("passes", tuple(_passes(report))),
-            Entry(_one(report.workload), tuple(_page(report))),
-            Entry("memory", tuple(_memory(report))),
+            Entry("model", _model(report)),
+            Entry("input", _input(report.workload, report.metadata.model.architecture)),
+            Entry("passes", _passes(report)),
+            Entry(one, _page(report)),
+            Entry("memory", _memory(report)),
         ),
-        times=tuple(_times(report.time, report.workload.max_new_tokens)),
+        times=_times(report.time, report.workload.max_new_tokens),
         doubts=(
-            Entry("mostly", tuple(_dominant(report))),
-            Entry("bound", tuple(_bound(report))),
-            Entry("checked", tuple(_checked(report))),
+            Entry("mostly", _dominant(report, one)),
+            Entry("bound", _bound(report)),
+            Entry("checked", _checked(report)),
         ),
-        files=_files(files),
+        files="; ".join(named),
     )
-
-
-def _one(workload: Workload) -> str:
-    return "prompt" if workload.page is None else "page"
 
 
 # --- what was counted --------------------------------------------------------------------------
 
 
-def _model(report: Report) -> Iterator[str]:
+def _model(report: Report) -> Sequence[str]:
     metadata, model = report.metadata, report.metadata.model
     name = model.architecture or "a model"
-    who = {
-        "reference": f"{name} (built-in reference)",
-        "directory": f"{name} in {model.id}",
-        "config": f"{model.id} (transformers' own code)",
-    }[model.source]
     values = ", a checkpoint's weights" if model.weights == "checkpoint" else ""
-    traced = metadata.engine == "trace"
-    engine = f"trace on {metadata.device}" if traced else "analytic engine"
-    how = f"{metadata.dtype}, {metadata.attention} attention"
-    yield f"{who}{values}, {engine}, {how}"
-    yield f"{who.replace('built-in ', '')}{values}, {engine}, {how}"
-    short = f"trace on {metadata.device}" if traced else "analytic"
-    yield f"{who.replace('built-in ', '')}{values}, {short}, {metadata.dtype}, {metadata.attention}"
+    who = {
+        "reference": f"{name} (built-in reference){values}",
+        "directory": f"{name} in {model.id}{values}",
+        "config": f"{model.id} (transformers' own code){values}",
+    }[model.source]
+    briefly = who.replace("built-in ", "")
+    engine, brief_engine = "analytic engine", "analytic"
+    if metadata.engine == "trace":
+        engine = brief_engine = f"trace on {metadata.device}"
+    how = f"{metadata.dtype}, {metadata.attention}"
+    return (
+        f"{who}, {engine}, {how} attention",
+        f"{briefly}, {engine}, {how} attention",
+        f"{briefly}, {brief_engine}, {how}",
+    )
 
 
-def _input(workload: Workload, architecture: str | None) -> Iterator[str]:
+def _input(workload: Workload, architecture: str | None) -> Sequence[str]:
     if workload.page is None or workload.grid is None:
-        yield f"a prompt of {counted(workload.seq_len, 'token')}"
-        return
-    size = "{} x {}".format(*workload.page)
-    pages = workload.prompt_pages or 1
+        return [f"a prompt of {counted(workload.seq_len, 'token')}"]
     name = mode_name(workload, architecture)
-    grid = "grid {} x {}".format(*workload.grid) if workload.crop_mode else "not cut"
     sizes = f"{workload.base_size} / {workload.image_size}"
+    grid = "grid {} x {}".format(*workload.grid) if workload.crop_mode else "not cut"
     tokens = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text tokens"
+    size, pages = "{} x {}".format(*workload.page), workload.prompt_pages or 1
     if pages > 1:
         size = f"{pages} pages of {size}"
-    yield f"{size} pixels, {f'{name} mode' if name else f'sizes {sizes}'}, {grid}: {tokens}"
-    yield f"{size}, {name or sizes}, {grid}: {tokens}"
+    return (
+        f"{size} pixels, {f'{name} mode' if name else f'sizes {sizes}'}, {grid}: {tokens}",
+        f"{size}, {name or sizes}, {grid}: {tokens}",
+    )
 
 
 def mode_name(workload: Workload, architecture: str | None) -> str | None:
     """The architecture's mode with this page's sizes; None if there is no such mode."""
-    known = None if architecture is None else ARCHITECTURES.get(architecture)
+    known = ARCHITECTURES.get(architecture or "")
     sizes = (workload.base_size, workload.image_size, workload.crop_mode)
-    modes = () if known is None else known.modes.values()
+    modes = known.modes.values() if known else ()
     return next((m.name for m in modes if (m.base_size, m.image_size, m.crop_mode) == sizes), None)
 
 
 # --- what it costs -----------------------------------------------------------------------------
 
 
-def _work(counts: Counts) -> str:
+def _work(counts: Counts | PageShare) -> str:
     return f"{flops_text(counts.flops)}, {bytes_text(counts.bytes_moved)}"
 
 
-def _passes(report: Report) -> Iterator[str]:
-    total, step = report.total, report.total.decode_step
+def _passes(report: Report) -> Sequence[str]:
     batch = f"batch {report.workload.batch_size:,}"
+    prefill, step = _work(report.total), report.total.decode_step
     if step is None:
-        yield f"{batch}: prefill pass {_work(total)}; the model does not decode"
-        yield f"{batch}: prefill {_work(total)}; no decoding"
-        return
-    yield f"{batch}: prefill pass {_work(total)}; each decode step {_work(step)}"
-    yield f"{batch}: prefill {_work(total)}; a decode step {_work(step)}"
-    yield f"{batch}: prefill {_work(total)}; a step {_work(step)}"
-    yield f"{batch}: {_work(total)}; a step {_work(step)}"
+        return (
+            f"{batch}: prefill pass {prefill}; the model does not decode",
+            f"{batch}: prefill {prefill}; no decoding",
+        )
+    return (
+        f"{batch}: prefill pass {prefill}; each decode step {_work(step)}",
+        f"{batch}: prefill {prefill}; a decode step {_work(step)}",
+        f"{batch}: prefill {prefill}; a step {_work(step)}",
+        f"{batch}: {prefill}; a step {_work(step)}",
+    )
 
 
-def _page(report: Report) -> Iterator[str]:
+def _page(report: Report) -> Sequence[str]:
     page, batch = report.total.page, report.total.batch
-    work = f"{flops_text(page.flops)}, {bytes_text(page.bytes_moved)}"
     share = f"1/{page.pages:,} of the batch: " if page.pages > 1 else ""
-    if report.total.decode_step is None or batch.decode_steps == 0:
-        yield f"{work}: {share}the prefill pass alone"
-        return
-    steps, tokens = batch.decode_steps, counted(batch.max_new_tokens, "new token")
-    yield f"{work}: {share}prefill pass and {counted(steps, 'decode step')} for {tokens}"
-    yield f"{work}: {share}prefill + {counted(steps, 'step')} for {tokens}"
-    yield f"{work}: {share}prefill + {counted(steps, 'step')}"
+    what, steps = f"{_work(page)}: {share}", batch.decode_steps
+    if report.total.decode_step is None or steps == 0:
+        return [f"{what}the prefill pass alone"]
+    tokens = counted(batch.max_new_tokens, "new token")
+    return (
+        f"{what}prefill pass and {counted(steps, 'decode step')} for {tokens}",
+        f"{what}prefill + {counted(steps, 'step')} for {tokens}",
+        f"{what}prefill + {counted(steps, 'step')}",
+    )
 
 
-def _memory(report: Report) -> Iterator[str]:
+def _memory(report: Report) -> Sequence[str]:
     memory = report.memory
     held = memory.weights_bytes + (memory.inputs_bytes or 0) + memory.peak_activation_bytes
     weights, cache = bytes_text(memory.weights_bytes), bytes_text(memory.kv_cache_bytes)
-    parts = f"{weights} weights, {cache} KV cache"
-    yield f"{parts}, {bytes_text(held)} in all at the prefill pass's peak"
-    yield f"{parts}, {bytes_text(held)} at the prefill pass's peak"
-    yield f"{parts}, {bytes_text(held)} peak of prefill"
+    what = f"{weights} weights, {cache} KV cache, {bytes_text(held)}"
+    return (
+        f"{what} in all at the prefill pass's peak",
+        f"{what} at the prefill pass's peak",
+        f"{what} peak of prefill",
+    )
 
 
-def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> Iterator[Entry]:
+def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Entry]:
     """One entry per prediction: the cheapest first if prices are known, then the fastest."""
     ranked = sorted(entries, key=lambda entry: entry.page_seconds)
-    priced = [(cost, entry) for entry in ranked if (cost := _best(entry).cost_per_thousand_pages)]
-    if priced:
-        cheapest = min(priced, key=lambda pair: pair[0])[1]
-        ranked = [cheapest, *(entry for entry in ranked if entry is not cheapest)]
-    for entry in ranked:
-        yield Entry("time", tuple(_time(entry, max_new_tokens)))
+    costs = [(_best(entry).cost_per_thousand_pages, place) for place, entry in enumerate(ranked)]
+    if priced := [(cost, place) for cost, place in costs if cost]:
+        ranked.insert(0, ranked.pop(min(priced)[1]))
+    return [Entry("time", _time(entry, max_new_tokens)) for entry in ranked]
 
 
 def _best(entry: TimeEntry) -> LoadedGpu:
@@ -230,85 +228,78 @@ def _best(entry: TimeEntry) -> LoadedGpu:
     return max(entry.throughput, key=lambda load: load.pages_per_second)
 
 
-def _time(entry: TimeEntry, max_new_tokens: int) -> Iterator[str]:
-    load = _best(entry)
+def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
+    load, cost = _best(entry), _best(entry).cost_per_thousand_pages
     corrected = "" if entry.assumptions.correction is None else ", corrected"
-    name, alone = f"{entry.gpu}, {entry.runtime}{corrected}", seconds_text(entry.page_seconds)
-    rate, cost = rate_text(load.pages_per_second), load.cost_per_thousand_pages
+    alone = f"{entry.gpu}, {entry.runtime}{corrected}: {seconds_text(entry.page_seconds)}"
+    rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
-    if not load.fits:
-        each += f"; only {entry.largest_concurrency} fit"
-    at_once = f"{rate} pages/s ({load.concurrency:,} at once){each}"
+    each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
+    few = each.replace(" pages", "")
     page, short = "a page", "a page"
     mean = entry.assumptions.new_tokens_mean
     if mean != max_new_tokens:  # which the counts above are for
         page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
-    yield f"{name}: {alone} {page}, bound by {load.bound}; {at_once}"
-    yield f"{name}: {alone} {page}; {at_once}"
-    few = each.replace(" pages", "")
-    yield f"{name}: {alone} {page}; {rate} pages/s ({load.concurrency:,} at once){few}"
-    yield f"{name}: {alone} {short}; {rate} pages/s at {load.concurrency:,}{few}"
-    yield f"{name}: {alone} {short}; {rate}/s at {load.concurrency:,}{few}"
+    return (
+        f"{alone} {page}, bound by {load.bound}; {rate} pages/s ({many} at once){each}",
+        f"{alone} {page}; {rate} pages/s ({many} at once){each}",
+        f"{alone} {page}; {rate} pages/s ({many} at once){few}",
+        f"{alone} {short}; {rate} pages/s at {many}{few}",
+        f"{alone} {short}; {rate}/s at {many}{few}",
+    )
 
 
 # --- what of it matters, and how far it holds --------------------------------------------------
 
 
-def _dominant(report: Report) -> Iterator[str]:
+def _dominant(report: Report, one: str) -> Sequence[str]:
     """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
-    flops, flops_share = _largest(report, "flops")
-    nbytes, bytes_share = _largest(report, "bytes")
-    modules = top_modules(report, flops)
-    of_it = ""
-    if modules:
-        of_it = f" ({modules[0].short_name} {percent_text(modules[0].flops_share)} of it)"
-    one = _one(report.workload)
-    yield f"{flops} {flops_share} of a {one}'s FLOPs{of_it}; {nbytes} {bytes_share} of its bytes"
-    yield f"FLOPs: {flops} {flops_share}{of_it}; bytes: {nbytes} {bytes_share}"
+    (name, flops), (_, nbytes) = (_largest(report, what) for what in AMOUNTS)
+    of_it = "".join(
+        f" ({module.short_name} {percent_text(module.flops_share)} of it)"
+        for module in top_modules(report, name)[:1]
+    )
+    return (
+        f"{flops} of a {one}'s FLOPs{of_it}; {nbytes} of its bytes",
+        f"FLOPs: {flops}{of_it}; bytes: {nbytes}",
+    )
 
 
 def _largest(report: Report, what: str) -> tuple[str, str]:
-    """Name and share of the stage with most FLOPs or bytes of the batch, all steps summed."""
+    """The stage with most FLOPs or bytes of the batch, all steps summed; and with its share."""
     parts = batch_parts(report, AMOUNTS[what])
     name, whole = max(parts, key=lambda each: parts[each]), sum(parts.values())
-    return name, percent_text(parts[name] / whole if whole else 0.0)
+    return name, f"{name} {percent_text(parts[name] / whole if whole else 0.0)}"
 
 
-def _bound(report: Report) -> Iterator[str]:
+def _bound(report: Report) -> Sequence[str]:
     """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
-    step = report.total.decode_step
+    step, ridge = report.total.decode_step, ridge_of(report)
     passes = {"prefill": report.total.arithmetic_intensity}
-    if step is not None:
-        passes["decode"] = step.arithmetic_intensity
+    passes |= {} if step is None else {"decode": step.arithmetic_intensity}
     known = {name: ratio for name, ratio in passes.items() if ratio is not None}
-    ratios = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in known.items())
-    ridge = ridge_of(report)
+    texts = [ratio_text(ratio) for ratio in known.values()]
+    named = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in known.items())
     if not known or not ridge.is_named:
-        yield f"{ratios or 'unknown'} FLOPs/byte; a GPU decides what bounds it"
-        yield f"{ratios or 'unknown'} FLOPs/byte"
-        return
-    gpu, point = ridge.gpu, ratio_text(ridge.flops_per_byte)
-    kinds = {name: ridge.bound(ratio) for name, ratio in known.items()}
-    if len(set(kinds.values())) == 1:
-        [kind] = set(kinds.values())
-        sign = ">=" if kind == "compute" else "<"
-        on = f"{kind} on {gpu} ({sign} {point} FLOPs/byte)"
-        yield f"{on}: {ratios}"
-        yield f"{on}: {' and '.join(map(ratio_text, known.values()))}"
-        return
-    each = [f"{ratio_text(ratio)} {kinds[name]}" for name, ratio in known.items()]
-    named = [f"{name} {said}" for name, said in zip(known, each, strict=True)]
-    yield f"FLOPs/byte: {', '.join(named)}; {gpu} {point}"
-    yield f"FLOPs/byte: {', '.join(each)}; {gpu} {point}"
+        of = f"{named or 'unknown'} FLOPs/byte"
+        return f"{of}; a GPU decides what bounds it", of
+    point, kinds = ratio_text(ridge.flops_per_byte), [*map(ridge.bound, known.values())]
+    if len(set(kinds)) == 1:
+        sign = ">=" if kinds[0] == "compute" else "<"
+        on = f"{kinds[0]} on {ridge.gpu} ({sign} {point} FLOPs/byte)"
+        return f"{on}: {named}", f"{on}: {' and '.join(texts)}"
+    said = [f"{text} {kind}" for text, kind in zip(texts, kinds, strict=True)]
+    of_passes = [f"{name} {each}" for name, each in zip(known, said, strict=True)]
+    return tuple(
+        f"FLOPs/byte: {', '.join(each)}; {ridge.gpu} {point}" for each in (of_passes, said)
+    )
 
 
-def _checked(report: Report) -> Iterator[str]:
+def _checked(report: Report) -> Sequence[str]:
     warnings = f"{counted(len(report.warnings), 'warning')}; " if report.warnings else ""
     predicted = "; seconds are predicted" if report.time else ""
-    said = _agreement(report)
-    yield f"{warnings}{said}{predicted}"
-    yield f"{warnings}{said}{predicted.replace(' are', '')}"
-    yield f"{warnings}{said}"
+    said = f"{warnings}{_agreement(report)}"
+    return f"{said}{predicted}", f"{said}{predicted.replace(' are', '')}", said
 
 
 def _agreement(report: Report) -> str:
@@ -319,18 +310,8 @@ def _agreement(report: Report) -> str:
     if not agreement.agrees:
         where = agreement.first_difference or "see the table of agreement"
         return f"trace and closed forms DIFFER: {where}"
-    left = len({name for each in agreement.not_modelled for name in each.operators})
-    said = f"trace and closed forms agree in all {_compared(agreement)} counts"
-    return f"{said} but {counted(left, 'operator')}" if left else said
-
-
-def _compared(agreement: Agreement) -> int:
-    """How many quantities were compared."""
     others = (agreement.kv_cache_bytes, agreement.batch, agreement.peak_activation_bytes.agrees)
-    return sum(map(len, agreement.stages.values())) + sum(each is not None for each in others)
-
-
-def _files(files: Iterable[Path]) -> str:
-    folders = groupby(files, key=lambda file: file.parent)
-    return "; ".join(f"{', '.join(file.name for file in group)} in {folder}"
-                     for folder, group in folders)  # fmt: skip
+    compared = sum(map(len, agreement.stages.values())) + sum(each is not None for each in others)
+    left = len({name for each in agreement.not_modelled for name in each.operators})
+    but = f" but {counted(left, 'operator')}" if left else ""
+    return f"trace and closed forms agree in all {compared} counts{but}"

@@ -1,15 +1,38 @@
-"""A table of strings, independent of the output format."""
+"""Tables of strings, and prose, as lines that fit a terminal; numbers are never broken."""
 
 from __future__ import annotations
 
+import itertools
 import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["Table"]
+from dsocr_analyze.escaping import visible
 
-_NUMBER: Final = re.compile(r"[~?<(+-]*\d")
+__all__ = ["Layout", "Line", "Table", "lay_out", "shortened", "table_lines", "wrap"]
+
+_GAP: Final = "  "
+
+_COMFORTABLE: Final = 20
+"""Text columns don't get narrower than this while optional columns can still be left out."""
+
+_WHOLE_WORD: Final = 16
+"""Words up to this width, such as the unit FLOPs/byte, are not broken."""
+
 _LONGEST_FIGURE: Final = 30
+_UNLIMITED: Final = 10**6
+
+_FIGURE: Final = re.compile(r"[~?<(+-]*\d")
+_NUMBER: Final = re.compile(r"[(\[~?+<>=-]*\d(?:[\d.,]*\d)?\Z")
+_JOINERS: Final = frozenset({"x", "/", "to"})
+"""Words that join two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
+
+_AFTER_SEPARATOR: Final = re.compile(
+    r"(?<=[./\\])(?!(?<=\d[./\\])\d)(?!(?<![\w*\])}].)\d)(?=[^\s./\\])"
+)
+"""Where a path may be broken: not between two digits, and not within .5."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +50,243 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which are right-aligned and never wrapped."""
-        return column >= self.label_columns and all(_is_number(row[column]) for row in self.rows)
+        return column >= self.label_columns and all(_is_figure(row[column]) for row in self.rows)
 
 
-def _is_number(cell: str) -> bool:
+def _is_figure(cell: str) -> bool:
     """Whether a cell is empty or one or two numbers, rather than prose that starts with one."""
-    if cell in ("", "-"):
-        return True
-    return _NUMBER.match(cell) is not None and max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE
+    is_short = max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE
+    return cell in ("", "-") or (is_short and _FIGURE.match(cell) is not None)
+
+
+class Line(NamedTuple):
+    """A line of a table; `is_bold` if it belongs to a sum."""
+
+    text: str
+    is_bold: bool = False
+
+
+class Layout(NamedTuple):
+    """A table without its title, laid out for some width.
+
+    Attributes:
+        lines: Lines from the header down, without trailing spaces.
+        left_out: Names of columns that did not fit.
+    """
+
+    lines: Sequence[Line]
+    left_out: Sequence[str] = ()
+
+
+# --- prose -------------------------------------------------------------------------------------
+
+
+def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns; all but the first of each paragraph start with `indent`.
+
+    Lines break at spaces, or after path separators in long words; never within a number or between
+    a number and its unit. Only a number wider than `width` makes a line too wide.
+    """
+    lines = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for piece in _pieces(paragraph, width - len(indent)):
+            if line.strip() and _columns_of(line) + _columns_of(piece.rstrip()) > width:
+                lines.append(line.rstrip())
+                line = indent
+            line += piece
+        lines.append(line.rstrip())
+    return lines
+
+
+def shortened(text: str, width: int) -> str:
+    """The text on one line of at most `width` columns, its longest words cut in the middle.
+
+    An ellipsis marks each cut. A number is left out whole or not at all.
+    """
+    words = text.split(" ")
+    while (excess := _columns_of(" ".join(words)) - width) > 0:
+        index = max(range(len(words)), key=lambda i: (not _has_number(words[i]), len(words[i])))
+        word = words[index]
+        kept = max(len(word) - excess - 1, _WHOLE_WORD - 1)
+        if _has_number(word) or kept >= len(word) - 1:
+            return f"{wrap(text, width - 2)[0]} …"
+        words[index] = f"{word[: kept // 2]}…{word[kept // 2 - kept :]}"
+    return " ".join(words)
+
+
+def _has_number(word: str) -> bool:
+    return word[:1].isdigit() or _NUMBER.match(word) is not None
+
+
+def _columns_of(text: str) -> int:
+    """Columns a text takes on a terminal: two per wide character, none per combining one."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """Unbreakable pieces, spaces included; at most `width` columns each, except for numbers."""
+    groups: list[list[str]] = []
+    for word in re.findall(r"^\s+\S+\s*|\S+\s*", text):
+        if groups and _belongs(groups[-1][-1].strip(), word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    for group in groups:
+        whole = "".join(group)
+        if len(group) > 1 and _columns_of(whole.rstrip()) <= width:
+            yield whole
+        else:
+            yield from (part for word in group for part in _parts(word, width))
+
+
+def _belongs(last: str, word: str) -> bool:
+    """Whether a word must stay on the same line as the last one."""
+    if word[0].isdigit():
+        return last in _JOINERS
+    return word.strip() == "x" or _NUMBER.match(last) is not None
+
+
+def _parts(word: str, width: int) -> Iterator[str]:
+    """A word, split where it may be broken if it is long."""
+    if _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width):
+        yield word
+        return
+    for part in _AFTER_SEPARATOR.split(word):
+        rest = part
+        while _columns_of(rest.rstrip()) > width and (cut := _cut(rest, width)):
+            yield rest[:cut]
+            rest = rest[cut:]
+        yield rest
+
+
+def _cut(word: str, width: int) -> int:
+    """How many characters of a word fit without cutting a number; 0 if none do."""
+    fit = next(n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
+    while fit > 0 and word[fit - 1] in "0123456789.," and word[fit] in "0123456789.,":
+        fit -= 1
+    return fit
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def table_lines(table: Table, width: int) -> Iterator[Line]:
+    """A title, its table, and the columns left out for lack of width."""
+    layout = lay_out(table, width)
+    lines = [*(Line(text, is_bold=True) for text in wrap(table.title, width)), *layout.lines]
+    if layout.left_out:
+        said = f"left out at {width} columns: {', '.join(layout.left_out)}; a wider terminal,"
+        lines += map(Line, wrap(f"{said} Markdown and JSON have them", width))
+    return (line._replace(text=visible(line.text)) for line in lines)
+
+
+class _Column(NamedTuple):
+    """A column before its width is known.
+
+    Attributes:
+        header: Its name.
+        cells: The cell of each row, one entry per line of the cell.
+        is_numeric: Whether it is right-aligned and never wrapped.
+        natural: Width at which nothing is wrapped.
+        least: Width below which a word would be broken.
+        comfortable: Width down to which it may shrink before columns are left out.
+    """
+
+    header: str
+    cells: list[list[str]]
+    is_numeric: bool
+    natural: int
+    least: int
+    comfortable: int
+
+
+def lay_out(table: Table, width: int) -> Layout:
+    """Lay out a table for a width.
+
+    First text is wrapped, then optional columns are left out one by one. If that is not enough
+    either, all columns are kept and the table is split into several parts below one another, each
+    with the row labels and as many other columns as fit.
+    """
+    columns = [_column(table, index) for index in range(len(table.columns))]
+    optional = tuple(name for name in table.optional if name in table.columns)
+    for count in range(len(optional) + 1):
+        chosen = [column for column in columns if column.header not in optional[:count]]
+        if widths := _fitting(chosen, width):
+            return Layout([*_lines(table, chosen, widths)], optional[:count])
+    lines: list[Line] = []
+    head, rest = columns[: table.label_columns], columns[table.label_columns :]
+    while rest or not lines:
+        parts = [[*head, *rest[:count]] for count in range(max(len(rest), 1), 0, -1)]
+        fits = ((part, widths) for part in parts if (widths := _fitting(part, width)))
+        part, widths = next(fits, None) or (parts[-1], _forced(parts[-1], width))
+        lines += [*([Line("")] if lines else []), *_lines(table, part, widths)]
+        rest = rest[len(part) - len(head) :]
+    return Layout(lines)
+
+
+def _column(table: Table, index: int) -> _Column:
+    header, is_numeric = table.columns[index], table.is_numeric(index)
+    cells = [row[index].split("\n") for row in table.rows]
+    texts = [line for cell in cells for line in cell]
+    whole = max(map(_columns_of, texts), default=0)
+    wrapped = [header] if is_numeric else [header, *texts]
+    pieces = [_columns_of(p.rstrip()) for text in wrapped for p in _pieces(text, _UNLIMITED)]
+    natural, least = max(whole, _columns_of(header)), max([whole * is_numeric, *pieces])
+    comfortable = least if is_numeric else max(least, min(natural, _COMFORTABLE))
+    return _Column(header, cells, is_numeric, natural, least, comfortable)
+
+
+def _room(columns: Sequence[_Column], width: int) -> int:
+    """What a width leaves to the columns besides the gaps between them."""
+    return width - len(_GAP) * (len(columns) - 1)
+
+
+def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
+    """Widths that fit, narrowing the widest columns first; None if no comfortable ones do."""
+    room = _room(columns, width)
+    widest = max(column.natural for column in columns)
+    for cap in range(min(widest, room), -1, -1):
+        widths = [max(each.comfortable, min(each.natural, cap)) for each in columns]
+        if sum(widths) <= room:
+            return widths
+    return None
+
+
+def _forced(columns: Sequence[_Column], width: int) -> list[int]:
+    """Widths if words have to be broken: numbers get what they need, text shares the rest."""
+    if widths := _fitting([each._replace(comfortable=each.least) for each in columns], width):
+        return widths
+    numbers = [column.least for column in columns if column.is_numeric]
+    texts = len(columns) - len(numbers)
+    share = max((_room(columns, width) - sum(numbers)) // max(texts, 1), 1)
+    return [column.least if column.is_numeric else min(column.least, share) for column in columns]
+
+
+def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> Iterator[Line]:
+    fitted = [*zip(columns, widths, strict=True)]
+    headers = [wrap(each.header, width) for each, width in fitted]
+    yield from map(Line, _side_by_side(headers, fitted))
+    yield Line("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
+    for index in range(len(table.rows)):
+        cells = [
+            each.cells[index] if each.is_numeric else wrap("\n".join(each.cells[index]), width)
+            for each, width in fitted
+        ]
+        is_sum = index >= len(table.rows) - table.emphasized_rows
+        yield from (Line(text, is_sum) for text in _side_by_side(cells, fitted))
+
+
+def _side_by_side(
+    cells: Sequence[Sequence[str]], fitted: Sequence[tuple[_Column, int]]
+) -> Iterator[str]:
+    """The lines of one row; a cell may have several."""
+    for texts in itertools.zip_longest(*cells, fillvalue=""):
+        aligned = []
+        for text, (column, width) in zip(texts, fitted, strict=True):
+            characters = width + len(text) - _columns_of(text)
+            aligned.append((text.rjust if column.is_numeric else text.ljust)(characters))
+        yield _GAP.join(aligned).rstrip()

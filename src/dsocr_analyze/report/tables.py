@@ -1,12 +1,16 @@
-"""The report's tables, shown both in Markdown and on the terminal."""
+"""The report's tables and notes, shown both in Markdown and on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.document import Agreement, Model, Report, Work, Workload
+from dsocr_analyze.report.document import Model, Report, Work
+from dsocr_analyze.report.parts import ridge_of, top_modules
 from dsocr_analyze.report.quantities import (
     bytes_text,
     counted,
@@ -16,23 +20,33 @@ from dsocr_analyze.report.quantities import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.table import Table
-from dsocr_analyze.report.time_tables import time_tables
-from dsocr_analyze.report.top_modules import TopModule, ridge_of, top_modules
+from dsocr_analyze.report.table import Line, Table, table_lines, wrap
+from dsocr_analyze.report.time_tables import time_notes, time_tables
 
-__all__ = ["Table", "headline", "ledger_table", "model_text", "tables_of"]
+if TYPE_CHECKING:
+    from dsocr_analyze.figures.origin import Model
+
+__all__ = [
+    "Table",
+    "headline",
+    "ledger_table",
+    "model_text",
+    "notes_of",
+    "report_lines",
+    "tables_of",
+]
 
 TOP_MODULES: Final = 12
 
 
 def model_text(model: Model) -> str:
     """Which model it is, with abbreviated digests."""
-    if model.source == "config":
-        return f"transformers' own code for {model.id} (config {model.config_digest[:12]})"
-    what = (
-        "built-in reference model" if model.source == "reference" else f"model directory {model.id}"
-    )
-    return f"{what} (code {model.code_digest[:12]}, config {model.config_digest[:12]})"
+    code, config = model.code_digest[:12], model.config_digest[:12]
+    return {
+        "config": f"transformers' own code for {model.id} (config {config})",
+        "reference": f"built-in reference model (code {code}, config {config})",
+        "directory": f"model directory {model.id} (code {code}, config {config})",
+    }[model.source]
 
 
 def headline(report: Report) -> str:
@@ -42,9 +56,27 @@ def headline(report: Report) -> str:
     return f"{model_text(metadata.model)} {how}, {metadata.dtype}, {metadata.attention} attention"
 
 
+def report_lines(report: Report, width: int) -> Iterator[Line]:
+    """All tables and notes for a terminal, in the same order as in Markdown."""
+    yield from (Line(text, is_bold=True) for text in wrap(f"Ran: {headline(report)}", width))
+    for table in tables_of(report):
+        yield from (Line(""), *table_lines(table, width))
+    yield from (Line(""), Line("Notes", is_bold=True))
+    for note in notes_of(report):
+        yield from map(Line, wrap(f"- {note}", width, indent="  "))
+    if (ledger := ledger_table(report)) is not None:
+        yield from (Line(""), *table_lines(ledger, width))
+
+
+def notes_of(report: Report) -> list[str]:
+    """Notes on the whole report and on its stages, and what predicted seconds assume."""
+    of_stages = [f"{name}: {note}" for name, stage in report.stages.items() for note in stage.notes]
+    return [*report.notes, *of_stages, *time_notes(report.time)]
+
+
 def tables_of(report: Report) -> list[Table]:
     """All tables of a report but its ledger, in order."""
-    tables = [
+    return [
         _configuration(report),
         _stages(report),
         _totals(report),
@@ -53,42 +85,26 @@ def tables_of(report: Report) -> list[Table]:
         *time_tables(report.time),
         _top_modules(report),
         _families(report),
+        *_agreement(report),
     ]
-    if report.agreement is not None:
-        tables.append(_agreement(report, report.agreement))
-    return tables
 
 
 def _configuration(report: Report) -> Table:
     workload = report.workload
-    prompt = counted(workload.seq_len, "token")
-    if workload.visual_tokens is not None:
-        prompt += (
-            f" = {workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
-        )
-    rows = [
-        *_page(workload),
-        ("prompt", prompt),
-        ("batch", exact(workload.batch_size)),
-        ("new tokens", exact(workload.max_new_tokens)),
-    ]
+    rows = [("prompt", counted(workload.seq_len, "token"))]
+    if workload.page and workload.grid and workload.views:
+        columns, lines = workload.grid
+        split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
+        views = (f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
+        rows = [
+            ("page", "{} x {} pixels".format(*workload.page)),
+            ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
+            ("crop mode", f"on, {columns} x {lines} local views" if workload.crop_mode else "off"),
+            ("views", " + ".join(views)),
+            ("prompt", f"{counted(workload.seq_len, 'token')} = {split}"),
+        ]
+    rows += [("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))]
     return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
-
-
-def _page(workload: Workload) -> list[tuple[str, str]]:
-    """Rows about the page; empty if the model reads no pages."""
-    if workload.page is None or workload.grid is None or workload.views is None:
-        return []
-    width, height = workload.page
-    columns, rows = workload.grid
-    views = " + ".join(f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
-    mode = f"on, {columns} x {rows} local views" if workload.crop_mode else "off"
-    return [
-        ("page", f"{width} x {height} pixels"),
-        ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-        ("crop mode", mode),
-        ("views", views),
-    ]
 
 
 _STAGE_COLUMNS: Final = (
@@ -98,29 +114,23 @@ _STAGE_COLUMNS: Final = (
 
 
 def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
+    counts = (work.matrix_flops, work.vector_flops, work.flops, work.activations)
+    nbytes = (work.bytes_read, work.bytes_written)
     return (
-        name,
-        params,
-        calls,
-        scaled(work.matrix_flops),
-        scaled(work.vector_flops),
-        scaled(work.flops),
-        scaled(work.activations),
-        bytes_text(work.bytes_read),
-        bytes_text(work.bytes_written),
+        name, params, calls, *map(scaled, counts), *map(bytes_text, nbytes),
         ratio_text(work.arithmetic_intensity),
-    )
+    )  # fmt: skip
 
 
 def _stages(report: Report) -> Table:
-    rows = [
-        _stage_row(name, exact(stage.params), exact(stage.calls), stage)
-        for name, stage in report.stages.items()
-    ]
     blank = ("",) * (len(_STAGE_COLUMNS) - 2)
-    rows.append(("unassigned", exact(report.unassigned.params), *blank))
-    rows.append(("model", exact(report.total.params), *blank))
-    rows.append(_stage_row("prefill pass", "", "", report.total))
+    rows = [
+        *(_stage_row(name, exact(stage.params), exact(stage.calls), stage)
+          for name, stage in report.stages.items()),
+        ("unassigned", exact(report.unassigned.params), *blank),
+        ("model", exact(report.total.params), *blank),
+        _stage_row("prefill pass", "", "", report.total),
+    ]  # fmt: skip
     decode = report.decode_name
     in_prefill_pass = " + ".join(name for name in report.stages if name != decode)
     step = "" if decode is None else f"; {decode} is one step{_owned(report, decode)}"
@@ -136,13 +146,12 @@ def _stages(report: Report) -> Table:
 def _owned(report: Report, decode: str) -> str:
     """Which modules the decode stage's parameters belong to, since it also runs other stages'."""
     known = ARCHITECTURES.get(report.metadata.model.architecture or "")
-    prefixes = [
-        prefix
-        for stage in (known.stages if known else ())
-        if stage.name == decode
-        for prefix in stage.prefixes
-    ]
+    stages = [stage for stage in (known.stages if known else ()) if stage.name == decode]
+    prefixes = [prefix for stage in stages for prefix in stage.prefixes]
     return f", its params are those of {', '.join(prefixes)}" if prefixes else ""
+
+
+_TOTALLED: Final = attrgetter("macs", "matrix_flops", "vector_flops", "flops")
 
 
 def _totals(report: Report) -> Table:
@@ -156,16 +165,10 @@ def _totals(report: Report) -> Table:
             (f"decode step over {counted(step.cached_tokens, 'token')}", step),
             (f"{what}: prefill + {counted(total.batch.decode_steps, 'decode step')}", total.batch),
         ]
-    rows = [
-        (name, exact(work.macs), exact(work.matrix_flops), exact(work.vector_flops),
-         exact(work.flops))
-        for name, work in parts
-    ]  # fmt: skip
+    rows = [(name, *map(exact, _TOTALLED(work))) for name, work in parts]
     if page.pages > 1:
-        rows.append(
-            (f"{one}: 1/{page.pages} of the batch", share_text(page.macs),
-             share_text(page.matrix_flops), share_text(page.vector_flops), share_text(page.flops))
-        )  # fmt: skip
+        share = f"{one}: 1/{page.pages} of the batch"
+        rows.append((share, *map(share_text, _TOTALLED(page))))
     return Table(
         "Totals, exact",
         ("what", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs"),
@@ -177,10 +180,9 @@ def _experts(report: Report) -> list[Table]:
     """Routed experts that each stage touches, and the bytes read; no table without experts."""
     rows = tuple(
         (stage, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
-         bytes_text(content.bytes_read), bytes_text(expected))
+         bytes_text(content.bytes_read), bytes_text(content.bytes_read_expected))
         for stage, content in report.stages.items()
-        if (touched := content.experts_touched) is not None
-        and (expected := content.bytes_read_expected) is not None
+        if (touched := content.experts_touched) and content.bytes_read_expected is not None
     )  # fmt: skip
     title = "Routed experts touched per layer: evenly spread, and expected for independent choices"
     columns = ("stage", "even", "expected", "counted", "read", "read, expected")
@@ -189,20 +191,15 @@ def _experts(report: Report) -> list[Table]:
 
 def _memory(report: Report) -> Table:
     memory = report.memory
-    figures = {
-        "weights_bytes": memory.weights_bytes,
-        "inputs_bytes": memory.inputs_bytes,
-        "kv_cache_bytes": memory.kv_cache_bytes,
-        "peak_activation_bytes": memory.peak_activation_bytes,
-    }
-    where = {}
+    keys = ("weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes")
+    stated = dict.fromkeys(keys, "") | dict(memory.stated_for)
     if memory.peak_module is not None:
-        where["peak_activation_bytes"] = f"; in {memory.peak_module or 'the model itself'}"
+        stated["peak_activation_bytes"] += f"; in {memory.peak_module or 'the model itself'}"
     rows = [
         (key.removesuffix("_bytes").replace("_", " "), bytes_text(nbytes), exact(nbytes),
-         memory.stated_for.get(key, "") + where.get(key, ""))
-        for key, nbytes in figures.items()
-        if nbytes is not None
+         stated[key])
+        for key in keys
+        if (nbytes := getattr(memory, key)) is not None
     ]  # fmt: skip
     return Table("Memory", ("what", "size", "bytes", "stated for"), tuple(rows))
 
@@ -212,10 +209,10 @@ def _top_modules(report: Report) -> Table:
     in_prefill_pass = [name for name in report.stages if name != report.decode_name]
     ranked = top_modules(report, *in_prefill_pass)[:TOP_MODULES]
     ridge = ridge_of(report)
-
-    def row(module: TopModule) -> tuple[str, ...]:
-        ratio = module.flops / module.nbytes if module.nbytes else None
-        return (
+    ratios = [module.flops / module.nbytes if module.nbytes else None for module in ranked]
+    has_classes = any(module.class_name for module in ranked)
+    rows = [
+        (
             module.stage,
             module.name or "(the model itself)",
             *([module.class_name or ""] if has_classes else []),
@@ -227,14 +224,14 @@ def _top_modules(report: Report) -> Table:
             ratio_text(ratio),
             "-" if ratio is None else ridge.bound(ratio),
         )
-
-    has_classes = any(module.class_name for module in ranked)
+        for module, ratio in zip(ranked, ratios, strict=True)
+    ]
     names = ("stage", "module", *(["class"] if has_classes else []))
     return Table(
         "Top modules of the prefill pass, by FLOPs of their own forward; bound by compute above"
         f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte, as on {ridge.gpu}",
         (*names, "modules", "calls", "FLOPs", "share", "bytes", "FLOPs/byte", "bound"),
-        tuple(map(row, ranked)),
+        tuple(rows),
         label_columns=len(names),
         optional=("class", "calls", "modules", "FLOPs/byte"),
     )
@@ -255,55 +252,38 @@ def _families(report: Report) -> Table:
     )
 
 
-def _agreement(report: Report, agreement: Agreement) -> Table:
-    """Traced and analytic figures side by side."""
+_VERDICTS: Final = {True: "agree", False: "differ", None: "not compared"}
+
+
+def _agreement(report: Report) -> list[Table]:
+    """Traced and analytic figures side by side; no table if only one engine ran."""
+    if (agreement := report.agreement) is None:
+        return []
     rows = []
     for stage, content in report.stages.items():
         quantities = agreement.stages[stage]
-        differing = [name for name, agrees in quantities.items() if not agrees]
+        differing = ", ".join(name for name, agrees in quantities.items() if not agrees)
         analytic = "-" if content.flops_analytic is None else exact(content.flops_analytic)
-        rows.append(
-            (f"{stage}, FLOPs", exact(content.flops), analytic,
-             f"differ: {', '.join(differing)}" if differing else f"all {len(quantities)} agree")
-        )  # fmt: skip
+        said = f"differ: {differing}" if differing else f"all {len(quantities)} agree"
+        rows.append((f"{stage}, FLOPs", exact(content.flops), analytic, said))
     peak = agreement.peak_activation_bytes
+    peaks = (exact(peak.traced), exact(peak.analytic), _VERDICTS[peak.agrees])
     rows += [
-        ("peak activation, bytes", exact(peak.traced), exact(peak.analytic), _verdict(peak.agrees)),
-        ("KV cache, bytes", "", "", _verdict(agreement.kv_cache_bytes)),
-        ("batch", "", "", _verdict(agreement.batch)),
+        ("peak activation, bytes", *peaks),
+        ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
+        ("batch", "", "", _VERDICTS[agreement.batch]),
     ]
-    return Table(
-        "Agreement of the two engines",
-        ("what", "traced", "analytic", "quantities"),
-        tuple(rows),
-    )
-
-
-def _verdict(agrees: bool | None) -> str:
-    if agrees is None:
-        return "not compared"
-    return "agree" if agrees else "differ"
+    columns = ("what", "traced", "analytic", "quantities")
+    return [Table("Agreement of the two engines", columns, tuple(rows))]
 
 
 def ledger_table(report: Report) -> Table | None:
     """Every operator that ran; None if that is unknown."""
-    ledger = report.operator_ledger
-    if not (ledger.counted or ledger.free or ledger.unknown):
-        return None
+    ledger = msgspec.structs.asdict(report.operator_ledger)
     rows = [
-        (status, exact(sum(operators.values())), _calls(operators.items()) or "none")
-        for status, operators in (
-            ("counted", ledger.counted),
-            ("free", ledger.free),
-            ("unknown", ledger.unknown),
-        )
-    ]
-    return Table(
-        "Operator ledger: every operator that ran",
-        ("status", "calls", "operators"),
-        tuple(rows),
-    )
-
-
-def _calls(operators: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} x {calls}" for name, calls in operators)
+        (status, exact(sum(operators.values())),
+         ", ".join(f"{name} x {calls}" for name, calls in operators.items()) or "none")
+        for status, operators in ledger.items()
+    ]  # fmt: skip
+    title, columns = "Operator ledger: every operator that ran", ("status", "calls", "operators")
+    return Table(title, columns, tuple(rows)) if any(ledger.values()) else None

@@ -1,25 +1,30 @@
-"""The module tree as text, a Mermaid flowchart and a Graphviz graph."""
+"""A model's modules and leaves: JSON documents, text, Mermaid flowcharts and Graphviz graphs."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from msgspec import UNSET
 
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
-from dsocr_analyze.module_tree import FoldedNode, TreeNode
-from dsocr_analyze.report.layout import shortened, wrap
+from dsocr_analyze.module_tree import FoldedNode, TreeModule, TreeNode
+from dsocr_analyze.report.build import workload_document
+from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Workload
+from dsocr_analyze.report.opening import ModelOpening, Options
 from dsocr_analyze.report.quantities import exact, scaled
+from dsocr_analyze.report.table import Line, shortened, wrap
 
-__all__ = [
-    "leaves_dot",
-    "leaves_mermaid",
-    "leaves_text",
-    "tree_dot",
-    "tree_mermaid",
-    "tree_text",
-]
+if TYPE_CHECKING:
+    from dsocr_analyze.figures.origin import Model
+    from dsocr_analyze.workload import AnyWorkload
+
+__all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "tree_document"]
+
+Leaves = Mapping[str, Mapping[str, int]]
+"""Number of modules of each class, by stage."""
 
 _LEGEND = "params: at or below each module"
 _TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first call): in one prefill pass"
@@ -30,8 +35,149 @@ _NUMBERS: Final = (2, 3, _FLOPS)
 _WANTED: Final = (0, 2, _FLOPS, 1, 3, 5)
 """Columns by priority: the last ones are left out first."""
 
+_BRANCHES: Final = " " + "".join(map(chr, range(0x2500, 0x2580)))
+"""What stands before a module in the tree."""
 
-def tree_text(root: FoldedNode, width: int | None = None) -> str:
+
+class TreeDocument(ModelOpening, frozen=True, kw_only=True):
+    """The modules of a model.
+
+    Attributes:
+        workload: The page that was traced; null if none was.
+        modules: One entry per module, parents first.
+    """
+
+    workload: Workload | None
+    modules: tuple[TreeModule, ...]
+
+
+class LeavesDocument(ModelOpening, frozen=True, kw_only=True):
+    """The leaf classes of a model.
+
+    Attributes:
+        stages: Number of leaves of each class, by stage.
+    """
+
+    stages: Mapping[str, Mapping[str, Count]]
+
+
+def tree_document(
+    model: Model,
+    shown: Leaves | TreeNode,
+    *,
+    stage: str | None,
+    workload: AnyWorkload | None,
+    options: Options,
+) -> LeavesDocument | TreeDocument:
+    """The document of a model's modules, or of its leaf classes.
+
+    Args:
+        model: The model.
+        shown: Its tree, or its leaves by stage and class.
+        stage: The only stage whose modules are included; None for all.
+        workload: The page that was traced; None if none was.
+        options: The command line's options.
+    """
+    if not isinstance(shown, TreeNode):
+        return LeavesDocument(
+            schema_version=SCHEMA_VERSION,
+            command="tree",
+            options=options,
+            model=model,
+            stages=shown,
+        )
+    modules = (node.module for node in shown.walk())
+    return TreeDocument(
+        schema_version=SCHEMA_VERSION,
+        command="tree",
+        options=options,
+        model=model,
+        workload=None if workload is None else workload_document(workload),
+        modules=tuple(each for each in modules if stage in (None, each.stage)),
+    )
+
+
+class Drawing(NamedTuple):
+    """What a reader sees of a model's modules, or of its leaf classes.
+
+    Attributes:
+        opening: The first line of a text.
+        shown: The modules, or the leaves.
+    """
+
+    opening: str
+    shown: FoldedNode | Leaves
+
+    def lines(self, width: int | None) -> Iterator[Line]:
+        """Lines for a terminal of that many columns; None for no limit."""
+        if isinstance(self.shown, FoldedNode):
+            below = _tree_lines(self.shown, width)
+        else:
+            below = _leaves_lines(self.shown, width)
+        yield from map(Line, [*wrap(self.opening, width or len(self.opening)), "", *below])
+
+    def text(self) -> str:
+        """The same without a limit."""
+        return "".join(f"{line.text}\n" for line in self.lines(None))
+
+    def mermaid(self) -> str:
+        """A Mermaid flowchart from left to right, one box per module, or per stage and class."""
+        lines = ["flowchart LR"]
+        for name, texts, parent in self._boxes():
+            box = f'{name}["{"<br/>".join(map(as_mermaid, texts))}"]'
+            if parent is None:
+                lines.append(f"  {box}")
+            elif isinstance(self.shown, FoldedNode):
+                lines += [f"  {box}", f"  {parent} --> {name}"]
+            else:
+                lines.append(f"  {parent} --> {box}")
+        return "\n".join(lines) + "\n"
+
+    def dot(self) -> str:
+        """The same as a Graphviz graph."""
+        title = "model" if isinstance(self.shown, FoldedNode) else "leaves"
+        lines = [f"digraph {title} {{", "  rankdir=LR;", "  node [shape=box];"]
+        for name, texts, parent in self._boxes():
+            label = "\\n".join(map(as_graphviz, texts))
+            lines.append(f'  {name} [label="{label}"];')
+            lines += [] if parent is None else [f"  {parent} -> {name};"]
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _boxes(self) -> Iterator[_Box]:
+        if isinstance(self.shown, FoldedNode):
+            return _tree_boxes(self.shown, None, itertools.count())
+        return _leaves_boxes(self.shown)
+
+
+# --- graphs ----------------------------------------------------------------------------------
+
+
+_Box: TypeAlias = tuple[str, Sequence[str], str | None]
+"""Name of a box, what it says, and the box that has an edge to it; a first one has none."""
+
+
+def _tree_boxes(node: FoldedNode, parent: str | None, numbers: Iterator[int]) -> Iterator[_Box]:
+    """One box per node."""
+    name, module = f"n{next(numbers)}", node.module
+    lines = [*filter(None, [node.label]), module.class_name, f"{module.params:,} params"]
+    lines += [] if module.flops is UNSET else [f"{module.flops:,} FLOPs"]
+    yield name, lines, parent
+    for child in node.children:
+        yield from _tree_boxes(child, name, numbers)
+
+
+def _leaves_boxes(leaves: Leaves) -> Iterator[_Box]:
+    """One box per stage, and per leaf class of each."""
+    for number, (stage, found) in enumerate(leaves.items()):
+        yield f"s{number}", [stage], None
+        for index, (name, count) in enumerate(found.items()):
+            yield f"s{number}c{index}", [name, f"x {count:,}"], f"s{number}"
+
+
+# --- text ------------------------------------------------------------------------------------
+
+
+def _tree_lines(root: FoldedNode, width: int | None) -> list[str]:
     """An indented tree with columns for stage, parameters, calls, FLOPs and shapes.
 
     Args:
@@ -39,53 +185,50 @@ def tree_text(root: FoldedNode, width: int | None = None) -> str:
         width: Columns of the terminal; None for no limit. Columns that don't fit are left out and
             listed; FLOPs are rounded first.
     """
-    is_traced = root.node.traced is not None
+    is_traced = root.module.calls is not UNSET
     names = _COLUMNS if is_traced else _COLUMNS[:3]
     rows = [list(names), *_text_rows(root, "", "", exact)]
-    shown = _columns_that_fit(rows, width)
+    # Without a stages file, no module has a stage.
+    told = [each for each in range(len(names)) if any(row[each] for row in rows[1:])]
+    shown = _columns_that_fit(rows, told, width)
     if is_traced and _FLOPS not in shown:
         rows = [list(names), *_text_rows(root, "", "", scaled)]
-        shown = _columns_that_fit(rows, width)
-    room = None if width is None else width - sum(_width_of(rows, each) + 2 for each in shown[1:])
+        shown = _columns_that_fit(rows, told, width)
+    if width is not None:
+        room = width - sum(_width_of(rows, each) + 2 for each in shown[1:])
+        rows = [[_narrowed(first, room), *others] for first, *others in rows]
     legend = _LEGEND + (_TRACED_LEGEND if is_traced else "")
-    left_out = [names[each] for each in _told(rows) if each not in shown]
-    if left_out:
-        legend += (
-            f"\nleft out at {width} columns: {', '.join(left_out)}; a file and JSON have them all"
-        )
-    lines = _aligned([[row[each] for each in shown] for row in rows], shown, room)
-    return "\n".join([*lines, "", *wrap(legend, width or len(legend))]) + "\n"
+    if left_out := ", ".join(names[each] for each in told if each not in shown):
+        legend += f"\nleft out at {width} columns: {left_out}; a file and JSON have them all"
+    lines = _aligned([[row[each] for each in shown] for row in rows], shown)
+    return [*lines, "", *wrap(legend, width or len(legend))]
 
 
-def _columns_that_fit(rows: list[list[str]], width: int | None) -> list[int]:
+def _columns_that_fit(rows: list[list[str]], told: list[int], width: int | None) -> list[int]:
     """Indices of the columns that fit, in order; always includes the first."""
     shown: list[int] = []
-    used = 0
-    told = _told(rows)
+    used = -2
     for column in (each for each in _WANTED if each in told):
-        needed = _width_of(rows, column) + (2 if shown else 0)
+        needed = _width_of(rows, column) + 2
         if width is None or not shown or used + needed <= width:
             shown.append(column)
             used += needed
     return sorted(shown)
 
 
-def _told(rows: list[list[str]]) -> list[int]:
-    """Indices of the columns that say something: without a stages file, no module has a stage."""
-    return [each for each in range(len(rows[0])) if any(row[each] for row in rows[1:])]
-
-
 def _width_of(rows: list[list[str]], column: int) -> int:
     return max(len(row[column]) for row in rows)
 
 
-def _aligned(rows: list[list[str]], columns: list[int], room: int | None) -> list[str]:
-    """Lines with these columns; the first column is at most `room` wide."""
-    if room is not None:
-        for row in rows:
-            stem = re.match(r"[\u2500-\u257f ]*", row[0])
-            lead = "" if stem is None else stem[0]
-            row[0] = lead + shortened(row[0].removeprefix(lead), max(room - len(lead), 1))
+def _narrowed(branch: str, room: int) -> str:
+    """A module and the branches that lead to it, at most `room` wide."""
+    name = branch.lstrip(_BRANCHES)
+    lead = branch[: len(branch) - len(name)]
+    return lead + shortened(name, max(room - len(lead), 1))
+
+
+def _aligned(rows: list[list[str]], columns: Sequence[int]) -> list[str]:
+    """Lines with these columns."""
     widths = [_width_of(rows, each) for each in range(len(columns))]
     return [
         "  ".join(
@@ -99,137 +242,44 @@ def _aligned(rows: list[list[str]], columns: list[int], room: int | None) -> lis
 def _text_rows(
     folded: FoldedNode, lead: str, below: str, flops_text: Callable[[int], str]
 ) -> Iterator[list[str]]:
-    node = folded.node
-    title = f"{folded.label}: {node.class_name}" if folded.label else node.class_name
-    row = [lead + title, node.stage or "", f"{node.params:,}"]
-    if node.same_as is not None:
-        row[0] += f" (= {node.same_as})"
-    if node.traced is not None:
-        row += [exact(node.traced.calls), flops_text(node.traced.flops), _shapes_text(node)]
+    module = folded.module
+    title = f"{folded.label}: {module.class_name}" if folded.label else module.class_name
+    same = f" (= {module.same_as})" if module.same_as else ""
+    row = [f"{lead}{title}{same}", module.stage or "", exact(module.params)]
+    if module.calls is not UNSET:
+        shapes = f"{_shape(module.input)} -> {_shape(module.output)}" if module.calls else ""
+        row += [exact(module.calls), flops_text(module.flops or 0), shapes]
     yield [visible(cell) for cell in row]
-    for index, child in enumerate(folded.children):
-        is_last = index == len(folded.children) - 1
-        yield from _text_rows(
-            child,
-            below + ("└─ " if is_last else "├─ "),
-            below + ("   " if is_last else "│  "),
-            flops_text,
-        )
+    for child in folded.children:
+        is_last = child is folded.children[-1]
+        branch, beyond = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+        yield from _text_rows(child, below + branch, below + beyond, flops_text)
 
 
-def _shapes_text(node: TreeNode) -> str:
-    if node.traced is None or not node.traced.calls:
-        return ""
-    return f"{_shape(node.traced.inputs)} -> {_shape(node.traced.outputs)}"
-
-
-def _shape(shape: Any) -> str:
+def _shape(shapes: Any) -> str:
     """Shapes as JSON; anything deeper than a list of tensors, such as a KV cache, is `...`."""
-    if shape is None:
+    if shapes is None:
         return "-"
-    return json.dumps(_flat(shape)).replace('"..."', "...")
+    flat = [
+        "..." if isinstance(each, list) and any(isinstance(item, list) for item in each) else each
+        for each in shapes
+    ]
+    return json.dumps(flat).replace('"..."', "...")
 
 
-def _flat(shape: Any, depth: int = 0) -> Any:
-    if isinstance(shape, list | tuple):
-        nested = any(isinstance(item, list | tuple) for item in shape)
-        return "..." if nested and depth else [_flat(item, depth + 1) for item in shape]
-    return shape
-
-
-def tree_mermaid(root: FoldedNode) -> str:
-    """A Mermaid flowchart from left to right, one box per node."""
-    lines = ["flowchart LR"]
-    _add_boxes(root, None, lines, [0])
-    return "\n".join(lines) + "\n"
-
-
-def _add_boxes(
-    folded: FoldedNode, parent: str | None, lines: list[str], numbers: list[int]
-) -> None:
-    name = f"n{numbers[0]}"
-    numbers[0] += 1
-    label = "<br/>".join(map(as_mermaid, _box_lines(folded)))
-    lines.append(f'  {name}["{label}"]')
-    if parent is not None:
-        lines.append(f"  {parent} --> {name}")
-    for child in folded.children:
-        _add_boxes(child, name, lines, numbers)
-
-
-def _box_lines(folded: FoldedNode) -> list[str]:
-    node = folded.node
-    lines = [folded.label, node.class_name] if folded.label else [node.class_name]
-    lines.append(f"{node.params:,} params")
-    if node.traced is not None:
-        lines.append(f"{node.traced.flops:,} FLOPs")
-    return lines
-
-
-def tree_dot(root: FoldedNode) -> str:
-    """A Graphviz graph from left to right, one box per node."""
-    lines = ["digraph model {", "  rankdir=LR;", "  node [shape=box];"]
-    _add_dot_boxes(root, None, lines, [0])
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _add_dot_boxes(
-    folded: FoldedNode, parent: str | None, lines: list[str], numbers: list[int]
-) -> None:
-    name = f"n{numbers[0]}"
-    numbers[0] += 1
-    lines.append(f"  {name} [label={_dot_text(_box_lines(folded))}];")
-    if parent is not None:
-        lines.append(f"  {parent} -> {name};")
-    for child in folded.children:
-        _add_dot_boxes(child, name, lines, numbers)
-
-
-def _dot_text(parts: list[str]) -> str:
-    return '"' + "\\n".join(map(as_graphviz, parts)) + '"'
-
-
-# --- leaves ----------------------------------------------------------------------------------
-
-Leaves = Mapping[str, Mapping[str, int]]
-
-
-def leaves_text(leaves: Leaves, width: int | None = None) -> str:
+def _leaves_lines(leaves: Leaves, width: int | None) -> list[str]:
     """One line per stage and class.
 
     Args:
         leaves: Number of modules of each class, by stage.
         width: Columns of the terminal; None for no limit.
     """
-    rows = [["stage", "leaf class", "modules"]]
-    rows += [
-        [visible(stage), visible(name), f"{count:,}"]
-        for stage, found in leaves.items()
-        for name, count in found.items()
-    ]
+    rows = [
+        ["stage", "leaf class", "modules"],
+        *([visible(stage), visible(name), exact(count)]
+          for stage, found in leaves.items() for name, count in found.items()),
+    ]  # fmt: skip
     if width is not None:
-        room = width - _width_of(rows, 0) - _width_of(rows, 2) - 4
-        rows = [[stage, shortened(name, max(room, 1)), count] for stage, name, count in rows]
-    return "".join(f"{line}\n" for line in _aligned(rows, [0, 1, 2], None))
-
-
-def leaves_mermaid(leaves: Leaves) -> str:
-    """A Mermaid flowchart from each stage to its leaf classes."""
-    lines = ["flowchart LR"]
-    for number, (stage, found) in enumerate(leaves.items()):
-        lines.append(f'  s{number}["{as_mermaid(stage)}"]')
-        for index, (name, count) in enumerate(found.items()):
-            lines.append(f'  s{number} --> s{number}c{index}["{as_mermaid(name)}<br/>x {count:,}"]')
-    return "\n".join(lines) + "\n"
-
-
-def leaves_dot(leaves: Leaves) -> str:
-    """A Graphviz graph from each stage to its leaf classes."""
-    lines = ["digraph leaves {", "  rankdir=LR;", "  node [shape=box];"]
-    for number, (stage, found) in enumerate(leaves.items()):
-        lines.append(f"  s{number} [label={_dot_text([stage])}];")
-        for index, (name, count) in enumerate(found.items()):
-            box = f"s{number}c{index}"
-            lines.append(f"  {box} [label={_dot_text([name, f'x {count:,}'])}];")
-            lines.append(f"  s{number} -> {box};")
-    return "\n".join([*lines, "}"]) + "\n"
+        room = max(width - _width_of(rows, 0) - _width_of(rows, 2) - 4, 1)
+        rows = [[stage, shortened(name, room), count] for stage, name, count in rows]
+    return _aligned(rows, range(3))

@@ -17,7 +17,7 @@ from dsocr_analyze.pictures.settings import (
     varying,
 )
 from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
-from dsocr_analyze.report.stage_colours import PALETTE
+from dsocr_analyze.report.parts import PALETTE
 
 if TYPE_CHECKING:
     import pyarrow as pa

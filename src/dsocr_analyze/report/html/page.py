@@ -1,4 +1,4 @@
-"""Assembles an HTML page: markup, style, scripts and data in one file.
+"""Assembles an HTML page: markup, style, scripts and the data that they read, in one file.
 
 The page loads nothing. Its Content-Security-Policy allows only its own inline scripts, by digest;
 its data are JSON escaped so that they can't close their element.
@@ -11,15 +11,30 @@ import hashlib
 import importlib.util
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from dsocr_analyze.errors import FormatError
-from dsocr_analyze.report.html.contents import Contents
+from dsocr_analyze.hardware.profile import Profile
+from dsocr_analyze.report.comparison import Comparison, merged
+from dsocr_analyze.report.document import Module, Report
+from dsocr_analyze.report.parts import OUTSIDE, PALETTE, seconds_parts, stage_colours
+from dsocr_analyze.report.tables import headline, notes_of
+from dsocr_analyze.timing.prediction import TimeEntry
 
-__all__ = ["escaped_json", "refuse_without_plotly", "render_html"]
+__all__ = [
+    "Roof",
+    "comparison_contents",
+    "escaped_json",
+    "refuse_without_plotly",
+    "render_html",
+    "report_contents",
+    "roofs_of",
+]
 
 _SCRIPTS: Final = (
     "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
@@ -31,6 +46,157 @@ _LARGEST_SAFE: Final = 2**53 - 1
 """The largest integer that JavaScript represents exactly; larger ones are written as text."""
 
 _IN_JSON: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+_MODULE_FIELDS: Final = (
+    "class_name", "calls", "params", "flops", "matrix_flops", "vector_flops", "activations",
+    "bytes_read", "bytes_written",
+)  # fmt: skip
+
+
+# --- what a page is about ------------------------------------------------------------------------
+
+
+class Roof(Struct, frozen=True, kw_only=True):
+    """A GPU's peaks in the data type of a report.
+
+    Attributes:
+        gpu: Its name in the catalogue.
+        title: Its name for readers.
+        dtype: The data type.
+        matrix_flops_per_second: Dense rate of matrix products of that type.
+        vector_flops_per_second: fp32 rate outside the matrix units; null if unknown.
+        bytes_per_second: Memory bandwidth.
+        memory_bytes: Its memory as sold.
+        measured: Whether kernel times were measured on it rather than taken from another GPU.
+        source: Where the peaks come from.
+        weak: Which of them are poorly sourced; empty if none are.
+    """
+
+    gpu: str
+    title: str
+    dtype: str
+    matrix_flops_per_second: float
+    vector_flops_per_second: float | None
+    bytes_per_second: float
+    memory_bytes: int
+    measured: bool
+    source: str
+    weak: str
+
+
+Contents: TypeAlias = Mapping[str, object]
+"""What a page is about: typed values by name."""
+
+ModuleColumns: TypeAlias = Mapping[str, Sequence[str | int | None]]
+"""The modules of a stage by column, which keeps thousands of rows small."""
+
+
+def report_contents(
+    report: Report,
+    roofs: Sequence[Roof] = (),
+    curves: Sequence[TimeEntry] = (),
+    curves_missing: str = "",
+) -> Contents:
+    """The page of one report.
+
+    Args:
+        report: The report; its modules are on the page by column.
+        roofs: GPUs whose roofline can be shown, named ones first.
+        curves: Predicted seconds over many concurrencies.
+        curves_missing: Why there are no curves; empty if there are some.
+    """
+    return {
+        "kind": "report",
+        "headline": headline(report),
+        "report": _without_modules(report),
+        "modules": {name: _columns(stage.by_module) for name, stage in report.stages.items()},
+        "notes": notes_of(report),
+        "roofs": roofs,
+        "curves": curves,
+        "curves_missing": curves_missing,
+        **_of_stages(report),
+    }
+
+
+def _columns(modules: Mapping[str, Module]) -> ModuleColumns:
+    """The columns of a stage's `by_module`: counts at or below each module, and its own."""
+    rows = modules.values()
+    return {
+        "path": [*modules],
+        **{name: [getattr(row, name) for row in rows] for name in _MODULE_FIELDS},
+        "own_flops": [row.own.flops for row in rows],
+        "own_bytes": [row.own.bytes_moved for row in rows],
+    }
+
+
+def comparison_contents(comparison: Comparison, reports: Sequence[Report]) -> Contents:
+    """The page of a comparison; `reports` are in its order.
+
+    A config key has its value in each config as JSON, null where it is absent.
+    """
+    found, configs = comparison.document, comparison.config_names
+    return {
+        "kind": "comparison",
+        "headline": comparison.headline(),
+        "names": found.names,
+        "rows": found.rows,
+        "reports": [*map(_without_modules, reports)],
+        "config_names": configs,
+        "config_differences": [
+            {"key": each.key, "values": [*map(each.text, configs)]}
+            for each in found.config_differences
+        ],
+        "assumptions": found.assumptions,
+        **_of_stages(*reports),
+    }
+
+
+def _of_stages(*reports: Report) -> Contents:
+    """The charts' colours, dark enough for white text, and each prediction's seconds by stage."""
+    stages = stage_colours([*merged([list(report.stages) for report in reports]), OUTSIDE])
+    return {
+        "colours": {"palette": PALETTE, "stages": stages, "outside": OUTSIDE},
+        "seconds": [[seconds_parts(report, entry) for entry in report.time] for report in reports],
+    }
+
+
+def _without_modules(report: Report) -> Report:
+    stages = {
+        name: msgspec.structs.replace(stage, by_module={}) for name, stage in report.stages.items()
+    }
+    return msgspec.structs.replace(report, stages=stages)
+
+
+def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
+    """Peaks of the GPUs that support a data type.
+
+    Args:
+        profiles: The GPUs' profiles.
+        dtype: The data type, as named in a report.
+        first: Names of GPUs to list first, in this order.
+    """
+    places = {name: place for place, name in enumerate(first)}
+    found = [
+        Roof(
+            gpu=gpu.name,
+            title=gpu.title,
+            dtype=dtype,
+            matrix_flops_per_second=gpu.tflops(dtype) * 1e12,
+            vector_flops_per_second=gpu.float32_tflops * 1e12 or None,
+            bytes_per_second=gpu.bandwidth_gb_s * 1e9,
+            memory_bytes=gpu.memory_bytes,
+            measured=not profile.extrapolated,
+            source=gpu.source,
+            weak=gpu.weak,
+        )
+        for profile in profiles
+        for gpu in [profile.gpu]
+        if (gpu.float32_tflops > 0 if dtype == "float32" else dtype in gpu.dtypes)
+    ]
+    return sorted(found, key=lambda roof: places.get(roof.gpu, len(places)))
+
+
+# --- the file ------------------------------------------------------------------------------------
 
 
 def refuse_without_plotly() -> None:
@@ -47,19 +213,25 @@ def render_html(contents: Contents) -> str:
     refuse_without_plotly()
     from plotly.offline import get_plotlyjs
 
+    own = "".join(map(_text, _SCRIPTS))
+    texts = {"script": own, "library": get_plotlyjs(), "draw": _text("draw.js")}
+    # Nothing in a script closes its element.
     scripts = {
-        "script": _as_script("".join(_text(name) for name in _SCRIPTS)),
-        "library": _as_script(get_plotlyjs()),
-        "draw": _as_script(_text("draw.js")),
+        name: re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
+        for name, text in texts.items()
     }
-    digests = " ".join(f"'sha256-{_digest(script)}'" for script in scripts.values())
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts.values()]
     parts = {
         **scripts,
-        "digests": digests,
+        "digests": " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests),
         "style": _text("style.css"),
         "data": escaped_json(msgspec.to_builtins(contents)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _text("page.html"))
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def escaped_json(value: Any) -> str:
@@ -76,16 +248,3 @@ def _safe(value: Any) -> Any:
         return [_safe(item) for item in value]
     is_large = isinstance(value, int) and abs(value) > _LARGEST_SAFE
     return str(value) if is_large else value
-
-
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _as_script(text: str) -> str:
-    """JavaScript that is safe in a script element: nothing in it closes the element."""
-    return re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
