@@ -138,10 +138,9 @@ def _total(figures: PageFigures) -> Total:
 def _stage(
     figures: PageFigures, stage: StageFigures, agreement: comparing.Agreement | None
 ) -> Stage:
+    flops_analytic = stage.work.flops if figures.provenance.engine == "analytic" else None
     if agreement is not None:
-        flops_analytic: int | None = agreement.stages[stage.name].analytic_flops
-    else:
-        flops_analytic = stage.work.flops if figures.provenance.engine == "analytic" else None
+        flops_analytic = agreement.stages[stage.name].analytic_flops
     # The decoder's part of the prefill pass is the last of it.
     in_prefill_pass = [
         name for name in figures.stages if figures.stages[name] is not figures.decode

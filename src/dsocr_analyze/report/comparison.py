@@ -6,9 +6,9 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -33,6 +33,13 @@ _Quantity: TypeAlias = tuple[str, str, str]
 """What a row is about: `key`, `quantity` and `unit` of `ComparedQuantity`."""
 
 _Sortable = TypeVar("_Sortable", str, _Quantity)
+
+_TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
+    "FLOPs": scaled,
+    "bytes": bytes_text,
+    **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
+}
+"""Figures as text, by unit; those of any other unit are grouped by three digits."""
 
 # --- the document ----------------------------------------------------------------------------
 
@@ -80,12 +87,11 @@ class ComparedQuantity(Struct, frozen=True, kw_only=True):
 
     def cell(self, index: int) -> str:
         """The value in report `index`, and below it how it differs from the first report's."""
-        text, difference, ratio = (
-            _text(self.values[index], self.unit), self.differences[index], self.ratios[index],
-        )  # fmt: skip
+        text, difference = _text(self.values[index], self.unit), self.differences[index]
         if not index or difference is None:
             return text
         sign = "-" if difference < 0 else "+"
+        ratio = self.ratios[index]
         times = "" if ratio is None else f", {ratio:.3f} x"
         return f"{text}\n({sign}{_text(abs(difference), self.unit)}{times})"
 
@@ -240,13 +246,7 @@ def _pages(workloads: Iterable[Workload]) -> str:
 
 
 def _text(value: Value, unit: str) -> str:
-    if value is None:
-        return "-"
-    if unit == "bytes":
-        return bytes_text(value)
-    if unit in ("s", "pages/s", "price"):
-        return f"{value:,.4g}"
-    return scaled(value) if unit == "FLOPs" else f"{value:,}"
+    return "-" if value is None else _TEXTS.get(unit, "{:,}".format)(value)
 
 
 # --- quantities ------------------------------------------------------------------------------

@@ -89,11 +89,10 @@ def _check_sizes(value: object) -> None:
 # --- version 1: what differs from the structs of this version ------------------------------------
 
 
-class _Page1(document.Work, frozen=True, kw_only=True):
+class _Page1(document.Batch, frozen=True, kw_only=True):
     """Work of the whole batch."""
 
-    new_tokens: Count
-    decode_steps: Count
+    max_new_tokens: Count = field(name="new_tokens")
 
 
 class _Total1(document.Work, frozen=True, kw_only=True):
@@ -183,14 +182,12 @@ class _Report1(Struct, frozen=True, kw_only=True):
 def _upgraded(report: _Report1) -> Report:
     """The same report in this version; ValueError if its parts contradict each other."""
     model, agreement = report.metadata.model, report.agreement
-    total = asdict(report.total)
-    page = asdict(total.pop("page"))
-    batch = document.Batch(max_new_tokens=page.pop("new_tokens"), **page)
+    batch = _as(document.Batch, report.total.page)
     share = document.PageShare.of(batch, report.workload.batch_size)
     later = {
         "schema_version": SCHEMA_VERSION,
         "metadata": _as(document.Metadata, report.metadata, model=_as(document.Model, model)),
-        "total": document.Total(**total, batch=batch, page=share),
+        "total": _as(document.Total, report.total, batch=batch, page=share),
         "stages": {
             name: _as(document.Stage, stage, by_module=_modules(stage, model.class_name))
             for name, stage in asdict(report.stages).items()
