@@ -31,8 +31,8 @@ from vendor_checkout import (
 )
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.cli.device_runs import predicted_seconds
 from dsocr_analyze.cli.documents import schemas
-from dsocr_analyze.cli.infer import predicted_seconds
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.measuring.inference import (
@@ -43,7 +43,7 @@ from dsocr_analyze.measuring.inference import (
 )
 from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.inference import inference_report, inference_tables
+from dsocr_analyze.report.measured import inference_report, inference_tables
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.time_tables import seconds_text
 from dsocr_analyze.running.loading import load_model

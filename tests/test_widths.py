@@ -23,8 +23,7 @@ from typer.main import get_command
 from dsocr_analyze.cli import calibrate, infer, measure, streams
 from dsocr_analyze.cli.app import app
 from dsocr_analyze.report import table as layouts
-from dsocr_analyze.report.inference import InferenceReport
-from dsocr_analyze.report.measurement import Measurement
+from dsocr_analyze.report.measured import InferenceReport, Measurement
 
 WIDTHS = (80, 100, 132, None)
 """None: stdout is no terminal, and nobody says a width."""

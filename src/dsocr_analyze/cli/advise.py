@@ -24,7 +24,7 @@ from dsocr_analyze.advice.document import (
 )
 from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.page_image import page_of_file
+from dsocr_analyze.cli.page_contents import page_of_file
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes

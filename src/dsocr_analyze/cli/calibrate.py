@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,24 +12,20 @@ import typer
 
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.kept_files import PROFILES
+from dsocr_analyze.cli.printing import print_table
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.measuring.calibration_needs import (
-    LEAST_SECONDS,
-    MOST_SECONDS,
-    check_memory,
-    has_passes,
-    stated_memory,
-)
+from dsocr_analyze.hardware.cpu.kernels import Family
+from dsocr_analyze.hardware.profile import Fitted, profile_from_file
+from dsocr_analyze.measuring import calibration_needs as needs
+from dsocr_analyze.output_files import write_files
 from dsocr_analyze.own_folder import own_folder_to_write
+from dsocr_analyze.report.table import Table
 
 if TYPE_CHECKING:
     import torch
-
-    from dsocr_analyze.hardware.cpu.kernels import Family
-    from dsocr_analyze.hardware.profile import Fitted
 
 __all__ = ["calibrate", "print_calibration"]
 
@@ -64,15 +61,12 @@ def calibrate(
 ) -> None:
     """Measure this device's kernels and write a profile that predicts its seconds."""
     began = time.monotonic()
-    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise WorkloadError(
-            f"--seconds {seconds:g} is out of range; give {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
-        )
-    check_memory(seconds, on_cpu=device == "cpu")
-    complain(
-        f"calibration of {device} takes about {seconds:g} s, up to"
-        f" {stated_memory(seconds, on_cpu=device == 'cpu')}"
-    )
+    least, most = needs.LEAST_SECONDS, needs.MOST_SECONDS
+    if not least <= seconds <= most:
+        raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
+    needs.check_memory(seconds, on_cpu=device == "cpu")
+    memory = needs.stated_memory(seconds, on_cpu=device == "cpu")
+    complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
     start_torch()
     from dsocr_analyze.session import parse_device
 
@@ -81,13 +75,12 @@ def calibrate(
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
     with announced_steps(in_lines=True) as announce:
         left = seconds - (time.monotonic() - began)
-        text = _calibrated(torch_device, left, announce, has_passes=has_passes(seconds))
-    import tomllib
-
+        text = _calibrated(torch_device, left, announce, has_passes=needs.has_passes(seconds))
     name = tomllib.loads(text)["name"]
     file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
     context.obj.begin_writing()
-    _write(file, text)
+    options.prepare_output(file.parent)
+    write_files({file: text})
     print_calibration(file, device)
 
 
@@ -115,19 +108,8 @@ def _calibrated(
     return cpu_profile_text(found)
 
 
-def _write(file: Path, text: str) -> None:
-    from dsocr_analyze.output_files import write_files
-
-    options.prepare_output(file.parent)
-    write_files({file: text})
-
-
 def print_calibration(file: Path, device: str) -> None:
     """Print the errors of a profile, read back from its file as any command would."""
-    from dsocr_analyze.cli.printing import print_table
-    from dsocr_analyze.hardware.profile import profile_from_file
-    from dsocr_analyze.report.tables import Table
-
     profile = profile_from_file(file)
     measured: Mapping[tuple[str, str], Fitted | Family] = profile.fitted
     if profile.cpu is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,23 +13,22 @@ from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.kept_files import ProfileOption
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
-from dsocr_analyze.errors import DeviceError, ModelDirectoryError
+from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.output_files import write_files
+from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.report.measured import (
+    InferenceReport,
+    inference_headline,
+    inference_markdown,
+    inference_tables,
+)
 
-if TYPE_CHECKING:
-    from dsocr_analyze.measuring.inference import Question
-    from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.inference import InferenceReport
-    from dsocr_analyze.report.opening import Options
-    from dsocr_analyze.session import DeepSeekOCRSession
-    from dsocr_analyze.timing.prediction import TimeEntry
-
-__all__ = ["infer", "predicted_seconds", "print_inference"]
+__all__ = ["infer", "print_inference"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-infer-one")
 DEFAULT_PROMPT = "<image>\n<|grounding|>Convert the document to markdown."
@@ -142,6 +141,7 @@ def infer(
     with announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
         start_torch()
+        from dsocr_analyze.cli.device_runs import inferred
         from dsocr_analyze.measuring.inference import Question, check_image
 
         check_image(image)
@@ -149,13 +149,19 @@ def infer(
             image, prompt, planned.base_size, planned.image_size, planned.crop_mode, output, saves,
             max_new_tokens,
         )  # fmt: skip
-        tokenizer = _tokenizer(directory)
-        session = _session(directory, device, flash_attention, random_weights, trust_remote_code)
-        report = _inferred(
-            session, tokenizer, question, planned, profile, announce, options_used(context)
-        )
+        report = inferred(
+            directory, question, planned, device=device, flash_attention=flash_attention,
+            random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
+            announce=announce, used=options_used(context),
+        )  # fmt: skip
     context.obj.begin_writing()
-    written = _write(report, output)
+    written = write_files(
+        {
+            output / "infer_one.json": dump_json(report),
+            output / "infer_one.md": inference_markdown(report),
+            output / "result.txt": report.text + "\n",
+        }
+    )
     warn(context, report.differences)
     print_inference(report, output_format, written)
 
@@ -186,162 +192,8 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
         )
 
 
-def _session(
-    directory: ModelDirectory,
-    device: str | None,
-    flash_attention: bool,
-    random_weights: bool,
-    trust_remote_code: bool,
-) -> DeepSeekOCRSession:
-    """The model, on a real device."""
-    import torch
-
-    from dsocr_analyze.session import DeepSeekOCRSession, parse_device
-
-    if device is None:
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    parse_device(device, computes=True)
-    return DeepSeekOCRSession.from_directory(
-        directory,
-        device=device,
-        flash_attention=flash_attention,
-        random_weights=random_weights,
-        trust_remote_code=trust_remote_code,
-    )
-
-
-def _tokenizer(directory: ModelDirectory) -> Any:
-    """The directory's tokenizer, or a stand-in if it has none."""
-    from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer
-
-    has_own = is_regular(directory.tokenizer_file)
-    return load_tokenizer(directory) if has_own else stand_in_tokenizer()
-
-
-def _inferred(
-    session: DeepSeekOCRSession,
-    tokenizer: Any,
-    question: Question,
-    planned: Workload,
-    profile: list[Path] | None,
-    announce: Callable[[str], None],
-    used: Options,
-) -> InferenceReport:
-    """The time of one call, and the cost of its passes."""
-    from dsocr_analyze.measuring.inference import measure_inference
-    from dsocr_analyze.measuring.tokenizer import text_tokens
-    from dsocr_analyze.report.inference import inference_report
-
-    loaded, architecture = session.loaded, session.architecture
-    measured = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
-    # Derived from the request alone, so that a difference from what ran can show.
-    counted: Workload = architecture.plan(
-        page=planned.page,
-        base_size=planned.base_size,
-        image_size=planned.image_size,
-        crop_mode=planned.crop_mode,
-        text_tokens=text_tokens(tokenizer, question.prompt),
-        max_new_tokens=measured.tokens,
-    )
-    return inference_report(
-        measured,
-        session.composed(counted),
-        counted,
-        predicted_seconds(session, counted, profile),
-        image=str(question.image_file),
-        prompt=question.prompt,
-        weights="checkpoint" if loaded.has_weights else "random",
-        tokenizer="directory" if is_regular(loaded.directory.tokenizer_file) else "stand-in",
-        notes=_notes(session),
-        options=used,
-    )
-
-
-def predicted_seconds(
-    session: DeepSeekOCRSession, workload: Workload, profile: list[Path] | None
-) -> TimeEntry | None:
-    """Seconds predicted by the profile of the session's own device; None if there is none.
-
-    Args:
-        session: The model and its device.
-        workload: The page.
-        profile: The user's own profiles.
-    """
-    from dsocr_analyze.cli.kept_files import user_profiles
-    from dsocr_analyze.cli.time_options import time_request
-    from dsocr_analyze.hardware.profile import all_profiles
-    from dsocr_analyze.measuring.machine import device_title, matching_device
-
-    try:
-        known = all_profiles(user_profiles(profile))
-        device = matching_device(session.loaded.device, known)
-        if device is None:
-            if session.loaded.device.type == "cuda":
-                title = device_title(session.loaded.device)
-                complain(f"no seconds are predicted: there is no profile of {title}")
-            return None
-        request = time_request(
-            [device.name], profile=profile, runtime="eager", server="vllm",
-            concurrency="1", preprocess_ms=None, workers=1, price=None,
-        )  # fmt: skip
-        (entry,) = request.entries(
-            session.architecture, session.loaded.directory.dimensions(), workload,
-            dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
-        )  # fmt: skip
-    except DeviceError as error:  # keep the measurements anyway
-        complain(f"no seconds are predicted: {error}")
-        return None
-    return entry
-
-
-def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
-    from dsocr_analyze.measuring.infer_call import stands_in_for_torchvision
-
-    notes = [
-        "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
-        " autocast to bfloat16, whose casts add bytes but no FLOPs",
-        "bytes are counted for each operator on its own; caches serve some of them, so the"
-        " bandwidth may exceed the memory's",
-        "each token after the first includes what generate does between two passes; a stage's"
-        " seconds do not",
-    ]
-    if session.loaded.has_weights:
-        notes.append(
-            "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
-            " own routing touches as many experts or fewer"
-        )
-    else:
-        notes.append("routing is uniform, since random weights would make it arbitrary")
-    if stands_in_for_torchvision(session.loaded):
-        notes.append(
-            "torchvision is not installed: stand-ins for its three transforms compute the same"
-            " values; preprocessing times may differ"
-        )
-    return tuple(notes)
-
-
-def _write(report: InferenceReport, output: Path) -> list[Path]:
-    from dsocr_analyze.output_files import write_files
-    from dsocr_analyze.report.inference import inference_markdown
-    from dsocr_analyze.report.json_text import dump_json
-
-    return write_files(
-        {
-            output / "infer_one.json": dump_json(report),
-            output / "infer_one.md": inference_markdown(report),
-            output / "result.txt": report.text + "\n",
-        }
-    )
-
-
 def print_inference(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
     """Print the report of a run in a format, and name the files that were written."""
-    from dsocr_analyze.report.inference import (
-        inference_headline,
-        inference_markdown,
-        inference_tables,
-    )
-
     if output_format == "markdown":
         sys.stdout.write(inference_markdown(report))
     elif output_format == "text":

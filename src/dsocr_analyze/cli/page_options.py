@@ -11,8 +11,7 @@ import typer
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.added_options import Added, adding
-from dsocr_analyze.cli.page_image import page_of_file
-from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.page_contents import PromptOption, page_of_file, text_tokens_from
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:

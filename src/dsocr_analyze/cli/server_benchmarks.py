@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli import completion, kept_files, options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
+from dsocr_analyze.timing.correction import Corrections
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.server_benchmarks import BenchmarkReport
-    from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
-    from dsocr_analyze.timing.server_benchmarks.comparison import Predictor
     from dsocr_analyze.workload import Workload
 
 __all__ = ["FilesOption", "KeepOption", "MeasuredServer", "benchmarks_given", "show"]
@@ -165,64 +165,23 @@ def show(
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
         OutputError: The correction cannot be kept.
     """
-    from dsocr_analyze.cli.kept_files import keep, kept_benchmarks
-    from dsocr_analyze.timing.correction import Corrections
-    from dsocr_analyze.timing.server_benchmarks.comparison import check_model
-
-    predictor = _predictor(request, directory, workload, context.params["dtype"])
-    named = _is_given(context, "model") or _is_given(context, "arch")
-    notes = [check_model(each, directory.architecture, is_given=named)
-             for each in measured.benchmarks]  # fmt: skip
-    when = _now()
-    kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
-    corrections = Corrections(tuple(kept_benchmarks()), measured.version).with_these(kept)
-    report = _report(
-        measured, predictor, directory, kept, corrections, notes, options_used(context)
-    )
-    folder = None
-    if measured.is_kept:
-        context.obj.begin_writing()
-        folder = keep(kept)
-    emit(output_format, lambda: report, lambda: _said(report, folder))
-
-
-def _predictor(
-    request: TimeRequest, directory: ModelDirectory, workload: Workload, dtype: str
-) -> Predictor:
-    """The predictor for them, on the one GPU of a request."""
-    from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
     from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.timing.server_benchmarks.comparison import Predictor
+    from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
 
     [profile], [job] = request.profiles, request.jobs
-    device = Device(profile)
+    device, architecture = Device(profile), directory.architecture
     time_options.check_precision(device, job.precision)
-    model = TimedModel(
-        directory.architecture, directory.dimensions(), dtype_named(dtype), False, device
-    )
-    return Predictor(model, workload, job)
-
-
-def _now() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _report(
-    measured: MeasuredServer,
-    predictor: Predictor,
-    directory: ModelDirectory,
-    kept: Sequence[KeptBenchmark],
-    corrections: Corrections,
-    notes: Sequence[str | None],
-    used: Options,
-) -> BenchmarkReport:
-    """The document; `notes` are about the benchmarks' models."""
-    from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
-
-    workload, architecture = predictor.workload, predictor.model.architecture
+    dtype = dtype_named(context.params["dtype"])
+    model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
+    predictor = Predictor(model, workload, job)
+    named = _is_given(context, "model") or _is_given(context, "arch")
+    notes = [check_model(each, architecture, is_given=named) for each in measured.benchmarks]
+    when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
+    earlier = Corrections(tuple(kept_files.kept_benchmarks()), measured.version)
+    corrections = earlier.with_these(kept)
     entries = [
         benchmark_entry(
             predictor.compared(each, corrections), record,
@@ -230,8 +189,13 @@ def _report(
         )
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
     ]  # fmt: skip
-    source = directory.source(architecture.name)
-    return benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
+    source, used = directory.source(architecture.name), options_used(context)
+    report = benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
+    folder = None
+    if measured.is_kept:
+        context.obj.begin_writing()
+        folder = kept_files.keep(kept)
+    emit(output_format, lambda: report, lambda: _said(report, folder))
 
 
 def _said(report: BenchmarkReport, folder: Path | None) -> Said:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -193,24 +193,21 @@ def benchmark_entry(
     )
 
 
-def benchmark_tables(report: BenchmarkReport) -> list[Table]:
+def benchmark_tables(report: BenchmarkReport) -> Iterator[Table]:
     """One table per benchmark, of predicted and measured figures."""
-    return [_table(each) for each in report.benchmarks]
-
-
-def _table(entry: BenchmarkEntry) -> Table:
-    return Table(
-        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predictions and"
-        f" {entry.file}, {entry.program}; {entry.requests:,} requests,"
-        f" {entry.concurrency:,} at a time, {entry.new_tokens:,.4g} tokens each",
-        ("what", "predicted", "measured", "error", "corrected", "error"),
-        tuple(
-            (_TITLES[each.name], _shown(each, each.predicted), _shown(each, each.measured),
-             f"{100 * each.error:+.1f} %", _shown(each, each.corrected),
-             f"{100 * each.corrected_error:+.1f} %")
-            for each in entry.figures
-        ),
-    )  # fmt: skip
+    for entry in report.benchmarks:
+        yield Table(
+            f"{entry.gpu}, {entry.server} (version {entry.server_version}): predictions and"
+            f" {entry.file}, {entry.program}; {entry.requests:,} requests,"
+            f" {entry.concurrency:,} at a time, {entry.new_tokens:,.4g} tokens each",
+            ("what", "predicted", "measured", "error", "corrected", "error"),
+            tuple(
+                (_TITLES[each.name], _shown(each, each.predicted), _shown(each, each.measured),
+                 f"{100 * each.error:+.1f} %", _shown(each, each.corrected),
+                 f"{100 * each.corrected_error:+.1f} %")
+                for each in entry.figures
+            ),
+        )  # fmt: skip
 
 
 def _shown(figure: BenchmarkFigure, value: float) -> str:

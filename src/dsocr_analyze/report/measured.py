@@ -1,9 +1,9 @@
-"""The document of one measured `infer()`: cost and time of its passes, and the text it read."""
+"""The documents of real passes and their tables: of `measure`, a page; of `infer`, one call."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -21,19 +21,182 @@ from dsocr_analyze.report.time_tables import seconds_text
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures import PageFigures
-    from dsocr_analyze.kernels import Work
     from dsocr_analyze.measuring.inference import MeasuredInference
+    from dsocr_analyze.measuring.samples import Samples
     from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "InferenceReport",
+    "MeasuredBytes",
+    "MeasuredSeconds",
+    "Measurement",
     "inference_headline",
     "inference_markdown",
     "inference_report",
     "inference_tables",
+    "measured_seconds",
+    "measurement_notes",
+    "measurement_tables",
 ]
 
+Seconds = Annotated[float, Meta(ge=0)]
 Error = Annotated[float, Meta(ge=-1)]
+
+
+class MeasuredSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of something that ran several times.
+
+    Attributes:
+        fastest: The minimum.
+        median: The median.
+        spread: (maximum - minimum) / median.
+        samples: All samples, in the order in which they were taken.
+        predicted: Predicted seconds; null without a prediction.
+        error: predicted / fastest - 1; null without a prediction.
+    """
+
+    fastest: Seconds
+    median: Seconds
+    spread: Seconds
+    samples: tuple[Seconds, ...]
+    predicted: Seconds | None
+    error: float | None
+
+
+class MeasuredBytes(Struct, frozen=True, kw_only=True):
+    """Most bytes that the prefill pass held in addition to weights and inputs.
+
+    Attributes:
+        measured: What the process took from the device's allocator.
+        predicted: Of tensors, under CUDA's kernels: from closed forms, or from a trace if there are
+            none.
+        besides: measured - predicted: scratch inside kernels, and on a CPU the tensors that only
+            its kernels make or leave out.
+    """
+
+    measured: int
+    predicted: int
+    besides: int
+
+
+class Measurement(PageOpening, frozen=True, kw_only=True):
+    """Real passes of a page on a device.
+
+    Attributes:
+        created: When it was measured, in UTC.
+        device: Name of the device.
+        title: Name of the device for readers.
+        versions: Versions of the software that its speed depends on.
+        threads: CPU threads.
+        dtype: Data type of weights and activations.
+        attention: Implementation of the decoder's attention.
+        weights: Whether the weights are a checkpoint's or random; with random ones every expert is
+            chosen equally often.
+        autocast: Whether passes ran under the autocast of the vendor's `infer()`.
+        repeats: Timed repeats.
+        warmups: Untimed repeats before them.
+        steps: Decode steps per repeat.
+        keeps_memory: Whether the process kept the memory that a pass freed.
+        profile: Where predicted seconds come from; null if none are predicted.
+        unpredicted: Why no seconds are predicted; null if they are.
+        stages: Seconds by stage; for the decode stage, of one step.
+        prefill: The whole prefill pass.
+        reference: A product of fixed size, timed before each repeat; its spread shows how much
+            other load disturbed the machine.
+        preprocessing: Seconds of one CPU thread on one prompt; null if the model reads no pages.
+        peak: Peak memory of the prefill pass.
+    """
+
+    created: str
+    device: str
+    title: str
+    versions: Mapping[str, str]
+    threads: int
+    dtype: str
+    attention: str
+    weights: Literal["random", "checkpoint"]
+    autocast: bool
+    repeats: int
+    warmups: int
+    steps: int
+    keeps_memory: bool
+    profile: str | None
+    unpredicted: str | None
+    stages: Mapping[str, MeasuredSeconds]
+    prefill: MeasuredSeconds
+    reference: MeasuredSeconds
+    preprocessing: MeasuredSeconds | None
+    peak: MeasuredBytes
+
+
+def measured_seconds(samples: Samples, predicted: float | None) -> MeasuredSeconds:
+    """Samples with a prediction."""
+    return MeasuredSeconds(
+        fastest=samples.fastest,
+        median=samples.median,
+        spread=samples.spread,
+        samples=samples.seconds,
+        predicted=predicted,
+        error=None if predicted is None else predicted / samples.fastest - 1,
+    )
+
+
+def measurement_tables(measurement: Measurement) -> list[Table]:
+    """Seconds and memory, at most 80 columns wide."""
+    timed, peak = dict(measurement.stages), measurement.peak
+    if measurement.workload.max_new_tokens > 1:
+        name, step = timed.popitem()
+        timed[f"{name}, one step"] = step
+    timed["prefill pass"] = measurement.prefill
+    if measurement.preprocessing is not None:
+        timed["preprocessing"] = measurement.preprocessing
+    return [
+        Table(
+            f"{measurement.title}: seconds, the fastest of {measurement.repeats}",
+            ("what", "measured", "median", "spread", "predicted", "error"),
+            tuple(
+                (name, seconds_text(each.fastest), seconds_text(each.median),
+                 f"{100 * each.spread:.1f} %", *_predicted(each))
+                for name, each in timed.items()
+            ),
+        ),
+        Table(
+            "Peak memory of the prefill pass, without weights and inputs",
+            ("taken by the process", "tensors, predicted", "scratch and other copies"),
+            (tuple(map(bytes_text, (peak.measured, peak.predicted, peak.besides))),),
+            label_columns=0,
+        ),
+    ]  # fmt: skip
+
+
+def _predicted(seconds: MeasuredSeconds | Compared) -> tuple[str, str]:
+    """The prediction, and its error in percent."""
+    return (
+        "-" if seconds.predicted is None else seconds_text(seconds.predicted),
+        "-" if seconds.error is None else f"{100 * seconds.error:+.1f} %",
+    )
+
+
+def measurement_notes(measurement: Measurement) -> list[str]:
+    """The conditions of the measurement, one sentence each."""
+    chosen = "drawn at random, and every expert is chosen equally often"
+    predicted = f"predicted from: {measurement.profile}"
+    if measurement.unpredicted is not None:
+        predicted = f"no seconds are predicted: {measurement.unpredicted}"
+    return [
+        "weights: " + (chosen if measurement.weights == "random" else "the checkpoint's"),
+        "autocast: "
+        + ("under the autocast of infer(), in bfloat16" if measurement.autocast else "none"),
+        f"{measurement.warmups} warm-ups, {measurement.repeats} repeats,"
+        f" {measurement.steps} decode steps each",
+        "memory that a pass freed "
+        + ("stayed with the process" if measurement.keeps_memory else "went back to the system"),
+        f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
+        predicted,
+    ]
+
+
+# --- infer() ----------------------------------------------------------------------------------
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -204,27 +367,27 @@ def _stages(
     for name, stage in figures.stages.items():
         foreseen = None if predicted is None else predicted.stages[name].seconds
         if name in measured.prefill:  # absent for a view that infer() skipped
-            found[name] = _stage(1, stage.work, measured.prefill[name], foreseen)
+            work, seconds = stage.work, measured.prefill[name]
+            found[name] = _rated(1, work.flops, work.bytes_moved, seconds, foreseen)
         elif stage is decode and steps:
             if predicted is not None and predicted.tpot_seconds is not None:
                 foreseen = steps * predicted.tpot_seconds
             work = figures.batch.minus(figures.prefill_pass)
-            found[name] = _stage(steps, work, sum(measured.steps), foreseen)
+            seconds = sum(measured.steps)
+            found[name] = _rated(steps, work.flops, work.bytes_moved, seconds, foreseen)
     return found
 
 
-def _stage(calls: int, work: Work, seconds: float, predicted: float | None) -> MeasuredStage:
-    return _rated(calls, work.flops, work.bytes_moved, _compared(seconds, predicted))
-
-
-def _rated(calls: int, flops: int, bytes_moved: int, seconds: Compared) -> MeasuredStage:
+def _rated(
+    calls: int, flops: int, bytes_moved: int, measured: float, predicted: float | None
+) -> MeasuredStage:
     return MeasuredStage(
         calls=calls,
         flops=flops,
         bytes_moved=bytes_moved,
-        seconds=seconds,
-        flops_per_second=flops / seconds.measured,
-        bytes_per_second=bytes_moved / seconds.measured,
+        seconds=_compared(measured, predicted),
+        flops_per_second=flops / measured,
+        bytes_per_second=bytes_moved / measured,
     )
 
 
@@ -235,19 +398,14 @@ def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
         max(stage.calls for stage in stages),
         sum(stage.flops for stage in stages),
         sum(stage.bytes_moved for stage in stages),
-        _compared(
-            sum(stage.seconds.measured for stage in stages),
-            sum(known) if len(known) == len(stages) else None,
-        ),
+        sum(stage.seconds.measured for stage in stages),
+        sum(known) if len(known) == len(stages) else None,
     )
 
 
 def _compared(measured: float, predicted: float | None) -> Compared:
     error = None if predicted is None or not measured else predicted / measured - 1
     return Compared(measured=measured, predicted=predicted, error=error)
-
-
-# --- for readers ---------------------------------------------------------------------------------
 
 
 def inference_headline(report: InferenceReport) -> str:
@@ -269,69 +427,54 @@ def inference_headline(report: InferenceReport) -> str:
 
 
 def inference_tables(report: InferenceReport) -> list[Table]:
-    """All tables of a document."""
-    return [_stage_table(report), _page_table(report), _memory_table(report)]
-
-
-def _stage_table(report: InferenceReport) -> Table:
-    rows = [
-        _stage_row(name if stage.calls == 1 else f"{name}, {stage.calls} steps", stage)
+    """Stages, the page as a whole, and memory."""
+    stages = {
+        name if stage.calls == 1 else f"{name}, {stage.calls} steps": stage
         for name, stage in report.stages.items()
-    ]
-    rows.append(_stage_row("all passes", _together(report.stages.values())))
-    return Table(
-        "Stages: counted, measured, predicted",
-        ("stage", "FLOPs", "bytes", "measured", "predicted", "error", "rate", "bandwidth"),
-        tuple(rows),
-        emphasized_rows=1,
-    )
-
-
-def _stage_row(label: str, stage: MeasuredStage) -> tuple[str, ...]:
-    return (
-        label,
-        scaled(stage.flops),
-        bytes_text(stage.bytes_moved),
-        *_cells(stage.seconds, seconds_text),
-        f"{scaled(stage.flops_per_second)}FLOP/s",
-        f"{bytes_text(stage.bytes_per_second)}/s",
-    )
-
-
-def _page_table(report: InferenceReport) -> Table:
-    figures = {
+    }
+    stages["all passes"] = _together(report.stages.values())
+    page = {
         "preprocessing": report.preprocess_seconds,
         "first token": report.first_token_seconds,
         "each token after it": report.next_token_seconds,
         "infer() as a whole": report.infer_seconds,
     }
-    rows = [
-        (label, *_cells(seconds, seconds_text))
-        for label, seconds in figures.items()
-        if seconds is not None
-    ]
-    rows.append(("tokens per second", f"{report.tokens_per_second:.3g}", "-", "-"))
     whose = "no device profile matches" if report.predicted_for is None else report.predicted_for
-    return Table(
-        f"The page; predicted: {whose}", ("what", "measured", "predicted", "error"), tuple(rows)
-    )
-
-
-def _memory_table(report: InferenceReport) -> Table:
     taken, tensors = report.peak_bytes.measured, report.peak_bytes.predicted or 0
-    peak = map(bytes_text, (taken, tensors, taken - tensors))
-    rows = (
-        ("weights", "-", bytes_text(report.weights_bytes), "-"),
-        ("peak of the prefill pass without weights and inputs", *peak),
-    )
-    return Table("Memory", ("what", "taken", "tensors, counted", "scratch and other copies"), rows)
+    return [
+        Table(
+            "Stages: counted, measured, predicted",
+            ("stage", "FLOPs", "bytes", "measured", "predicted", "error", "rate", "bandwidth"),
+            tuple(
+                (name, scaled(stage.flops), bytes_text(stage.bytes_moved), *_cells(stage.seconds),
+                 f"{scaled(stage.flops_per_second)}FLOP/s",
+                 f"{bytes_text(stage.bytes_per_second)}/s")
+                for name, stage in stages.items()
+            ),
+            emphasized_rows=1,
+        ),
+        Table(
+            f"The page; predicted: {whose}",
+            ("what", "measured", "predicted", "error"),
+            (
+                *((label, *_cells(each)) for label, each in page.items() if each is not None),
+                ("tokens per second", f"{report.tokens_per_second:.3g}", "-", "-"),
+            ),
+        ),
+        Table(
+            "Memory",
+            ("what", "taken", "tensors, counted", "scratch and other copies"),
+            (
+                ("weights", "-", bytes_text(report.weights_bytes), "-"),
+                ("peak of the prefill pass without weights and inputs",
+                 *map(bytes_text, (taken, tensors, taken - tensors))),
+            ),
+        ),
+    ]  # fmt: skip
 
 
-def _cells(figure: Compared, text: Callable[[float], str]) -> tuple[str, str, str]:
-    """Cells for the measured and predicted values and the error in percent."""
-    predicted = "-" if figure.predicted is None else text(figure.predicted)
-    error = "-" if figure.error is None else f"{100 * figure.error:+.1f} %"
-    return text(figure.measured), predicted, error
+def _cells(seconds: Compared) -> tuple[str, str, str]:
+    return (seconds_text(seconds.measured), *_predicted(seconds))
 
 
 def inference_markdown(report: InferenceReport) -> str:
