@@ -1,7 +1,7 @@
 """What a page costs: the one type that both engines return and everything else takes.
 
 `PageFigures` holds a workload's kernel records by stage, and what is not a sum over them:
-parameters, calls, memory. Sums (by module, operator, kind, pass) are computed only here.
+parameters, calls, memory. Sums by operator, kind and pass are computed only here.
 """
 
 from __future__ import annotations

@@ -28,13 +28,12 @@ def _dump(value: Any, depth: int) -> str:
     if isinstance(value, dict) and value:
         if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
             return msgspec.json.encode(value).decode()
-        indent = "  " * (depth + 1)
-        items = (
-            f"{indent}{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()
-        )
-        return "{\n" + ",\n".join(items) + "\n" + "  " * depth + "}"
-    if isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
-        indent = "  " * (depth + 1)
-        items = (f"{indent}{_encoded(item)}" for item in value)
-        return "[\n" + ",\n".join(items) + "\n" + "  " * depth + "]"
-    return _encoded(value)
+        opening, closing = "{}"
+        lines = [f"{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()]
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
+        opening, closing = "[]"
+        lines = [_encoded(item) for item in value]
+    else:
+        return _encoded(value)
+    indent = "\n" + "  " * depth
+    return f"{opening}{indent}  " + f",{indent}  ".join(lines) + f"{indent}{closing}"
