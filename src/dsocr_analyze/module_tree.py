@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -12,6 +12,7 @@ from torch import nn
 
 __all__ = [
     "FoldedNode",
+    "NestedShapes",
     "OwnerOf",
     "TracedModule",
     "TreeModule",
@@ -21,6 +22,9 @@ __all__ = [
     "leaf_classes",
     "prune",
 ]
+
+NestedShapes: TypeAlias = "list[int] | list[NestedShapes] | None"
+"""One shape, or those of several tensors, nested as they were."""
 
 OwnerOf = Callable[[str], str | None]
 """Maps a module path to the stage that owns it, or None: an architecture's `owner_of`."""
@@ -55,8 +59,8 @@ class TracedModule(NamedTuple):
     """
 
     calls: int = 0
-    input: Any = None
-    output: Any = None
+    input: NestedShapes = None
+    output: NestedShapes = None
     flops: int = 0
 
 
@@ -203,7 +207,7 @@ def fold(root: TreeNode, *, in_runs: bool = True) -> FoldedNode:
         root: The tree.
         in_runs: Whether to; otherwise every node stays by itself.
     """
-    kinds: dict[object, int] = {}
+    kinds: dict[Hashable, int] = {}
     kind_of: dict[str, int] = {}  # equal for nodes that differ only in position
     for node in reversed([*root.walk()]):
         children = tuple((child.name, kind_of[child.module.name]) for child in node.children)
