@@ -32,7 +32,7 @@ from dsocr_analyze.kernels import Work
 from dsocr_analyze.output_files import prepare_directory, replacing, write_files, write_texts
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.markdown import render_markdown, report_lines
 from dsocr_analyze.report.quantities import (
     bytes_text,
     counted,
@@ -42,7 +42,7 @@ from dsocr_analyze.report.quantities import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.tables import headline, report_lines, tables_of
+from dsocr_analyze.report.tables import headline, tables_of
 
 schemas = functools.cache(documents.schemas)
 

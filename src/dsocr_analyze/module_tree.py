@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -207,7 +207,7 @@ def fold(root: TreeNode, *, in_runs: bool = True) -> FoldedNode:
         root: The tree.
         in_runs: Whether to; otherwise every node stays by itself.
     """
-    kinds: dict[object, int] = {}
+    kinds: dict[Hashable, int] = {}
     kind_of: dict[str, int] = {}  # equal for nodes that differ only in position
     for node in reversed([*root.walk()]):
         children = tuple((child.name, kind_of[child.module.name]) for child in node.children)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -16,11 +15,6 @@ from dsocr_analyze.cli.warnings import StrictOption, warn
 from dsocr_analyze.cli.words import given_options
 from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.escaping import visible
-
-if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Report
-    from dsocr_analyze.report.table import Line
 
 __all__ = ["analyze"]
 
@@ -108,9 +102,11 @@ def analyze(
     files |= {} if html_file is None else {html_file: "html"}
     files |= {} if json_file in (None, "-") else {Path(str(json_file)): "json"}
     page = partial(html.report_page, report, counts, workload, context.params["corrections"])
-    shown = _Shown(report, tuple(files), full, page)
+    from dsocr_analyze.report.markdown import ReadableReport
+
+    readable = ReadableReport(report, tuple(files), full, page)
     printed = "json" if json_file == "-" else None if quiet else output_format
-    emit(printed, lambda: report, lambda: shown, context=context, files=files)
+    emit(printed, lambda: report, lambda: readable, context=context, files=files)
     warn(context, report.warnings)
 
 
@@ -122,35 +118,3 @@ def _refuse_before(context: typer.Context) -> None:
                 f"{option} before {context.invoked_subcommand} has no effect; give it after the"
                 " command"
             )
-
-
-class _Shown(NamedTuple):
-    """What a reader sees of a report.
-
-    Attributes:
-        report: The report.
-        written: The files that it is written to.
-        is_full: Whether a terminal shows all tables below the answer.
-        html: Returns the HTML page.
-    """
-
-    report: Report
-    written: Sequence[Path]
-    is_full: bool
-    html: Callable[[], str]
-
-    def lines(self, width: int) -> Iterator[Line]:
-        """What a page costs, and with `is_full` all tables and notes below it."""
-        from dsocr_analyze.report.answer import answer_of
-        from dsocr_analyze.report.table import Line
-        from dsocr_analyze.report.tables import report_lines
-
-        below = [Line(""), *report_lines(self.report, width)] if self.is_full else []
-        answer = answer_of(self.report, self.written).lines(rest=": --full")
-        yield from (line._replace(text=visible(line.text)) for line in [*map(Line, answer), *below])
-
-    def markdown(self) -> str:
-        """The report as in `static_compute.md`."""
-        from dsocr_analyze.report.markdown import render_markdown
-
-        return render_markdown(self.report)

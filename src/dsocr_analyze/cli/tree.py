@@ -20,9 +20,8 @@ from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.module_tree import OwnerOf, TreeNode
-    from dsocr_analyze.report.tree import Drawing, Leaves
+    from dsocr_analyze.report.tree import Leaves
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import AnyWorkload
 
@@ -110,14 +109,14 @@ def tree(
             announce("tracing a page")
         known = directory.recognized
         modules = _modules(session, known, workload, leaves=leaves, depth=depth, stage=stage)
-    from dsocr_analyze.report.tree import tree_document
+    from dsocr_analyze.report.tree import drawing, tree_document
 
     used, source = options_used(context), directory.source(known.name if known else None)
     untraced = "; no pass was traced, which takes a stages file" if undescribed else ""
     emit(
         output_format if output is None else None,
         lambda: tree_document(source, modules, stage=stage, workload=workload, options=used),
-        lambda: _drawn(source, modules, f"on {device}{untraced}", folded=folded),
+        lambda: drawing(source, modules, f"on {device}{untraced}", is_folded=folded),
         context=context,
         files={} if output is None else {output: output_format},
     )
@@ -158,12 +157,3 @@ def _modules(
     if root is None:
         raise WorkloadError(f"the model has no module that stage {stage!r} owns")
     return root
-
-
-def _drawn(source: Model, modules: Leaves | TreeNode, how: str, *, folded: bool) -> Drawing:
-    from dsocr_analyze.module_tree import TreeNode, fold
-    from dsocr_analyze.report.tables import model_text
-    from dsocr_analyze.report.tree import Drawing
-
-    shown = fold(modules, in_runs=folded) if isinstance(modules, TreeNode) else modules
-    return Drawing(f"Ran: {model_text(source)} {how}", shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -65,9 +65,18 @@ class Answer(NamedTuple):
     files: str
 
     def lines(self, *, rest: str = "") -> list[str]:
-        """At most 12 lines of at most 80 columns; `rest` says where to find GPUs left out."""
+        """At most 12 lines of at most 80 columns; those of GPUs are all worded alike.
+
+        Args:
+            rest: Where to find GPUs that are left out.
+        """
         left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
-        times = self._time_lines(left, rest)
+        shown = self.times if len(self.times) <= left else self.times[: left - 1]
+        alike = zip(*(each.wordings for each in shown), strict=True)
+        fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)
+        times = list(next(fits, [each.line() for each in shown]))
+        if more := len(self.times) - len(shown):
+            times.append(f"and {more:,} more{rest}")
         files = wrap(self.files, _ROOM) if self.files else []
         if len(files) > 1 + left - len(times):
             files = [shortened(self.files, _ROOM)]
@@ -79,19 +88,10 @@ class Answer(NamedTuple):
         ]
         return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
 
-    def _time_lines(self, most: int, rest: str) -> list[str]:
-        """One line per GPU, all worded alike; at most `most` lines, the last counting the rest."""
-        shown = self.times if len(self.times) <= most else self.times[: most - 1]
-        alike = zip(*(each.wordings for each in shown), strict=True)
-        fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)
-        texts = next(fits, [each.line() for each in shown])
-        more = len(self.times) - len(shown)
-        return [*texts, *([f"and {more:,} more{rest}"] if more else [])]
-
-    def items(self) -> Iterator[tuple[str, str]]:
+    def items(self) -> list[tuple[str, str]]:
         """Label and unshortened text of every entry."""
-        for entry in (*self.costs, *self.times, *self.doubts):
-            yield entry.label, entry.wordings[0]
+        entries = (*self.costs, *self.times, *self.doubts)
+        return [(entry.label, entry.wordings[0]) for entry in entries]
 
 
 def answer_of(report: Report, files: Iterable[Path] = ()) -> Answer:

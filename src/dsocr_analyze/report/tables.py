@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +19,7 @@ from dsocr_analyze.report.quantities import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.table import Line, Table, table_lines, wrap
+from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import time_notes, time_tables
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ __all__ = [
     "ledger_table",
     "model_text",
     "notes_of",
-    "report_lines",
     "tables_of",
 ]
 
@@ -54,18 +52,6 @@ def headline(report: Report) -> str:
     metadata = report.metadata
     how = "by the analytic engine" if metadata.engine == "analytic" else f"on {metadata.device}"
     return f"{model_text(metadata.model)} {how}, {metadata.dtype}, {metadata.attention} attention"
-
-
-def report_lines(report: Report, width: int) -> Iterator[Line]:
-    """All tables and notes for a terminal, in the same order as in Markdown."""
-    yield from (Line(text, is_bold=True) for text in wrap(f"Ran: {headline(report)}", width))
-    for table in tables_of(report):
-        yield from (Line(""), *table_lines(table, width))
-    yield from (Line(""), Line("Notes", is_bold=True))
-    for note in notes_of(report):
-        yield from map(Line, wrap(f"- {note}", width, indent="  "))
-    if (ledger := ledger_table(report)) is not None:
-        yield from (Line(""), *table_lines(ledger, width))
 
 
 def notes_of(report: Report) -> list[str]:

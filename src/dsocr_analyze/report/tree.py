@@ -5,23 +5,24 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
-from dsocr_analyze.module_tree import FoldedNode, TreeModule, TreeNode
+from dsocr_analyze.module_tree import FoldedNode, NestedShapes, TreeModule, TreeNode, fold
 from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Workload
 from dsocr_analyze.report.opening import ModelOpening, Options
 from dsocr_analyze.report.quantities import exact, scaled
 from dsocr_analyze.report.table import Line, shortened, wrap
+from dsocr_analyze.report.tables import model_text
 
 if TYPE_CHECKING:
     from dsocr_analyze.figures.origin import Model
     from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "tree_document"]
+__all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
 
 Leaves = Mapping[str, Mapping[str, int]]
 """Number of modules of each class, by stage."""
@@ -95,6 +96,21 @@ def tree_document(
         workload=None if workload is None else workload_document(workload),
         modules=tuple(each for each in modules if stage in (None, each.stage)),
     )
+
+
+def drawing(
+    model: Model, modules: Leaves | TreeNode, how: str, *, is_folded: bool = True
+) -> Drawing:
+    """What a reader sees of a model's modules, or of its leaf classes.
+
+    Args:
+        model: The model.
+        modules: Its tree, or its leaves by stage and class.
+        how: How it was built.
+        is_folded: Whether a run of equal layers is one node.
+    """
+    shown = fold(modules, in_runs=is_folded) if isinstance(modules, TreeNode) else modules
+    return Drawing(f"Ran: {model_text(model)} {how}", shown)
 
 
 class Drawing(NamedTuple):
@@ -256,9 +272,9 @@ def _text_rows(
         yield from _text_rows(child, below + branch, below + beyond, flops_text)
 
 
-def _shape(shapes: Any) -> str:
+def _shape(shapes: NestedShapes | UnsetType) -> str:
     """Shapes as JSON; anything deeper than a list of tensors, such as a KV cache, is `...`."""
-    if shapes is None:
+    if not isinstance(shapes, list):
         return "-"
     flat = [
         "..." if isinstance(each, list) and any(isinstance(item, list) for item in each) else each
