@@ -18,10 +18,8 @@ import time
 import numpy as np
 from conditions import is_within, print_environment, rounds, slack
 
-from dsocr_analyze.columns.counted_model import published_model
-from dsocr_analyze.columns.evaluate import Workloads, evaluate
-from dsocr_analyze.columns.results import batch_columns
-from dsocr_analyze.columns.setting import Setting
+from dsocr_analyze.columns.evaluate import Workloads, batch_columns, evaluate
+from dsocr_analyze.columns.setting import Setting, published_model
 
 CHUNK = 65_536
 CHUNKS = 8

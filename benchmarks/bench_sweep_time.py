@@ -14,7 +14,7 @@ import time
 
 from conditions import print_environment
 
-from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.columns.time_columns import TimeRequested
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles

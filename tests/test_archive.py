@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
+from dsocr_analyze.archive.shown import grid_bars
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -24,32 +25,51 @@ from single_page import page_costs
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES, NETWORK
 from dsocr_analyze.archive import count_pages
-from dsocr_analyze.archive.distinct import Measured, check_keys_fit, distinct_workloads
-from dsocr_analyze.archive.exact_sums import weighted_sum
-from dsocr_analyze.archive.histogram import grid_bars, token_bars
-from dsocr_analyze.archive.pages import REPORTED_ROWS, read_pages
-from dsocr_analyze.archive.source import open_pages
-from dsocr_analyze.archive.totals import add_up
-from dsocr_analyze.columns.counted_model import published_model
-from dsocr_analyze.columns.evaluate import Workloads
-from dsocr_analyze.columns.results import PAGE_RESULTS
-from dsocr_analyze.columns.setting import Setting
+from dsocr_analyze.archive.document import PagesOfGrid
+from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
+from dsocr_analyze.archive.totals import (
+    add_up,
+    check_keys_fit,
+    distinct_workloads,
+    token_bars,
+    weighted_sum,
+)
+from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads
+from dsocr_analyze.columns.metadata import opening_of
+from dsocr_analyze.columns.setting import Setting, published_model
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.kernels import total_work
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 crop_grid, GRIDS, CROP_GRIDS = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.forms.crop_grids
+WORK = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
 
 
 def added_up(path, mode="gundam", model=None):
-    """The archive's totals in one mode."""
-    model = model or published_model()
+    """What a list costs, and its totals, in one mode."""
     pages = read_pages(open_pages(path).batches, text_tokens=10, max_new_tokens=1024)
-    archive = add_up(model, [Setting.named(model.architecture, mode)], pages)
-    return archive, archive.totals[0]
+    document = in_one_mode(pages, mode, model).document
+    return document, document.totals[0]
+
+
+def in_one_mode(pages, mode, model=None, **given):
+    setting = Setting.named(DEFAULT, mode)
+    opening = opening_of(ModelDirectory.read(DEFAULT.reference), DEFAULT, [setting.mode])
+    return add_up(model or published_model(), [setting], pages, opening, **given)
+
+
+def pages_by_grid(document):
+    return {each.grid: each.pages for each in document.pages_by_grid}
+
+
+def works_of(totals):
+    """The figures of all prefill passes and of all pages."""
+    parts = ("prefill_pass", "page")
+    return {f"{part}_{name}": getattr(totals, f"{part}_{name}") for part in parts for name in WORK}
 
 
 def expected_row(width, height, mode="gundam", flash=False, dtype="bfloat16", **lengths):
@@ -261,7 +281,7 @@ def test_counts_beyond_64_bits_are_refused_in_columns_and_exact_in_totals(tmp_pa
     pages = [plan_workload(page=page) for page in ((1240, 1754), (640, 640))]
     expected = sum(page_costs(model.dimensions, page).batch.flops for page in pages)
     assert expected > 2**63
-    assert archive.totals[0].counts["page_flops"] == expected
+    assert archive.totals[0].page_flops == expected
 
 
 # Totals ------------------------------------------------------------------------------------------
@@ -282,7 +302,7 @@ def test_sums_are_exact_where_int64_would_wrap(pairs):
 def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypatch):
     # Small batches, so that rows of many of them are merged.
     monkeypatch.setattr("dsocr_analyze.row_files.parquet_rows._BATCH_ROWS", 300)
-    monkeypatch.setattr("dsocr_analyze.archive.distinct._MOST_WAITING", 1000)
+    monkeypatch.setattr("dsocr_analyze.archive.totals._MOST_WAITING", 1000)
     random = np.random.default_rng(1)
     columns = {"width": random.integers(1, 4000, 5000), "height": random.integers(1, 4000, 5000)}
     if with_lengths:
@@ -294,22 +314,25 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     counted = count_pages(table, mode=mode)
     rows = {name: counted.column(name).to_pylist() for name in PAGE_RESULTS}
     assert archive.pages == 5000
-    assert totals.counts == {name: sum(rows[name]) for name in totals.counts}
+    works = works_of(totals)
+    assert works == {name: sum(rows[name]) for name in works}
     assert totals.visual_tokens == sum(rows["visual_tokens"])
     assert totals.prompt_tokens == sum(rows["seq_len"])
     new_tokens = columns.get("max_new_tokens", np.full(5000, 1024))
     assert totals.new_tokens == new_tokens.sum()
     assert totals.largest_kv_cache_bytes == max(rows["kv_cache_bytes"])
     assert totals.largest_peak_activation_bytes == max(rows["peak_activation_bytes"])
-    assert totals.pages_by_tokens.tolist() == np.bincount(rows["seq_len"]).tolist()
-    assert totals.beyond_positions == (np.array(rows["seq_len"]) + new_tokens - 1 > 8192).sum()
-    assert sum(archive.pages_by_grid.values()) == 5000
+    by_tokens = {each.tokens: each.pages for each in totals.pages_by_prompt_tokens}
+    assert by_tokens == token_bars(np.bincount(rows["seq_len"]))
+    beyond = (np.array(rows["seq_len"]) + new_tokens - 1 > 8192).sum()
+    assert totals.pages_beyond_max_position_embeddings == beyond
+    assert sum(pages_by_grid(archive).values()) == 5000
     for (width, height), grid in (((640, 640), (1, 1)), ((1240, 1754), (2, 3))):
         assert crop_grid(width, height) == grid
     if not MODES[mode].crop_mode:
-        assert archive.pages_by_grid == {(1, 1): 5000}
+        assert pages_by_grid(archive) == {(1, 1): 5000}
         return
-    assert archive.pages_by_grid[2, 3] == sum(
+    assert pages_by_grid(archive)[2, 3] == sum(
         crop_grid(int(width), int(height)) == (2, 3)
         for width, height in zip(columns["width"], columns["height"], strict=True)
     )
@@ -322,8 +345,8 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
 def test_pages_with_equal_prompts_run_in_batches(
     tmp_path, monkeypatch, mode, batch_size, with_lengths
 ):
-    monkeypatch.setattr("dsocr_analyze.archive.distinct._MANY", 2)
-    monkeypatch.setattr("dsocr_analyze.archive.distinct._MOST_WAITING", 3)
+    monkeypatch.setattr("dsocr_analyze.archive.totals._MANY", 2)
+    monkeypatch.setattr("dsocr_analyze.archive.totals._MOST_WAITING", 3)
     draw = random.Random(batch_size)
     pages = [
         (*draw.choice([(1240, 1754), (1754, 1240), (640, 640), (300, 3000)]),
@@ -335,9 +358,9 @@ def test_pages_with_equal_prompts_run_in_batches(
     (tmp_path / "p.csv").write_text("\n".join(lines))
     model = published_model()
     listed = open_pages(tmp_path / "p.csv").batches
-    setting = Setting.named(model.architecture, mode)
     read = read_pages(listed, text_tokens=10, max_new_tokens=5)
-    [totals] = add_up(model, [setting], read, batch_size=batch_size).totals
+    archive = in_one_mode(read, mode, batch_size=batch_size)
+    [totals] = archive.document.totals
 
     chosen, prompts = MODES[mode], Counter()
     for width, height, text_tokens, max_new_tokens in pages:
@@ -355,8 +378,12 @@ def test_pages_with_equal_prompts_run_in_batches(
         )
     ]  # fmt: skip
     assert totals.batches == len(batches)
-    assert totals.page == total_work(each.batch for each in batches)
-    assert totals.prefill_pass == total_work(each.prefill for each in batches)
+    page = total_work(each.batch for each in batches)
+    prefill_pass = total_work(each.prefill for each in batches)
+    assert works_of(totals) == {
+        **{f"prefill_pass_{name}": getattr(prefill_pass, name) for name in WORK},
+        **{f"page_{name}": getattr(page, name) for name in WORK},
+    }
     assert totals.largest_kv_cache_bytes == max(each.kv_cache_bytes for each in batches)
     assert totals.largest_peak_activation_bytes == max(
         each.peak_activation_bytes for each in batches
@@ -364,16 +391,16 @@ def test_pages_with_equal_prompts_run_in_batches(
     assert totals.prompt_tokens == sum(
         workload.seq_len * count for workload, count in prompts.items()
     )
-    assert totals.pages_by_tokens.sum() == len(pages)
+    assert archive.lengths[0].sum() == len(pages)
 
 
 @pytest.mark.exhaustive
 def test_many_different_workloads_are_added_without_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.archive.distinct._MANY", 10)
+    monkeypatch.setattr("dsocr_analyze.archive.totals._MANY", 10)
     table = pa.table({"width": [700] * 60, "height": [900] * 60, "text_tokens": range(1, 61)})
     pq.write_table(table, tmp_path / "pages.parquet")
     _, totals = added_up(tmp_path / "pages.parquet")
-    assert totals.counts["page_flops"] == sum(
+    assert totals.page_flops == sum(
         expected_row(700, 900, text_tokens=tokens)["page_flops"] for tokens in range(1, 61)
     )
 
@@ -385,7 +412,9 @@ class TestKeysOfWorkloads:
             name: np.array(value) if isinstance(value, list) else value
             for name, value in given.items()
         }
-        (distinct,) = distinct_workloads([Measured(Workloads(**arrays))], CROP_GRIDS.count)
+        workloads = Workloads(**arrays)
+        no_amounts = np.empty((0, len(workloads.grids)))
+        (distinct,) = distinct_workloads([(workloads, no_amounts)], CROP_GRIDS.count)
         return distinct.workloads, distinct.pages
 
     def test_the_largest_of_everything_fits(self):
@@ -410,22 +439,22 @@ class TestKeysOfWorkloads:
             check_keys_fit((1 << 21) + 1)
 
     def test_a_larger_limit_needs_more_bits(self, monkeypatch):
-        monkeypatch.setattr("dsocr_analyze.archive.distinct._LENGTH_BITS", 29)
+        monkeypatch.setattr("dsocr_analyze.archive.totals._LENGTH_BITS", 29)
         with pytest.raises(AssertionError, match="65 bits"):
             self.keys()
 
 
 def test_histograms_have_a_bar_for_each_grid_and_few_round_bars_for_tokens():
-    bars = grid_bars({(3, 3): 5, (1, 1): 2, (2, 3): 7})
-    assert [(bar.label, bar.pages) for bar in bars] == [("1 x 1", 2), ("2 x 3", 7), ("3 x 3", 5)]
-    assert token_bars(np.zeros(0, np.int64)) == []
-    assert [bar.label for bar in token_bars(np.array([0, 0, 1, 0, 4]))] == ["2", "3", "4"]
+    bars = grid_bars([PagesOfGrid((3, 3), 5), PagesOfGrid((1, 1), 2), PagesOfGrid((2, 3), 7)])
+    assert list(bars.items()) == [("1 x 1", 2), ("2 x 3", 7), ("3 x 3", 5)]
+    assert token_bars(np.zeros(0, np.int64)) == {}
+    assert list(token_bars(np.array([0, 0, 1, 0, 4]))) == ["2", "3", "4"]
     pages = np.zeros(2001, np.int64)
     pages[[283, 913, 999, 2000]] = [1, 10, 100, 1000]
     bars = token_bars(pages)
-    assert bars[0].label == "200 to 299"
+    assert next(iter(bars)) == "200 to 299"
     assert len(bars) <= 20
-    assert [bar.pages for bar in bars if bar.pages] == [1, 110, 1000]
+    assert [count for count in bars.values() if count] == [1, 110, 1000]
 
 
 # Sources -----------------------------------------------------------------------------------------
@@ -437,10 +466,10 @@ GOOD_CSV = 'width,name,height\n1240,"a, b",1754\r\n640,"say ""x""",640\n\n1240.0
 def test_a_csv_file_is_read_with_quotes_blank_lines_and_floats(tmp_path):
     (tmp_path / "pages.csv").write_text(GOOD_CSV)
     archive, totals = added_up(tmp_path / "pages.csv")
-    assert archive.pages_by_grid == {(2, 3): 2, (1, 1): 1}
+    assert pages_by_grid(archive) == {(2, 3): 2, (1, 1): 1}
     assert archive.malformed.rows == 0
     flops = [expected_row(*page)["page_flops"] for page in ((1240, 1754), (640, 640))]
-    assert totals.counts["page_flops"] == 2 * flops[0] + flops[1]
+    assert totals.page_flops == 2 * flops[0] + flops[1]
 
 
 def test_a_csv_file_may_have_a_byte_order_mark_and_be_compressed(tmp_path):
@@ -462,7 +491,7 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
     from_csv, csv_totals = added_up(tmp_path / "pages.csv")
     from_parquet, parquet_totals = added_up(tmp_path / "pages.parquet")
     assert from_csv.pages_by_grid == from_parquet.pages_by_grid
-    assert csv_totals.counts == parquet_totals.counts
+    assert csv_totals == parquet_totals
 
 
 def test_bad_lines_of_a_csv_file_are_named_by_number_and_spoil_no_others(tmp_path, monkeypatch):
@@ -483,7 +512,7 @@ def test_bad_lines_of_a_csv_file_are_named_by_number_and_spoil_no_others(tmp_pat
     (tmp_path / "pages.csv").write_bytes(b"\n".join(lines))
     archive, _ = added_up(tmp_path / "pages.csv")
     assert archive.pages == 3
-    reported = dict(archive.malformed.reported)
+    reported = {each.row: each.reason for each in archive.malformed.reported}
     assert list(reported) == [2, 3, 4, 6, 7, 8]
     assert "2 values for 3 columns" in reported[2]
     assert "quote" in reported[3]
@@ -497,11 +526,11 @@ def test_only_some_malformed_rows_are_named_and_all_are_counted(tmp_path):
     (tmp_path / "pages.csv").write_text("width,height\n" + "x,1\n" * 500 + "9,9\n")
     archive, _ = added_up(tmp_path / "pages.csv")
     assert (archive.pages, archive.malformed.rows) == (1, 500)
-    assert [row for row, _ in archive.malformed.reported] == list(range(1, REPORTED_ROWS + 1))
+    assert [each.row for each in archive.malformed.reported] == list(range(1, REPORTED_ROWS + 1))
 
 
 def test_images_are_read_by_their_headers_as_they_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.archive.folder._PAGES_A_BATCH", 2)
+    monkeypatch.setattr("dsocr_analyze.archive.pages._PAGES_A_BATCH", 2)
     folder = tmp_path / "scans"
     (folder / "inner").mkdir(parents=True)
     exif = Image.Exif()
@@ -512,10 +541,10 @@ def test_images_are_read_by_their_headers_as_they_are_looked_at(tmp_path, monkey
     (folder / "notes.txt").write_text("not called like an image")
     (folder / "png").write_text("nor is this")
     archive, _ = added_up(folder)
-    assert archive.pages_by_grid == {(2, 3): 1, (1, 1): 1}
-    ((row, reason),) = archive.malformed.reported
-    assert row == 1
-    assert "a.png" in reason
+    assert pages_by_grid(archive) == {(2, 3): 1, (1, 1): 1}
+    (malformed,) = archive.malformed.reported
+    assert malformed.row == 1
+    assert "a.png" in malformed.reason
 
 
 @pytest.mark.parametrize(
@@ -917,6 +946,6 @@ def test_the_batch_function_runs_unchanged_in_ray_data(local_ray, tmp_path):
     assert found == {
         "pages": 3000 - malformed,
         "malformed": malformed,
-        "page_flops": totals.counts["page_flops"],
-        "page_bytes_read": totals.counts["page_bytes_read"],
+        "page_flops": totals.page_flops,
+        "page_bytes_read": totals.page_bytes_read,
     }

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dsocr_analyze.archive import folder as folder_module
+from dsocr_analyze.archive import pages as pages_module
 from dsocr_analyze.archive import pdf_pages as pdf_module
-from dsocr_analyze.archive.folder import open_folder
+from dsocr_analyze.archive.document import CountedFiles, OtherFiles
+from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
-from dsocr_analyze.archive.source import open_pages
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import ImagePages, image_file
@@ -92,7 +92,7 @@ class TestTiff:
         (tmp_path / "a.tif").write_bytes(tiff(frames))
         sizes, rejected, files = counted(tmp_path)
         assert (sizes, rejected) == ([(300, 200), (9, 9)], {})
-        assert (files.images, files.image_pages, files.copies) == (1, 2, 2)
+        assert (files.images, files.tiff_copies) == (CountedFiles(1, 2), 2)
 
     def test_a_file_whose_only_frame_is_a_copy_is_a_page(self, tmp_path):
         (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20, 254: 1}]))
@@ -113,7 +113,7 @@ class TestTiff:
         assert list(rejected) == [3]
         assert "next frame" in rejected[3]
         assert "a.tif" in rejected[3]
-        assert files.image_pages == 2
+        assert files.images.pages == 2
 
     def test_a_frame_without_a_size_is_named(self, tmp_path):
         (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}, {256: 31}]))
@@ -141,7 +141,7 @@ def test_an_animation_is_one_page_and_said_to_have_more_frames(tmp_path, suffix)
     Image.new("RGB", (9, 8)).save(tmp_path / "still.gif")
     sizes, rejected, files = counted(tmp_path)
     assert (sizes, rejected) == ([(40, 30), (9, 8)], {})
-    assert files.several_frames == 1
+    assert files.images_with_more_frames == 1
 
 
 @needs_pypdf
@@ -227,7 +227,7 @@ class TestPdf:
         assert list(rejected) == [2]
         assert rejected[2].startswith("page 2 of PDF")
         assert reason in rejected[2]
-        assert (files.pdfs, files.pdf_pages) == (1, 2)
+        assert files.pdfs == CountedFiles(1, 2)
 
     @pytest.mark.parametrize(
         "content",
@@ -252,7 +252,7 @@ class TestPdf:
         assert list(rejected) == [1]
         assert "a.pdf" in rejected[1]
         assert "\n" not in rejected[1]
-        assert files.pdfs == 0
+        assert files.pdfs == CountedFiles(0, 0)
         assert capfd.readouterr() == ("", "")
 
     def test_a_tree_without_end_ends(self, tmp_path, monkeypatch):
@@ -345,7 +345,7 @@ class TestFolder:
         return folder
 
     def test_a_pdf_without_its_reader_is_named_and_fails_strictly(self, scans, capsys, monkeypatch):
-        monkeypatch.setattr(folder_module, "has_reader", lambda: False)
+        monkeypatch.setattr(pages_module, "has_reader", lambda: False)
         code, out, err = run(capsys, "archive", scans)
         assert code == 0
         assert "4 pages" in out
@@ -358,9 +358,11 @@ class TestFolder:
 
     def test_all_other_files_are_counted_by_extension(self, scans, capsys):
         _, _, files = counted(scans)
-        assert files.others == {".docx": 3, ".txt": 1, "": 1}
+        assert files.not_counted == (
+            OtherFiles(".docx", 3), OtherFiles("", 1), OtherFiles(".txt", 1),
+        )  # fmt: skip
         assert (files.hidden, files.linked_folders) == (2, 1)
-        assert (files.images, files.image_pages) == (2, 4)
+        assert files.images == CountedFiles(2, 4)
         out = run(capsys, "archive", scans)[1]
         assert "Not counted: 3 .docx, 1 .txt, 1 without extension" in out or (
             "Not counted: 3 .docx, 1 without extension, 1 .txt" in out
@@ -384,7 +386,7 @@ class TestFolder:
         assert "1 .docx" in err
 
     def test_files_are_opened_as_their_pages_are_asked_for(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(folder_module, "_PAGES_A_BATCH", 2)
+        monkeypatch.setattr(pages_module, "_PAGES_A_BATCH", 2)
         for number in range(9):
             Image.new("L", (9, 9)).save(tmp_path / f"{number}.png")
         opened = []
@@ -392,20 +394,20 @@ class TestFolder:
         monkeypatch.setattr(
             ImagePages, "sizes", lambda image: (opened.append(image.path), sizes(image))[1]
         )
-        source, _ = open_folder(tmp_path, 150)
+        source = open_pages(tmp_path)
         assert opened == []
         next(source.batches)
         assert len(opened) == 2
 
     def test_extensions_without_number_take_bounded_memory(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(folder_module, "_MOST_EXTENSIONS", 3)
+        monkeypatch.setattr(pages_module, "_MOST_EXTENSIONS", 3)
         Image.new("L", (9, 9)).save(tmp_path / "a.png")
         for number in range(9):
             (tmp_path / f"x.e{number}").write_text("")
         (tmp_path / ("x." + "y" * 99)).write_text("")
         _, _, files = counted(tmp_path)
-        assert len(files.others) <= 5
-        assert files.others.total() == 10
+        assert len(files.not_counted) <= 5
+        assert sum(each.files for each in files.not_counted) == 10
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_called_like_an_image_is_named_and_not_waited_for(self, tmp_path):

@@ -11,11 +11,11 @@ import pytest
 from command_line import run
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.archive import distinct as distinct_module
-from dsocr_analyze.archive.distinct import Measured, distinct_workloads
-from dsocr_analyze.cli.many_time_options import deadline_hours
-from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.archive import totals as totals_module
+from dsocr_analyze.archive.totals import distinct_workloads
+from dsocr_analyze.cli.many_options import deadline_hours
 from dsocr_analyze.columns.evaluate import Workloads
+from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import device
@@ -275,11 +275,11 @@ def test_amounts_are_added_up_by_workload(monkeypatch):
     grids, lengths = np.array([11, 23, 11]), np.array([5, 5, 5])
     amounts = np.array([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]])
     for max_new_tokens in (5, lengths):
-        batch = Measured(Workloads(grids, 10, max_new_tokens), amounts)
+        batch = Workloads(grids, 10, max_new_tokens), amounts
         (found,) = distinct_workloads([batch, batch], DEFAULT.forms.crop_grids.count)
         assert found.workloads.grids.tolist() == [11, 23]
         assert found.pages.tolist() == [4, 2]
         assert found.amounts.tolist() == [[202, 20], [404, 40]]
-    monkeypatch.setattr(distinct_module, "_MANY", 1)
+    monkeypatch.setattr(totals_module, "_MANY", 1)
     found = list(distinct_workloads([batch, batch], DEFAULT.forms.crop_grids.count))
     assert [each.amounts.tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]

@@ -505,7 +505,7 @@ class TestThroughput:
 
 
 def test_every_series_can_have_a_mark_of_its_own():
-    from dsocr_analyze.sweep.plot import _MOST_SERIES
+    from dsocr_analyze.sweep.shown import _MOST_SERIES
 
     assert len(set(MARKERS)) == len(set(HATCHES)) == _MOST_SERIES
 

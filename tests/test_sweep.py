@@ -25,16 +25,16 @@ from single_page import page_costs
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.cli import main
-from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.columns.evaluate import BATCH_RESULTS
 from dsocr_analyze.columns.metadata import opening_of
-from dsocr_analyze.columns.results import BATCH_RESULTS
+from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.columns.table_files import METADATA_KEY, table_writer
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
 from dsocr_analyze.sweep.combinations import Sweep
-from dsocr_analyze.sweep.plot import QUANTITIES, describe
+from dsocr_analyze.sweep.shown import QUANTITIES, describe
 from dsocr_analyze.workload import parse_page
 
 INPUTS = (

@@ -13,8 +13,8 @@ import pytest
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.columns.counted_model import published_model
-from dsocr_analyze.columns.results import BATCH_RESULTS
+from dsocr_analyze.columns.evaluate import BATCH_RESULTS
+from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.columns.time_columns import COST, preprocessing_of_pages
 from dsocr_analyze.dtypes import dtype_named

@@ -21,8 +21,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 if TYPE_CHECKING:
     from dsocr_analyze.report.comparison_document import ComparisonDocument
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.sweep.requested_axes import Names, Numbers, Pages, Switches
-    from dsocr_analyze.sweep.rows import SweepRows
+    from dsocr_analyze.sweep.combinations import Names, Numbers, Pages, SweepRows, Switches
 
 __all__ = ["analyze", "compare", "sweep_workloads"]
 
@@ -166,10 +165,9 @@ def sweep_workloads(
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
     # Imported here because only this function needs it.
-    from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.sweep.requested_axes import sweep_over
-    from dsocr_analyze.sweep.rows import rows_of
+    from dsocr_analyze.columns.setting import CountedModel
+    from dsocr_analyze.sweep.combinations import rows_of, sweep_over
 
     directory = _directory(model, architecture)
     sweep = sweep_over(

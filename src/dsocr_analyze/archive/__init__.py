@@ -1,7 +1,7 @@
 """Lists of pages: what a whole archive costs.
 
-A list is opened (`source`), its rows are read as pages (`pages`), grouped into distinct workloads
-(`distinct`), evaluated and summed (`totals`), and reported (`document`, `tables`, `plot`).
+A list is opened and its rows are read as pages (`pages`), which are grouped into distinct
+workloads, evaluated and summed (`totals`, `time_totals`), and reported (`document`, `shown`).
 
 The batch function `count_pages` takes and returns Arrow data, so it runs in any Arrow pipeline.
 Never imports torch; numpy and pyarrow are imported only by modules that need them.
@@ -9,6 +9,85 @@ Never imports torch; numpy and pyarrow are imported only by modules that need th
 
 from __future__ import annotations
 
-from dsocr_analyze.archive.arrow import count_pages
+from typing import TYPE_CHECKING, TypeVar
+
+from dsocr_analyze.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dsocr_analyze.columns.setting import CountedModel
 
 __all__ = ["count_pages"]
+
+Batch = TypeVar("Batch", bound="pa.RecordBatch | pa.Table")
+
+
+def count_pages(
+    batch: Batch,
+    *,
+    model: CountedModel | None = None,
+    mode: str | None = None,
+    dtype: str = "bfloat16",
+    flash_attention: bool = False,
+    text_tokens: int | None = None,
+    max_new_tokens: int = 1024,
+) -> Batch:
+    """What each page of a batch costs on its own (batch size 1).
+
+    A pure function that does not need torch. It works unchanged in Ray Data's
+    `map_batches(count_pages, batch_format="pyarrow")`, with `fn_kwargs` for the keywords.
+
+    Args:
+        batch: Columns `width` and `height` (pixels), and optionally `text_tokens` and
+            `max_new_tokens`, which then replace the keywords; whole numbers of any numeric type,
+            or as text. Other columns are passed through.
+        model: The model; by default the published one.
+        mode: A mode, or sizes like `1024/640` (crops) or `640` (no crops); by default the model's
+            default mode.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether to use FlashAttention instead of the decoder's eager attention.
+        text_tokens: Prompt tokens in addition to the visual ones, BOS included; by default those of
+            the model's usual prompt.
+        max_new_tokens: Tokens generated per page; the prefill pass generates the first.
+
+    Returns:
+        The batch, rows in the same order, with the columns `PAGE_RESULTS` (int64) appended: the
+        crop grid, tokens, and FLOPs, bytes read and bytes written of the prefill pass, of one
+        decode step and of the whole page. The last column is `problem` (text): what is wrong with
+        a row that is not a page; the results of such a row are null.
+
+    Raises:
+        WorkloadError: A column is missing or not numeric, the batch already has a column with the
+            name of a result, a keyword is invalid, or a count does not fit in 64 bits.
+        DeviceError: The type is unknown.
+    """
+    import pyarrow as pa
+
+    from dsocr_analyze.archive.pages import fault_texts, read_rows
+    from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads, count_columns, evaluate
+    from dsocr_analyze.columns.setting import Setting, published_model
+
+    taken = sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names))
+    if taken:
+        raise WorkloadError(f"the batch already has a column {taken[0]!r}; rename or drop it")
+    model = published_model() if model is None else model
+    setting = Setting.named(model.architecture, mode, dtype, flash_attention=flash_attention)
+    # Planning any page checks the lengths and fills in the usual prompt.
+    planned = model.architecture.plan(
+        page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens
+    )
+    values, faults = read_rows(batch)
+    workloads = Workloads(
+        model.architecture.forms.crop_grids.codes(values["width"], values["height"]),
+        values.get("text_tokens", planned.text_tokens),
+        values.get("max_new_tokens", max_new_tokens),
+    )
+    results = count_columns(evaluate(model, setting, workloads))
+    is_faulty = faults > 0 if faults.any() else None
+    columns = {name: pa.array(each, mask=is_faulty) for name, each in results.items()}
+    columns["problem"] = pa.array(fault_texts(), pa.string()).take(pa.array(faults))
+    fields = [pa.field(name, column.type) for name, column in columns.items()]
+    schema = pa.schema([*batch.schema, *fields], metadata=batch.schema.metadata)
+    joined: Batch = type(batch).from_arrays([*batch.columns, *columns.values()], schema=schema)
+    return joined

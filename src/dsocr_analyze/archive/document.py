@@ -1,20 +1,23 @@
-"""What a list of pages costs, as a JSON document."""
+"""What a list of pages costs: the figures, as they are written as JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from dsocr_analyze.archive.files_document import FilesDocument, files_document
-from dsocr_analyze.archive.histogram import token_bars
 from dsocr_analyze.columns.metadata import CountOpening
 
-if TYPE_CHECKING:
-    from dsocr_analyze.archive.time_totals import TimeTotals
-    from dsocr_analyze.archive.totals import Archive, SettingTotals
-
-__all__ = ["ArchiveDocument", "archive_document"]
+__all__ = [
+    "ArchiveDocument",
+    "CountedFiles",
+    "FilesDocument",
+    "MalformedRow",
+    "MalformedRows",
+    "OtherFiles",
+    "PagesOfGrid",
+    "PagesOfLength",
+    "TimeDocument",
+    "TotalsDocument",
+]
 
 
 class MalformedRow(msgspec.Struct, frozen=True):
@@ -173,6 +176,66 @@ class TimeDocument(msgspec.Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
+class CountedFiles(msgspec.Struct):
+    """Files of one kind with at least one counted page.
+
+    Attributes:
+        files: Number of files.
+        pages: Number of pages in them.
+    """
+
+    files: int
+    pages: int
+
+
+class OtherFiles(msgspec.Struct, frozen=True):
+    """Files of one extension that are neither images nor PDFs.
+
+    Attributes:
+        extension: Lower case with a dot; empty if there is none; `others` for overlong extensions
+            and for those after the first thousand.
+        files: Number of files.
+    """
+
+    extension: str
+    files: int
+
+
+class FilesDocument(msgspec.Struct):
+    """The files that were counted, and those that were not.
+
+    Attributes:
+        images: Images. Every frame of a TIFF is a page; of other images only the first.
+        pdfs: PDFs.
+        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
+        pdfs_without_reader: PDFs that are not counted because the extra `pdf` is not installed.
+        not_counted: Other files, most frequent extension first.
+        hidden: Files and folders whose names start with a dot, which are ignored.
+        linked_folders: Links to folders, which are not followed.
+        images_with_more_frames: Animations and the like, of which only the first frame is a page.
+        tiff_copies: Smaller copies and masks in TIFFs, which are not pages.
+    """
+
+    images: CountedFiles
+    pdfs: CountedFiles
+    pdf_dpi: int
+    pdfs_without_reader: int
+    not_counted: tuple[OtherFiles, ...]
+    hidden: int
+    linked_folders: int
+    images_with_more_frames: int
+    tiff_copies: int
+
+    @classmethod
+    def at(cls, pdf_dpi: int) -> FilesDocument:
+        """No files yet: they are counted while their pages are read.
+
+        Args:
+            pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
+        """
+        return cls(CountedFiles(0, 0), CountedFiles(0, 0), pdf_dpi, 0, (), 0, 0, 0, 0)
+
+
 class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=True):
     """What a list of pages costs.
 
@@ -197,78 +260,3 @@ class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=Tru
     totals: tuple[TotalsDocument, ...]
     time: tuple[TimeDocument, ...] = ()
     files: FilesDocument | None = None
-
-
-def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument:
-    """The document of a list of pages.
-
-    Args:
-        archive: The list's totals.
-        opening: The model, and how it was counted.
-    """
-    malformed = archive.malformed
-    return ArchiveDocument(
-        **msgspec.structs.asdict(opening),
-        rows=archive.rows,
-        pages=archive.pages,
-        batch_size=archive.batch_size,
-        malformed=MalformedRows(
-            malformed.rows, tuple(MalformedRow(row, reason) for row, reason in malformed.reported)
-        ),
-        pages_by_grid=tuple(
-            PagesOfGrid(grid, pages) for grid, pages in sorted(archive.pages_by_grid.items())
-        ),
-        totals=tuple(_totals_document(totals) for totals in archive.totals),
-        time=tuple(_time_document(times) for times in archive.times),
-        files=None if archive.files is None else files_document(archive.files),
-    )
-
-
-def _totals_document(totals: SettingTotals) -> TotalsDocument:
-    setting, mode = totals.setting, totals.setting.mode
-    bars = token_bars(totals.pages_by_tokens)
-    return TotalsDocument(
-        mode=mode.name,
-        base_size=mode.base_size,
-        image_size=mode.image_size,
-        crop_mode=mode.crop_mode,
-        dtype=setting.dtype.name,
-        attention=setting.attention,
-        sliding_window=totals.sliding_window,
-        visual_tokens=totals.visual_tokens,
-        prompt_tokens=totals.prompt_tokens,
-        new_tokens=totals.new_tokens,
-        **totals.counts,
-        batches=totals.batches,
-        largest_kv_cache_bytes=totals.largest_kv_cache_bytes,
-        largest_peak_activation_bytes=totals.largest_peak_activation_bytes,
-        pages_beyond_max_position_embeddings=totals.beyond_positions,
-        pages_by_prompt_tokens=tuple(PagesOfLength(bar.label, bar.pages) for bar in bars),
-    )
-
-
-def _time_document(times: TimeTotals) -> TimeDocument:
-    setting, mode = times.setting, times.setting.mode
-    low, high = times.band
-    return TimeDocument(
-        gpu=times.gpu,
-        runtime=times.runtime,
-        mode=mode.name,
-        base_size=mode.base_size,
-        image_size=mode.image_size,
-        crop_mode=mode.crop_mode,
-        dtype=setting.dtype.name,
-        attention=setting.attention,
-        sliding_window=times.sliding_window,
-        concurrency=times.time.concurrency,
-        gpu_hours=times.gpu_hours,
-        low=low,
-        high=high,
-        pages_per_second=times.pages_per_second,
-        cost=times.cost,
-        deadline_hours=times.time.deadline_hours,
-        gpus_for_deadline=times.gpus_for_deadline,
-        bound=times.bound,
-        pages_that_wait=times.pages_that_wait,
-        assumptions=tuple(times.assumptions),
-    )

@@ -1,44 +1,325 @@
-"""The rows of a list: those that are pages, and what is wrong with the others."""
+"""A list of pages: a file of sizes, an image, a PDF, or a folder of these.
+
+Of images and PDFs, only headers and page boxes are read. A bad value or file marks its row as
+faulty instead of raising: a list of a million pages has some.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dsocr_analyze.archive.rows import PageRows, fault_column, fault_text, read_rows
-from dsocr_analyze.columns.evaluate import Workloads
+import numpy as np
+import pyarrow as pa
+
+from dsocr_analyze.archive.document import (
+    CountedFiles,
+    FilesDocument,
+    MalformedRow,
+    MalformedRows,
+    OtherFiles,
+)
+from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
+from dsocr_analyze.columns.evaluate import Workloads, count_columns, evaluate, setting_columns
+from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.escaping import visible
+from dsocr_analyze.input_files import is_folder, is_regular
+from dsocr_analyze.row_files.kind import RawRows, RowKind, RowSource, columns_text, meant_columns
+from dsocr_analyze.row_files.source import open_rows
+from dsocr_analyze.row_files.whole_numbers import Reason, problem_text, whole_numbers
+from dsocr_analyze.workload import ImagePages
+from dsocr_analyze.workload.page import LARGEST_SIDE
+from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from dsocr_analyze.architectures.crop_grid import CropRule
-    from dsocr_analyze.row_files.kind import RawRows
+    from dsocr_analyze.columns.setting import CountedModel, Setting
 
-__all__ = ["REPORTED_ROWS", "Malformed", "Pages", "read_pages"]
+__all__ = [
+    "REPORTED_ROWS",
+    "Pages",
+    "extensions_text",
+    "fault_texts",
+    "open_pages",
+    "page_table",
+    "read_pages",
+    "read_rows",
+]
+
+_PDF: Final = ".pdf"
+_PAGES_A_BATCH: Final = 512
+_MOST_EXTENSIONS: Final = 1_000
+_LONGEST_EXTENSION: Final = 16
 
 REPORTED_ROWS: Final = 10
 """Malformed rows to report individually; the rest are only counted."""
 
+_MOST: Final = {
+    "width": LARGEST_SIDE,
+    "height": LARGEST_SIDE,
+    "text_tokens": LARGEST_COUNT,
+    "max_new_tokens": LARGEST_COUNT,
+}
+"""The largest value in each column of a list of pages; sizes are in pixels."""
 
-@dataclass
-class Malformed:
-    """Rows that are not pages.
+_SIZES: Final = ("width", "height")
+"""Required columns; without the others all pages have the same length."""
+
+_REASONS: Final = len(Reason)
+
+
+def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
+    """The columns to read from a file with these columns.
+
+    Raises:
+        WorkloadError: One is missing or duplicated.
+    """
+    for name in _MOST:
+        count = names.count(name)
+        if count > 1:
+            raise WorkloadError(f"{what} has {count} columns {name!r}; give one")
+        if not count and name in _SIZES:
+            meant = meant_columns(names, [each for each in _MOST if each not in names])
+            raise WorkloadError(
+                f"{what} has no column {name!r} (it has {columns_text(names)}); "
+                f"{meant}give columns width and height, in pixels"
+            )
+    return tuple(name for name in _MOST if name in names)
+
+
+_PAGES: Final = RowKind(
+    what="list of pages",
+    right="give a Parquet or CSV file with columns width and height, or a folder of images and"
+    " PDFs",
+    columns=_wanted_columns,
+    known=tuple(_MOST),
+    row=f"one page, with columns {', '.join(_MOST)}",
+    error=PageError,
+)
+"""Lists of pages; rows from image and PDF files also have columns `path` and `file_page`."""
+
+
+# --- files and folders ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PageSource(RowSource):
+    """Pages that are read once, in order.
 
     Attributes:
-        rows: Number of such rows.
-        reported: Row number and reason of the first `REPORTED_ROWS` of them.
+        files: What the files of a folder are, complete once all pages have been read; None for a
+            list of sizes.
     """
 
-    rows: int = 0
-    reported: list[tuple[int, str]] = field(default_factory=list)
+    files: FilesDocument | None = None
 
-    def add(self, other: Malformed) -> None:
-        """Add the malformed rows of a later part of the list."""
-        self.rows += other.rows
-        self.reported = (self.reported + other.reported)[:REPORTED_ROWS]
+
+class _Page(NamedTuple):
+    """A page of a file.
+
+    Attributes:
+        path: The file, relative to the folder.
+        number: Its number in the file, from 1.
+        size: Width and height in pixels, or why they are unknown.
+    """
+
+    path: str
+    number: int
+    size: tuple[int, int] | str
+
+
+def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
+    """Open a list of pages; only a header is read yet.
+
+    Parquet is recognised by content, not by name. A folder and all folders in it are searched, in
+    order of names, for files with the extension of an image or PDF; a single such file is a list
+    of its pages.
+
+    Args:
+        path: The file or folder.
+        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
+
+    Raises:
+        PageError: It is missing, unreadable, or not a list of pages.
+        WorkloadError: A column is missing or duplicated.
+    """
+    check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
+    files = FilesDocument.at(pdf_dpi)
+    if is_folder(path):
+        names = _countable_files(path, files)
+        # The first file is looked for now, so that a folder without any is refused at once.
+        pages = _pages(path, itertools.chain([next(names)], names), files)
+    elif is_regular(path) and path.suffix.lower() in _countable_suffixes():
+        pages = _pages(path.parent, [path.name], files)
+    else:
+        source = open_rows(path, _PAGES)
+        return PageSource(source.batches, source.length, source.warnings)
+    return PageSource(_batches(pages), files=files)
+
+
+def _countable_suffixes() -> frozenset[str]:
+    """Suffixes of PDFs, and of the formats that Pillow can open."""
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    return frozenset([_PDF, *(suffix for suffix, kind in known.items() if kind in Image.OPEN)])
+
+
+def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
+    """Relative paths of all images and PDFs in order of names; other files are just counted."""
+    suffixes = _countable_suffixes()
+    others: Counter[str] = Counter()
+    has_any = False
+
+    def give_up(error: OSError) -> None:
+        raise _PAGES.unreadable(folder, f"{error.filename}: {error.strerror}") from error
+
+    for directory, folders, names in os.walk(folder, onerror=give_up):
+        files.hidden += sum(name.startswith(".") for name in (*folders, *names))
+        shown = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(
+            name
+            for name in shown
+            if not os.path.islink(os.path.join(directory, name))  # noqa: PTH114, PTH118 - a Path for each of 100,000 names takes seconds
+        )
+        files.linked_folders += len(shown) - len(folders)
+        inner = Path(directory).relative_to(folder)
+        for name in sorted(name for name in names if not name.startswith(".")):
+            suffix = Path(name).suffix.lower()
+            if suffix in suffixes:
+                has_any = True
+                yield (inner / name).as_posix()
+            else:  # in bounded memory
+                known = len(others) < _MOST_EXTENSIONS or suffix in others
+                others[suffix if known and len(suffix) <= _LONGEST_EXTENSION else "others"] += 1
+    if not has_any:
+        held = f"; it contains {extensions_text(others.most_common(), 10)}" if others else ""
+        raise PageError(
+            f"no image or PDF in {str(folder)!r} or a folder in it{held}; {_PAGES.right}"
+        )
+    ordered = sorted(others.items(), key=lambda each: (-each[1], each[0]))
+    files.not_counted = tuple(OtherFiles(*each) for each in ordered)
+
+
+def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
+    """Numbers of files by extension, in one line: 3 .docx, 1 .txt.
+
+    Args:
+        counts: Extensions and their numbers of files, most frequent first.
+        most: Extensions to name.
+    """
+    named = [f"{count:,} {name or 'without extension'}" for name, count in counts[:most]]
+    rest = sum(count for _, count in counts[most:])
+    return ", ".join([*named, f"{rest:,} more"] if rest else named)
+
+
+def _pages(folder: Path, names: Iterable[str], files: FilesDocument) -> Iterator[_Page]:
+    """All pages of all files."""
+    reads_pdfs = has_reader()
+    for name in names:
+        if not name.lower().endswith(_PDF):
+            image = ImagePages(folder / name)
+            yield from _pages_of_file(name, image.sizes(), files.images)
+            files.images_with_more_frames += image.has_more_frames
+            files.tiff_copies += image.copies
+        elif reads_pdfs:
+            sizes = pdf_pages(folder / name, files.pdf_dpi)
+            yield from _pages_of_file(name, sizes, files.pdfs)
+        else:
+            files.pdfs_without_reader += 1
+
+
+def _pages_of_file(
+    name: str, sizes: Iterable[tuple[int, int] | PageError], counted: CountedFiles
+) -> Iterator[_Page]:
+    """The pages of a file up to one after which it cannot be read."""
+    number = good = 0
+    try:
+        for number, size in enumerate(sizes, 1):
+            if isinstance(size, PageError):
+                yield _Page(name, number, str(size))
+            else:
+                good += 1
+                yield _Page(name, number, size)
+    except WorkloadError as error:
+        yield _Page(name, number + 1, str(error))
+    counted.files += good > 0
+    counted.pages += good
+
+
+def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
+    """Pages as rows; pages without a size are rejected rows."""
+    numbered = enumerate(pages, 1)
+    while chunk := list(itertools.islice(numbered, _PAGES_A_BATCH)):
+        rejected = {row: page.size for row, page in chunk if isinstance(page.size, str)}
+        good = [(row, page) for row, page in chunk if row not in rejected]
+        sizes = np.array([page.size for _, page in good], np.int64).reshape(-1, 2)
+        columns = {
+            "path": pa.array([_cell(page.path) for _, page in good], pa.string()),
+            "file_page": pa.array([page.number for _, page in good], pa.int64()),
+            "width": pa.array(sizes[:, 0]),
+            "height": pa.array(sizes[:, 1]),
+        }
+        numbers = np.array([row for row, _ in good], np.int64)
+        yield RawRows(pa.record_batch(columns), numbers, rejected)
+
+
+def _cell(path: str) -> str:
+    """A relative path as text for a table, where nothing in it acts and no formula begins."""
+    text = visible(os.fsencode(path).decode("utf-8", "replace"))
+    return f"./{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def read_rows(
+    batch: pa.RecordBatch | pa.Table,
+) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.uint8]]:
+    """The numbers of a batch.
+
+    Args:
+        batch: Columns `width` and `height`, optionally `text_tokens` and `max_new_tokens`; whole
+            numbers in any numeric type, or as text.
+
+    Returns:
+        The numbers in each of these columns, `[n]`, all 1 in a faulty row; and the fault of each
+        row, `[n]`, 0 for a good one: see `fault_texts`.
+
+    Raises:
+        WorkloadError: A column is missing, duplicated, or of a non-numeric type.
+    """
+    names = _wanted_columns("a list of pages", batch.schema.names)
+    values: dict[str, NDArray[np.int64]] = {}
+    faults = np.zeros(batch.num_rows, np.uint8)
+    for name in names:
+        values[name], reasons = whole_numbers(name, batch.column(name), _MOST[name])
+        if reasons is not None:
+            first = (faults == 0) & (reasons != 0)
+            faults[first] = _REASONS * list(_MOST).index(name) + reasons[first]
+    if faults.any():
+        for column in values.values():
+            column[faults != 0] = 1
+    return values, faults
+
+
+def fault_texts() -> list[str | None]:
+    """What is wrong with a row, by number of the fault; None for 0."""
+    return [None, *(_fault_text(fault) for fault in range(1, 1 + _REASONS * len(_MOST)))]
+
+
+def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
+    """What is wrong with a row, and the value if the row is given: the first bad column's."""
+    position, reason = divmod(fault - 1, _REASONS)
+    column = list(_MOST)[position]
+    value = None if raw is None else raw.value(column, index)
+    return problem_text(column, reason + 1, _MOST[column], value)
 
 
 @dataclass(frozen=True)
@@ -46,9 +327,8 @@ class Pages:
     """The n pages of some rows of a list.
 
     Attributes:
-        numbers: Each page's number in the list, `[n]`, from 1.
-        paths: Each page's file, `[n]`; None if the list does not consist of files.
-        file_pages: Each page's number in its file, `[n]`, from 1; None if `paths` is.
+        columns: Each page's number in the list, `row` from 1, and for files `path` and `file_page`
+            (the number in the file, from 1), `[n]`.
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
         text_tokens: Prompt tokens in addition to the visual ones, per page or for all.
@@ -56,23 +336,19 @@ class Pages:
         malformed: The rows that are not pages.
     """
 
-    numbers: NDArray[np.int64]
-    paths: pa.Array | None
-    file_pages: pa.Array | None
+    columns: dict[str, Any]
     widths: NDArray[np.int64]
     heights: NDArray[np.int64]
     text_tokens: NDArray[np.int64] | int
     max_new_tokens: NDArray[np.int64] | int
-    malformed: Malformed
+    malformed: MalformedRows
 
-    @property
-    def rows(self) -> int:
-        """Number of rows, malformed ones included."""
-        return len(self.numbers) + self.malformed.rows
+    def __len__(self) -> int:
+        return len(self.widths)
 
-    def workloads(self, crop_grids: CropRule) -> Workloads:
+    def workloads(self, model: CountedModel) -> Workloads:
         """The pages as workloads with batch size 1."""
-        grids = crop_grids.codes(self.widths, self.heights)
+        grids = model.architecture.forms.crop_grids.codes(self.widths, self.heights)
         return Workloads(grids, self.text_tokens, self.max_new_tokens)
 
 
@@ -90,39 +366,56 @@ def read_pages(
         PageError: The list cannot be read to its end.
         WorkloadError: A column is not numeric.
     """
+    lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
     for raw in batches:
-        rows = read_rows(raw.columns)
-        malformed = _malformed(raw, rows)
-        is_page: Any = rows.is_good if rows.faults.any() else slice(None)
+        values, faults = read_rows(raw.columns)
+        is_page: Any = faults == 0 if faults.any() else slice(None)
+        columns = {"row": raw.numbers[is_page]}
+        for name in raw.columns.schema.names:
+            if name not in _MOST:  # path and file_page
+                columns[name] = raw.columns.column(name).filter(pa.array(faults == 0))
+        given: Any = lengths | {name: column[is_page] for name, column in values.items()}
         yield Pages(
-            raw.numbers[is_page],
-            _column(raw, rows, "path"),
-            _column(raw, rows, "file_page"),
-            rows.widths[is_page],
-            rows.heights[is_page],
-            text_tokens if rows.text_tokens is None else rows.text_tokens[is_page],
-            max_new_tokens if rows.max_new_tokens is None else rows.max_new_tokens[is_page],
-            malformed,
-        )
+            columns, given["width"], given["height"], given["text_tokens"],
+            given["max_new_tokens"], _malformed(raw, faults),
+        )  # fmt: skip
 
 
-def _column(raw: RawRows, rows: PageRows, name: str) -> pa.Array | None:
-    """A column's values for the pages; None if there is no such column."""
-    import pyarrow as pa
-
-    if name not in raw.columns.schema.names:
-        return None
-    return raw.columns.column(name).filter(pa.array(rows.is_good))
-
-
-def _malformed(raw: RawRows, rows: PageRows) -> Malformed:
-    """Faulty and rejected rows, in order of row number."""
-    import numpy as np
-
-    faulty = np.flatnonzero(rows.faults)
+def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
+    """Faulty and rejected rows; the first of them in order of row number."""
+    faulty = np.flatnonzero(faults)
     reported = sorted(raw.rejected.items())[:REPORTED_ROWS]
     for index in faulty[:REPORTED_ROWS].tolist():
-        fault = int(rows.faults[index])
-        value = raw.value(fault_column(fault), index)
-        reported.append((int(raw.numbers[index]), fault_text(fault, value)))
-    return Malformed(len(faulty) + len(raw.rejected), sorted(reported)[:REPORTED_ROWS])
+        reason = _fault_text(int(faults[index]), raw, index)
+        reported.append((int(raw.numbers[index]), reason))
+    first = sorted(reported)[:REPORTED_ROWS]
+    return MalformedRows(
+        len(faulty) + len(raw.rejected), tuple(MalformedRow(*each) for each in first)
+    )
+
+
+def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.RecordBatch:
+    """One row per page: its number in the list, its size and lengths, and its costs.
+
+    Args:
+        model: The model.
+        setting: Mode, data type and attention.
+        pages: Pages of a list.
+
+    Returns:
+        `row` (the number in the list) and, for files, `path` and `file_page`; size, setting and
+        lengths as in a sweep; and `PAGE_RESULTS`.
+
+    Raises:
+        WorkloadError: A count does not fit in 64 bits.
+    """
+    n = len(pages)
+    return pa.RecordBatch.from_pydict({
+        **pages.columns,
+        "page_width": pages.widths,
+        "page_height": pages.heights,
+        **setting_columns(setting, n, model.window_in(setting)),
+        "text_tokens": np.broadcast_to(pages.text_tokens, n),
+        "max_new_tokens": np.broadcast_to(pages.max_new_tokens, n),
+        **count_columns(evaluate(model, setting, pages.workloads(model))),
+    })  # fmt: skip

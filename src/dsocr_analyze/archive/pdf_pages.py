@@ -24,7 +24,10 @@ from dsocr_analyze.errors import PageError
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload.page import check_page
 
-__all__ = ["INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
+__all__ = ["DEFAULT_PDF_DPI", "INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
+
+DEFAULT_PDF_DPI: Final = 150
+"""Resolution assumed for rendering, in pixels per inch; the same as for named papers."""
 
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
 """Command that installs the PDF reader, pypdf."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import completion, many_options, many_time_options, options
+from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
+from dsocr_analyze.cli import completion, many_options, options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
@@ -21,13 +21,9 @@ from dsocr_analyze.input_files import exists
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
-    from dsocr_analyze.archive.plot import SeenPages
-    from dsocr_analyze.archive.source import PageSource
-    from dsocr_analyze.archive.time_totals import ListTime, ListTimer
+    from dsocr_analyze.archive.time_totals import ListTime
     from dsocr_analyze.archive.totals import Archive
-    from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import CountOpening
-    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.workload import Mode
 
 __all__ = ["HISTOGRAMS", "archive", "count_list"]
@@ -114,7 +110,7 @@ HistogramOption = Annotated[
 FormatOption = Annotated[str, options.format_option("table", "json", panel=many_options.RESULT)]
 
 
-@many_time_options.of_many_pages()
+@many_options.of_many_pages()
 def archive(
     context: typer.Context,
     pages: PagesArgument,
@@ -143,85 +139,84 @@ def archive(
     """
     if quiet:
         many_options.check_quiet({"--output": output, "--plot": plot})
-    time = many_time_options.time_requested(context)
-    count_list(
-        context, pages, mode, dtype, use_flash_attn, sliding_window, text_tokens, max_new_tokens,
-        batch_size, pdf_dpi, model, arch, config, output, plot, histogram, output_format,
-        many_time_options.list_time(context, time),
-        quiet=quiet,
-    )  # fmt: skip
+    count_list(context, many_options.time_requested(context))
 
 
-def count_list(
-    context: typer.Context,
-    pages: Path,
-    mode: str | None,
-    dtype: str,
-    use_flash_attn: str,
-    sliding_window: str | None,
-    text_tokens: int | None,
-    max_new_tokens: int,
-    batch_size: int,
-    pdf_dpi: int,
-    model: str | None,
-    arch: str | None,
-    config: Path | None,
-    output: Path | None,
-    plot: Path | None,
-    histogram: str,
-    output_format: str,
-    time: ListTime | None,
-    *,
-    quiet: bool,
-) -> None:
-    """The command, with its parsed options for predicted seconds."""
-    from dsocr_analyze.archive.plot import SeenPages, settings_of_list
-    from dsocr_analyze.archive.source import open_pages
-    from dsocr_analyze.columns.counted_model import CountedModel
+def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
+    """Count the pages of the list that the options name.
+
+    Args:
+        context: The command's context.
+        requested: Predictions requested by the options.
+        **instead: Values in place of the options', by the parameters' names.
+    """
+    from dsocr_analyze.archive.pages import open_pages, page_table, read_pages
+    from dsocr_analyze.archive.shown import SeenPages, histogram_picture, warnings_of
+    from dsocr_analyze.archive.totals import add_up
     from dsocr_analyze.columns.metadata import opening_of
+    from dsocr_analyze.columns.setting import CountedModel
+    from dsocr_analyze.columns.table_files import sidecar, table_writer
     from dsocr_analyze.pictures.settings import settings_of_model
 
-    histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
+    given = {**context.params, **instead}
+    output, plot, batch_size = (given[name] for name in ("output", "plot", "batch_size"))
+    time = many_options.list_time(context, requested)
+    histogram = options.chosen("--histogram", given["histogram"], HISTOGRAMS)
     many_options.check_files(output, plot)
     _check_batches(batch_size, output, time)
-    directory = options.described_model(model, arch, config)
-    counted = CountedModel.from_directory(directory)
-    architecture = counted.architecture
-    settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn, sliding_window)
+    directory = options.described_model(given["model"], given["arch"], given["config"])
+    asked = CountedModel.from_directory(directory)
+    settings = many_options.settings_from(asked.architecture, given)
     modes = list(dict.fromkeys(setting.mode for setting in settings))
-    _check_results(pages, output, plot, histogram, modes)
-    planned = architecture.plan(
-        page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens, batch_size=batch_size
-    )
+    _check_results(given["pages"], output, plot, histogram, modes)
+    lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
+    planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
     opening = opening_of(
-        directory, architecture, modes,
+        directory, asked.architecture, modes,
         command=context.info_name or "", options=options_used(context),
     )  # fmt: skip
-    lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
-    timer = _timer(counted, settings, time)
-    warn_of_modes(context, architecture, modes)
-    listed = open_pages(pages, pdf_dpi=pdf_dpi)
+    timer = None if time is None else time.timer(asked, settings)
+    warn_of_modes(context, asked.architecture, modes)
+    listed, seen = open_pages(given["pages"], pdf_dpi=given["pdf_dpi"]), SeenPages()
     warn(context, listed.warnings)
-    seen = SeenPages()
-    counts = _added_up(
-        listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing,
-        seen, batch_size,
-    )  # fmt: skip
+    lengths["text_tokens"] = planned.text_tokens
+
+    def passing() -> Iterator[Pages]:
+        """The pages, whose rows are written before and counted as done after them."""
+        for pages in read_pages(listed.batches, **lengths):
+            seen.see(pages)
+            if write is not None:
+                for setting in settings:
+                    write(page_table(asked, setting, pages))
+            yield pages
+            progress.advance(len(pages) + pages.malformed.rows)
+
+    with contextlib.ExitStack() as stack:
+        write = stack.enter_context(table_writer(output, opening)) if output else None
+        progress = stack.enter_context(LateProgress("pages", listed.length))
+        found = add_up(
+            asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
+        )
+        context.obj.begin_writing()  # `output` is moved into place now
     if plot is not None:
-        of_model = settings_of_model(opening.model, config)
-        _plot(plot, counts, histogram, pages, settings_of_list(of_model, settings, seen))
-    if not quiet:
-        _print(counts, opening, histogram, output_format)
-        _say_written(output, plot, output_format)
-    warnings = _warnings(counts, counted.dimensions.max_positions)
-    warn(context, [*counted.warnings, *warnings])
+        fixed = seen.settings(settings_of_model(opening.model, given["config"]), settings)
+        histogram_picture(found, histogram, given["pages"].name, fixed).save(plot)
+    if not given["quiet"]:
+        written = [output, sidecar(output) if output else None, plot]
+        emit(
+            given["output_format"], lambda: found.document,
+            lambda: _said(found, histogram, written),
+        )  # fmt: skip
+        for path in filter(None, written if given["output_format"] == "json" else ()):
+            complain(f"wrote {path}")  # stdout must contain nothing but the document
+    warn(context, [*asked.warnings, *warnings_of(found, asked.dimensions.max_positions)])
 
 
 def _check_results(
     pages: Path, output: Path | None, plot: Path | None, histogram: str, modes: list[Mode]
 ) -> None:
     """Raise, before any work, for results that could not be written or drawn."""
-    from dsocr_analyze.archive.histogram import MOST_PLOTTED
+    from dsocr_analyze.archive.shown import MOST_PLOTTED
 
     if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
         raise WorkloadError(
@@ -229,16 +224,6 @@ def _check_results(
         )
     if output is not None and exists(output) and exists(pages) and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
-
-
-def _say_written(output: Path | None, plot: Path | None, output_format: str) -> None:
-    from dsocr_analyze.columns.table_files import sidecar
-
-    for written in (output, output and sidecar(output), plot):
-        if written is not None:
-            # stdout must contain nothing but the JSON document.
-            say = complain if output_format == "json" else print
-            say(f"wrote {written}")
 
 
 def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) -> None:
@@ -257,127 +242,13 @@ def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) 
         )
 
 
-def _timer(
-    counted: CountedModel, settings: list[Setting], time: ListTime | None
-) -> ListTimer | None:
-    from dsocr_analyze.archive.time_totals import ListTimer
-
-    return None if time is None else ListTimer(counted, settings, time)
-
-
-def _added_up(
-    listed: PageSource,
-    lengths: dict[str, int],
-    counted: CountedModel,
-    settings: list[Setting],
-    output: Path | None,
-    opening: CountOpening,
-    timer: ListTimer | None,
-    begin_writing: Callable[[], None],
-    seen: SeenPages,
-    batch_size: int,
-) -> Archive:
-    """The totals; every page's row is also written to `output` and shown to `seen`."""
-    from dsocr_analyze.archive.pages import read_pages
-    from dsocr_analyze.archive.totals import add_up
-    from dsocr_analyze.columns.table_files import table_writer
-
-    batches: Iterable[Pages] = seen.watched(read_pages(listed.batches, **lengths))
-    with contextlib.ExitStack() as stack:
-        if output is not None:
-            write = stack.enter_context(table_writer(output, opening))
-            batches = _written(batches, write, counted, settings)
-        progress = stack.enter_context(LateProgress("pages", listed.length))
-        watched = _watched(batches, progress)
-        counts = add_up(counted, settings, watched, timer, batch_size=batch_size)
-        counts.files = listed.files
-        begin_writing()  # `output` is moved into place now
-        return counts
-
-
-def _written(
-    batches: Iterable[Pages],
-    write: Callable[[Any], None],
-    counted: CountedModel,
-    settings: list[Setting],
-) -> Iterator[Pages]:
-    """The same batches, each yielded after its rows have been written."""
-    from dsocr_analyze.archive.page_table import page_table
-
-    for pages in batches:
-        for setting in settings:
-            write(page_table(counted, setting, pages))
-        yield pages
-
-
-def _watched(batches: Iterable[Pages], progress: LateProgress) -> Iterator[Pages]:
-    """The same batches; each one's rows count as done when the next is requested."""
-    for pages in batches:
-        yield pages
-        progress.advance(pages.rows)
-
-
-def _plot(
-    path: Path,
-    counts: Archive,
-    histogram: str,
-    pages: Path,
-    settings: Mapping[str, Sequence[Any]],
-) -> None:
-    from dsocr_analyze.archive.histogram import histograms_of
-    from dsocr_analyze.archive.plot import histogram_picture
-    from dsocr_analyze.report.quantities import counted
-
-    said = f"{counted(counts.pages, 'page')} of {pages.name}"
-    histogram_picture(histograms_of(counts, histogram), said, settings).save(path)
-
-
-def _print(counts: Archive, opening: CountOpening, histogram: str, output_format: str) -> None:
-    from dsocr_analyze.archive.document import archive_document
-
-    emit(
-        output_format,
-        lambda: archive_document(counts, opening),
-        lambda: _said(counts, opening, histogram),
-    )
-
-
-def _said(counts: Archive, opening: CountOpening, histogram: str) -> Said:
-    from dsocr_analyze.archive.files_document import file_lines
-    from dsocr_analyze.archive.tables import archive_tables
+def _said(found: Archive, histogram: str, written: Sequence[Path | None]) -> Said:
+    from dsocr_analyze.archive.shown import archive_tables, file_lines
     from dsocr_analyze.report.tables import model_text
 
-    lines = [f"Ran: {model_text(opening.model)} by the analytic engine"]
-    lines += () if counts.files is None else file_lines(counts.files)
-    assumed = dict.fromkeys(said for each in counts.times for said in each.assumptions)
-    below = [Lines("Notes", opening.metadata.notes), assumptions(assumed)]
-    return Said("\n".join(lines), archive_tables(counts, histogram), below)
-
-
-def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
-    from dsocr_analyze.archive.files_document import file_warnings
-
-    if counts.files is not None:
-        yield from file_warnings(counts.files)
-    malformed = counts.malformed
-    if malformed.rows:
-        more = malformed.rows - len(malformed.reported)
-        named = f", {more:,} of them not listed" if more else ""
-        yield (
-            f"{malformed.rows:,} of {counts.rows:,} rows are not pages and are not counted{named}"
-        )
-    for row, reason in malformed.reported:
-        yield f"row {row}: {reason}"
-    for totals in counts.totals:
-        if totals.beyond_positions:
-            yield (
-                f"{totals.beyond_positions:,} of {counts.pages:,} pages exceed the decoder's"
-                f" max_position_embeddings, {max_positions}, in mode {totals.setting.mode.name};"
-                " they are counted anyway"
-            )
-    for times in counts.times:
-        if times.pages_that_wait:
-            yield (
-                f"{times.pages_that_wait:,} of {counts.pages:,} pages leave room for fewer than"
-                f" {times.time.concurrency} at a time on {times.gpu}; the others wait"
-            )
+    document = found.document
+    lines = [f"Ran: {model_text(document.model)} by the analytic engine"]
+    lines += () if document.files is None else file_lines(document.files)
+    assumed = dict.fromkeys(said for each in document.time for said in each.assumptions)
+    below = [Lines("Notes", document.metadata.notes), assumptions(assumed)]
+    return Said("\n".join(lines), archive_tables(found, histogram), below, written)

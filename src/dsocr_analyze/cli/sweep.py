@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import (
-    archive,
-    completion,
-    many_options,
-    many_time_options,
-    options,
-)
+from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
+from dsocr_analyze.cli import archive, completion, many_options, options
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import LateProgress
@@ -29,8 +23,8 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import CountOpening
+    from dsocr_analyze.columns.setting import CountedModel
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.sweep.combinations import Sweep
 
@@ -151,7 +145,7 @@ PdfDpiOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")]
 
 
-@many_time_options.of_many_pages()
+@many_options.of_many_pages()
 def sweep(
     context: typer.Context,
     pages: PagesOption = None,
@@ -188,80 +182,47 @@ def sweep(
         of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
                   **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
     )  # fmt: skip
-    time = many_time_options.time_requested(context)
-    if pages is not None:
-        archive.count_list(
-            context, pages, mode, dtype, use_flash_attn, sliding_window, _text_tokens(text_tokens),
-            _one_number("max_new_tokens", max_new_tokens),
-            _one_number("batch_size", batch_size or "1"), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
-            config, output, plot, histogram or "grid", output_format or "table",
-            many_time_options.list_time(context, time), quiet=quiet,
-        )  # fmt: skip
+    time = many_options.time_requested(context)
+    if pages is None:
+        _run(context, time)
         return
-    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn,
-             sliding_window)  # fmt: skip
-    chosen = None if plot is None else _PictureChoice(plot, quantity, x)
-    _run(context, asked, time, model, arch, config, output, chosen, given["new_tokens_from"],
-         yes=yes, quiet=quiet)  # fmt: skip
+    archive.count_list(
+        context, time,
+        text_tokens=None if text_tokens is None else _one_number("text_tokens", text_tokens),
+        max_new_tokens=_one_number("max_new_tokens", max_new_tokens),
+        batch_size=_one_number("batch_size", batch_size or "1"),
+        pdf_dpi=pdf_dpi or DEFAULT_PDF_DPI, histogram=histogram or "grid",
+        output_format=output_format or "table",
+    )  # fmt: skip
 
 
-def _refuse_lengths(file: Path | None) -> None:
-    """Raise for a file of lengths together with several numbers of new tokens."""
-    if file is not None:
-        raise WorkloadError(
-            f"--new-tokens-from {str(file)!r} gives the output lengths; give one --max-new-tokens"
-        )
-
-
-class _PictureChoice(NamedTuple):
-    """The options about a picture."""
-
-    path: Path
-    quantity: str | None
-    x: str | None
-
-
-def _run(
-    context: typer.Context,
-    asked: tuple[str, str | None, str | None, str, str | None, str, str, str | None],
-    time: TimeRequested | None,
-    model: str | None,
-    arch: str | None,
-    config: Path | None,
-    output: Path | None,
-    chosen: _PictureChoice | None,
-    new_tokens_from: Path | None,
-    *,
-    yes: bool,
-    quiet: bool,
-) -> None:
-    """Check that nothing will fail later, and count; `asked` are the axes of `_combinations`."""
-    from dsocr_analyze.columns.counted_model import CountedModel
+def _run(context: typer.Context, time: TimeRequested | None) -> None:
+    """Check that nothing will fail later, and count."""
     from dsocr_analyze.columns.metadata import opening_of
+    from dsocr_analyze.columns.setting import CountedModel
     from dsocr_analyze.pictures.settings import settings_of_model
 
-    directory = options.described_model(model, arch, config)
+    given = context.params
+    directory = options.described_model(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
-    combinations = _combinations(counted.architecture, *asked, time)
-    if len(combinations.max_new_tokens) > 1:
-        _refuse_lengths(new_tokens_from)
+    combinations = _combinations(counted.architecture, given, time)
+    if given["new_tokens_from"] is not None and len(combinations.max_new_tokens) > 1:
+        raise WorkloadError(
+            f"--new-tokens-from {str(given['new_tokens_from'])!r} gives the output lengths; give"
+            " one --max-new-tokens"
+        )
     notes = () if time is None else time.sentences_of(counted.architecture)
     opening = opening_of(
         directory, counted.architecture, combinations.modes, notes,
         command="sweep", options=options_used(context),
     )  # fmt: skip
-    picture = None
-    if chosen is not None:
-        of_model = settings_of_model(opening.model, config)
-        picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, of_model)
-    _check_result(combinations, output, picture)
+    _check_result(combinations, given["output"], given["plot"], given["quantity"] or _QUANTITY)
     combinations.check(counted)
     warn_of_modes(context, counted.architecture, combinations.modes)
-    _ask(combinations.rows, yes=yes)
-    warnings = _count(
-        combinations, counted, opening, output, picture, context.obj.begin_writing, quiet=quiet
-    )
-    if not quiet:
+    _ask(combinations.rows, yes=given["yes"])
+    of_model = settings_of_model(opening.model, given["config"])
+    warnings = _count(context, combinations, counted, opening, of_model)
+    if not given["quiet"]:
         for note in notes:
             complain(f"assumed: {note}")
     warn(context, [*counted.warnings, *warnings])
@@ -289,11 +250,6 @@ def _check_options(
             )
 
 
-def _text_tokens(text: str | None) -> int | None:
-    """The single number of `--text-tokens`, if given."""
-    return None if text is None else _one_number("text_tokens", text)
-
-
 def _one_number(argument: str, text: str) -> int:
     """The single number of an axis."""
     from dsocr_analyze.sweep.axes import parse_numbers
@@ -309,58 +265,38 @@ def _one_number(argument: str, text: str) -> int:
 
 
 def _combinations(
-    architecture: Architecture,
-    page: str,
-    mode: str | None,
-    text_tokens: str | None,
-    max_new_tokens: str,
-    batch_size: str | None,
-    dtype: str,
-    use_flash_attn: str,
-    sliding_window: str | None,
-    time: TimeRequested | None,
+    architecture: Architecture, given: Mapping[str, Any], time: TimeRequested | None
 ) -> Sweep:
-    """The sweep over the lists in the options of the same names."""
+    """The sweep over the lists in the options."""
     from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
     from dsocr_analyze.sweep.combinations import Sweep
 
+    text_tokens = given["text_tokens"] or str(architecture.text_tokens)
     return Sweep(
-        pages=parse_pages("page", page),
-        modes=parse_modes("mode", mode or architecture.default_mode, architecture),
-        text_tokens=parse_numbers(
-            "text_tokens", text_tokens or str(architecture.text_tokens), 1, LARGEST_COUNT
-        ),
-        max_new_tokens=parse_numbers("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT),
-        batch_sizes=parse_numbers("batch_size", batch_size or "1", 1, LARGEST_COUNT),
-        dtypes=many_options.dtypes_from(dtype),
-        attentions=many_options.attentions_from(use_flash_attn),
-        windows=many_options.windows_from(architecture, sliding_window),
+        pages=parse_pages("page", given["page"] or "a4"),
+        modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
+        text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
+        max_new_tokens=parse_numbers("max_new_tokens", given["max_new_tokens"], 1, LARGEST_COUNT),
+        batch_sizes=parse_numbers("batch_size", given["batch_size"] or "1", 1, LARGEST_COUNT),
+        dtypes=many_options.dtypes_from(given["dtype"]),
+        attentions=many_options.attentions_from(given["use_flash_attn"]),
+        windows=many_options.windows_from(architecture, given["sliding_window"]),
         time=time,
     )
 
 
-class _Picture(NamedTuple):
-    """A picture of a sweep to draw."""
-
-    path: Path
-    quantity: str
-    x: str | None
-    model: Mapping[str, Any]
-    """Its settings, for the title."""
-
-
-def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | None) -> None:
+def _check_result(
+    combinations: Sweep, output: Path | None, plot: Path | None, quantity: str
+) -> None:
     """Raise, before any work, for results that could not be written."""
-    from dsocr_analyze.sweep.plot import MOST_POINTS, describe, is_of_time
+    from dsocr_analyze.sweep.shown import MOST_POINTS, describe, is_of_time
 
-    many_options.check_files(output, None if picture is None else picture.path)
-    if picture is None:
+    many_options.check_files(output, plot)
+    if plot is None:
         return
-    describe(picture.quantity)
-    if combinations.time is None and is_of_time(picture.quantity):
-        raise WorkloadError(
-            f"--quantity {picture.quantity} needs predicted seconds; give --gpu too"
-        )
+    describe(quantity)
+    if combinations.time is None and is_of_time(quantity):
+        raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
     if combinations.rows > MOST_POINTS:
         raise WorkloadError(
             f"a plot of {combinations.rows:,} rows is not readable; give shorter ranges, for at"
@@ -383,46 +319,55 @@ def _ask(rows: int, *, yes: bool) -> None:
 
 
 def _count(
+    context: typer.Context,
     combinations: Sweep,
     counted: CountedModel,
     opening: CountOpening,
-    output: Path | None,
-    picture: _Picture | None,
-    begin_writing: Callable[[], None],
-    *,
-    quiet: bool,
+    of_model: Mapping[str, Any],
 ) -> list[str]:
-    """Write every row, and return the warnings."""
-    from dsocr_analyze.columns.table_files import sidecar
-    from dsocr_analyze.sweep.plot import sweep_picture
+    """Write every row, draw them, and return the warnings.
 
-    rows = combinations.rows
-    is_on_stdout = output is None and picture is None and not quiet
-    positions = counted.dimensions.max_positions
-    beyond = 0
-    plotted = []
+    Without a file or a picture, a pipe gets CSV, and a terminal a table of the first rows.
+    """
+    from dsocr_analyze.columns.table_files import csv_writer, sidecar, table_writer
+    from dsocr_analyze.sweep.shown import MOST_SHOWN, sweep_picture
+
+    output, plot, quiet = (context.params[name] for name in ("output", "plot", "quiet"))
+    rows, positions = combinations.rows, counted.dimensions.max_positions
+    is_printed = output is None and plot is None and not quiet
+    most_kept = MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
+    if plot is not None:
+        most_kept = rows
+    beyond, kept = 0, list[Any]()
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_rows_writer(output, opening, rows, is_on_stdout=is_on_stdout))
+        write: Callable[[Any], None] | None = None
+        if output is not None:
+            write = stack.enter_context(table_writer(output, opening))
+        elif is_printed and not most_kept:
+            sys.stdout.flush()
+            write = stack.enter_context(csv_writer(sys.stdout.buffer))
         progress = stack.enter_context(LateProgress("workloads", rows))
         for batch in combinations.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
             beyond += int((reach - 1 > positions).sum())
-            write(batch)
-            if picture is not None:
-                plotted.append(batch)
+            if write is not None:
+                write(batch)
+            if sum(each.num_rows for each in kept) < most_kept:
+                kept.append(batch)
             progress.advance(batch.num_rows)
-        begin_writing()
-        if picture is not None:  # before the table is in place, since it may fail
-            job = None if combinations.time is None else combinations.time.job
-            drawn = sweep_picture(plotted, picture.quantity, picture.x, picture.model, job)
-            drawn.save(picture.path)
+        context.obj.begin_writing()
+        if plot is not None:  # before the table is in place, since it may fail
+            asked = (context.params["quantity"] or _QUANTITY, context.params["x"])
+            sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
+    if is_printed and kept:
+        emit("table", lambda: None, lambda: _said(opening, kept, rows))
     if not quiet:
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")
-            for beside in filter(None, [sidecar(output)]):
+            if beside := sidecar(output):
                 print(f"wrote {beside} (their metadata)")
-        if picture is not None:
-            print(f"wrote {picture.path}")
+        if plot is not None:
+            print(f"wrote {plot}")
     if not beyond:
         return []
     return [
@@ -431,45 +376,14 @@ def _count(
     ]
 
 
-@contextlib.contextmanager
-def _rows_writer(
-    output: Path | None, opening: CountOpening, rows: int, *, is_on_stdout: bool
-) -> Iterator[Callable[[Any], None]]:
-    """Yields a function that writes rows to a file, to stdout, or nowhere.
-
-    A pipe gets CSV, a terminal a table of the first rows.
-    """
-    from dsocr_analyze.columns.table_files import csv_writer, table_writer
-
-    if output is not None:
-        with table_writer(output, opening) as write:
-            yield write
-    elif is_on_stdout and sys.stdout.isatty():
-        yield from _shown_rows(opening, rows)
-    elif is_on_stdout:
-        sys.stdout.flush()
-        with csv_writer(sys.stdout.buffer) as write:
-            yield write
-    else:
-        yield lambda _: None
-
-
-def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], None]]:
-    """Yields a function that keeps the rows to show on a terminal, and prints them at the end."""
+def _said(opening: CountOpening, batches: list[Any], rows: int) -> Said:
+    """The first rows, for a terminal."""
     from dsocr_analyze.report.tables import model_text
-    from dsocr_analyze.sweep.tables import MOST_SHOWN, sweep_table
+    from dsocr_analyze.sweep.shown import sweep_table
 
-    kept: list[Any] = []
-
-    def keep(batch: Any) -> None:
-        if sum(each.num_rows for each in kept) < MOST_SHOWN:
-            kept.append(batch)
-
-    yield keep
     rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
-    said = Said(
+    return Said(
         f"By closed forms: {model_text(opening.model)}",
-        [sweep_table(kept, rows)],
+        [sweep_table(batches, rows)],
         [Lines("Notes", [rest], before="", indent="")],
     )
-    emit("table", lambda: None, lambda: said)

@@ -1,24 +1,64 @@
-"""What many workloads cost, from the closed forms of their architecture."""
+"""What many workloads cost, from the closed forms of their architecture, as table columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from dsocr_analyze.errors import WorkloadError
+
+if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import PageTotals
-    from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.columns.setting import CountedModel, Setting
+    from dsocr_analyze.kernels import Work
     from dsocr_analyze.tape.polynomial import Size
 
-__all__ = ["Costs", "Workloads", "evaluate"]
+__all__ = [
+    "BATCH_RESULTS",
+    "PAGE_RESULTS",
+    "Costs",
+    "Workloads",
+    "batch_columns",
+    "count_columns",
+    "evaluate",
+    "figures",
+    "setting_columns",
+]
 
 _LARGEST_BLOCK_BYTES: Final = 31 << 20
 """Just below glibc's largest threshold, 32 MiB."""
+
+_LARGEST_INT64: Final = 2**63 - 1
+
+_FIGURES: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
+
+
+def _figure_names(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{figure}" for name in names for figure in _FIGURES)
+
+
+_TOKENS: Final = ("grid_columns", "grid_rows", "visual_tokens", "seq_len")
+_MEMORY: Final = ("kv_cache_bytes", "peak_activation_bytes")
+_PASSES: Final = _figure_names("prefill_pass", "decode_step")
+
+PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), *_MEMORY)
+"""Columns for the costs of a page that runs alone."""
+
+_EXPECTED: Final = "decode_step_bytes_read_expected"
+
+BATCH_RESULTS: Final = (
+    *_TOKENS, *_PASSES, _EXPECTED, *_figure_names("batch", "page"), *_MEMORY
+)  # fmt: skip
+"""Columns for the costs of a batch of identical pages; `page_` columns are one page's share.
+
+`bytes_read_expected` is bytes read if each step touches the number of routed experts expected from
+independent choices, instead of the maximum. `peak_activation_bytes` is the most that is alive at
+once in the prefill pass, excluding weights and inputs.
+"""
 
 
 class Workloads(NamedTuple):
@@ -33,8 +73,7 @@ class Workloads(NamedTuple):
     """Identical pages per batch."""
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """What n workloads cost.
 
     Attributes:
@@ -91,6 +130,82 @@ def _keep_freed_memory() -> None:
     unmapped back to the system only when more is free. Until one such block is freed, a third of
     a sweep's time is page faults of columns that were just given back.
     """
-    import numpy as np
-
     np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
+
+
+def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[str, Any]:
+    """The setting as Arrow columns by name, `[n]` each, without a window if `has_window` is None.
+
+    Args:
+        setting: The setting.
+        n: Number of rows.
+        has_window: Whether decode steps use a sliding window; None if the model has none.
+    """
+    keys = setting.keys(has_window)
+    return {name: pa.repeat(value, n) for name, value in keys.items() if value is not None}
+
+
+def figures(name: str, work: Work) -> dict[str, Any]:
+    """The figures of some work by column, the same as in a report's `total`.
+
+    Args:
+        name: Prefix of the columns: a pass, a page, a batch.
+        work: Integers, or arrays of them.
+    """
+    return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
+
+
+def count_columns(costs: Costs, whole: str = "page") -> dict[str, NDArray[np.int64]]:
+    """The columns of `PAGE_RESULTS`, `[n]`.
+
+    Args:
+        costs: Costs of pages that run alone, or of batches.
+        whole: Column prefix for a workload's prefill pass and decode steps together.
+
+    Raises:
+        WorkloadError: A count does not fit in 64 bits.
+    """
+    totals = costs.totals
+    counts: dict[str, Any] = {
+        "grid_columns": costs.grid_columns,
+        "grid_rows": costs.grid_rows,
+        "visual_tokens": totals.visual_tokens,
+        "seq_len": totals.seq_len,
+        **figures("prefill_pass", totals.prefill),
+        **figures("decode_step", totals.decode_step),
+        **figures(whole, totals.batch),
+        "kv_cache_bytes": totals.kv_cache_bytes,
+        "peak_activation_bytes": totals.peak_activation_bytes,
+    }
+    return {name: _int64(name, count, costs.n) for name, count in counts.items()}
+
+
+def batch_columns(
+    costs: Costs, batch_size: NDArray[np.int64]
+) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
+    """The columns of `BATCH_RESULTS`, `[n]`: integers, but floats for expectations and shares.
+
+    Args:
+        costs: Costs of batches.
+        batch_size: Pages in each batch, `[n]`.
+
+    Raises:
+        WorkloadError: A count does not fit in 64 bits.
+    """
+    counts = count_columns(costs, "batch")
+    shares = {f"page_{figure}": counts[f"batch_{figure}"] / batch_size for figure in _FIGURES}
+    expected = np.asarray(costs.totals.decode_step_bytes_read_expected, np.float64)
+    columns: dict[str, Any] = {**counts, **shares, _EXPECTED: np.broadcast_to(expected, costs.n)}
+    return {name: columns[name] for name in BATCH_RESULTS}
+
+
+def _int64(name: str, counts: Any, n: int) -> NDArray[np.int64]:
+    """A single integer or an array of integers as an int64 array, `[n]`."""
+    if isinstance(counts, int) or counts.dtype == object:
+        largest = np.max(counts, initial=0)
+        if largest > _LARGEST_INT64:
+            raise WorkloadError(
+                f"{name} of {largest} does not fit a 64-bit column; "
+                "give fewer pages at a time, fewer tokens or smaller views"
+            )
+    return np.broadcast_to(np.asarray(counts, np.int64), n)

@@ -1,4 +1,4 @@
-"""What many workloads have in common: mode, data type and kind of attention."""
+"""What is counted: a model, and the mode, data type and kind of attention that it runs in."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.analytic import attention_name
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import Mode
 from dsocr_analyze.workload.page import LARGEST_SIDE
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
+    "CountedModel",
     "Setting",
     "is_mode_or_sizes",
     "mode_or_sizes",
     "notes_of_modes",
-    "setting_columns",
+    "published_model",
     "settings_of",
     "warnings_of_modes",
 ]
@@ -85,6 +89,23 @@ class Setting:
         """The kind of attention for readers, noting a disabled sliding window."""
         return self.attention if self.sliding_window else f"{self.attention}, no window"
 
+    def keys(self, has_window: bool | None) -> dict[str, Any]:
+        """The setting by column and by key of a document.
+
+        Args:
+            has_window: Whether decode steps use a sliding window; None if the model has none.
+        """
+        mode = self.mode
+        return {
+            "mode": mode.name,
+            "base_size": mode.base_size,
+            "image_size": mode.image_size,
+            "crop_mode": mode.crop_mode,
+            "dtype": self.dtype.name,
+            "attention": self.attention,
+            "sliding_window": has_window,
+        }
+
 
 def settings_of(
     dtypes: Iterable[Dtype],
@@ -102,30 +123,6 @@ def settings_of(
     """
     combinations = itertools.product(dtypes, attentions, windows, modes)
     return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
-
-
-def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[str, Any]:
-    """The setting as Arrow columns by name, `[n]` each.
-
-    Args:
-        setting: The setting.
-        n: Number of rows.
-        has_window: Whether decode steps use a sliding window; None, which omits the column, if the
-            model has none.
-    """
-    import pyarrow as pa
-
-    mode = setting.mode
-    window = {} if has_window is None else {"sliding_window": pa.repeat(has_window, n)}
-    return {
-        "mode": pa.repeat(mode.name, n),
-        "base_size": pa.repeat(pa.scalar(mode.base_size, pa.int64()), n),
-        "image_size": pa.repeat(pa.scalar(mode.image_size, pa.int64()), n),
-        "crop_mode": pa.repeat(mode.crop_mode, n),
-        "dtype": pa.repeat(setting.dtype.name, n),
-        "attention": pa.repeat(setting.attention, n),
-        **window,
-    }
 
 
 def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
@@ -192,3 +189,58 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     except WorkloadError as error:
         raise WorkloadError(f"mode {text!r} is invalid: {error}") from error
     return mode
+
+
+@dataclass(frozen=True)
+class CountedModel:
+    """A model as the analytic engine sees it.
+
+    Attributes:
+        architecture: The model's architecture.
+        dimensions: Its sizes, in the architecture's own type.
+        warnings: Keys of its config that have no effect but look as if they should.
+        without_window: Its sizes with its sliding window switched off; None if it has no window.
+    """
+
+    architecture: Architecture
+    dimensions: ModelDimensions
+    warnings: tuple[str, ...] = ()
+    without_window: ModelDimensions | None = None
+
+    @classmethod
+    def from_directory(cls, directory: ModelDirectory) -> CountedModel:
+        """The model built by a directory's code.
+
+        Raises:
+            ConfigError: No architecture recognises its config, it lacks a key, or a value in it is
+                impossible or not modelled.
+        """
+        architecture, without_window = directory.architecture, None
+        if architecture.without_window is not None:
+            config = architecture.without_window(directory.config)
+            without_window = architecture.forms.dimensions(config, directory.code)
+        warnings = directory.config_findings.warnings
+        return cls(architecture, directory.dimensions(), warnings, without_window)
+
+    def dimensions_in(self, setting: Setting) -> ModelDimensions:
+        """Its sizes under a setting, with or without its sliding window."""
+        if setting.sliding_window or self.without_window is None:
+            return self.dimensions
+        return self.without_window
+
+    def window_in(self, setting: Setting) -> bool | None:
+        """Whether decode steps use a sliding window; None if the model has none."""
+        if self.without_window is None:
+            return None
+        return self.dimensions_in(setting).sliding_window is not None
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return self.architecture.forms.parameter_count(self.dimensions)
+
+
+@cache
+def published_model() -> CountedModel:
+    """The published model of the default architecture."""
+    return CountedModel.from_directory(ModelDirectory.read(DEFAULT.reference))

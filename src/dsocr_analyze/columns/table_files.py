@@ -55,15 +55,14 @@ def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
         FormatError: Its format is unknown.
         OutputError: The file cannot be written.
     """
-    kind = table_format(path)
     beside = sidecar(path)
     with replacing(path) as temporary:
-        if kind == "csv":
-            with temporary.open("wb") as file, csv_writer(file) as write:
-                yield write
-        else:
-            with _parquet_writer(temporary, opening) as write:
-                yield write
+        with contextlib.ExitStack() as stack:
+            if table_format(path) == "csv":
+                file = stack.enter_context(temporary.open("wb"))
+                yield stack.enter_context(csv_writer(file))
+            else:
+                yield stack.enter_context(_parquet_writer(temporary, opening))
         if beside is not None:
             write_files({beside: dump_json(opening)})
 
@@ -88,24 +87,15 @@ def csv_writer(file: IO[bytes]) -> Iterator[Write]:
     """
     from pyarrow import csv
 
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
+    def begin(schema: pa.Schema) -> Any:
+        file.write((",".join(schema.names) + "\n").encode())
+        has_free_text = any(name in schema.names for name in ("path", "problem"))
+        options = csv.WriteOptions(
+            include_header=False, quoting_style="needed" if has_free_text else "none"
+        )
+        return csv.CSVWriter(file, schema, write_options=options)
 
-        def write(batch: pa.RecordBatch) -> None:
-            nonlocal writer
-            if writer is None:
-                file.write((",".join(batch.schema.names) + "\n").encode())
-                has_free_text = any(name in batch.schema.names for name in ("path", "problem"))
-                options = csv.WriteOptions(
-                    include_header=False, quoting_style="needed" if has_free_text else "none"
-                )
-                writer = stack.enter_context(
-                    csv.CSVWriter(file, batch.schema, write_options=options)
-                )
-            writer.write_batch(batch)
-            safe_point()
-
-        yield write
+    yield from _written_from(begin)
 
 
 @contextlib.contextmanager
@@ -114,18 +104,24 @@ def _parquet_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
     from pyarrow import parquet
 
     text = json.dumps(msgspec.to_builtins(opening), sort_keys=True)
-    about = {METADATA_KEY: text.encode()}
+
+    def begin(schema: pa.Schema) -> Any:
+        about = schema.with_metadata({METADATA_KEY: text.encode()})
+        return parquet.ParquetWriter(path, about, compression="zstd")
+
+    yield from _written_from(begin)
+
+
+def _written_from(begin: Callable[[pa.Schema], Any]) -> Iterator[Write]:
+    """Yields a function that writes batches with the writer that `begin` opens at the first."""
     with contextlib.ExitStack() as stack:
         writer: Any = None
 
         def write(batch: pa.RecordBatch) -> None:
             nonlocal writer
             if writer is None:
-                schema = batch.schema.with_metadata(about)
-                writer = stack.enter_context(
-                    parquet.ParquetWriter(path, schema, compression="zstd")
-                )
-            writer.write_batch(batch.replace_schema_metadata(about))
+                writer = stack.enter_context(begin(batch.schema))
+            writer.write_batch(batch)
             safe_point()
 
         yield write

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
 from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
@@ -13,13 +16,11 @@ from dsocr_analyze.timing.predict import TimedModel
 from dsocr_analyze.timing.prediction import cost_per_thousand_pages
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.evaluate import Workloads
-    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.columns.setting import CountedModel, Setting
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.workload import Mode, Workload
@@ -102,12 +103,9 @@ def preprocessing_of_pages(
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
     """
-    import numpy as np
-
-    given = job.preprocess_seconds
-    if given is not None:
-        return np.full(len(widths), given)
-    seconds = estimated_preprocessing_of_pages(architecture, mode, widths, heights)
+    seconds = job.preprocess_seconds
+    if seconds is None:
+        seconds = estimated_preprocessing_of_pages(architecture, mode, widths, heights)
     return np.broadcast_to(np.asarray(seconds, np.float64), len(widths))
 
 
@@ -127,8 +125,6 @@ def pages_of_grids(
         widths: Pixels of pages with these grids, `[n]`.
         heights: Pixels of pages with these grids, `[n]`.
     """
-    import numpy as np
-
     codes = grids if mode.crop_mode else np.zeros_like(grids)
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
@@ -159,9 +155,6 @@ def time_columns(
         DeviceError: The GPU lacks a data type.
         WorkloadError: A number of new tokens is invalid.
     """
-    import numpy as np
-    import pyarrow as pa
-
     n = len(kind)
     lengths = (workloads.text_tokens, workloads.max_new_tokens)
     text_tokens, max_new_tokens = (np.broadcast_to(each, n) for each in lengths)

@@ -1,14 +1,17 @@
-"""A picture of a sweep: one quantity over one axis."""
+"""A sweep for readers: its first rows as a table, and one quantity over one axis as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.columns.results import BATCH_RESULTS
+import pyarrow as pa
+
+from dsocr_analyze.columns.bars import Series, add_legend, draw_groups, width_for
+from dsocr_analyze.columns.evaluate import BATCH_RESULTS
 from dsocr_analyze.columns.time_columns import COST
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
+from dsocr_analyze.pictures.picture import DASHES, MARKERS, Picture, drawing
 from dsocr_analyze.pictures.settings import (
     axis_name,
     fixed_line,
@@ -16,23 +19,95 @@ from dsocr_analyze.pictures.settings import (
     settings_of_job,
     varying,
 )
-from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
+from dsocr_analyze.pictures.values import Scale, scale_axis, scale_of
+from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
 from dsocr_analyze.report.stage_colours import PALETTE
+from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.time_tables import seconds_text
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dsocr_analyze.columns.time_columns import TimeRequested
 
-    from dsocr_analyze.timing.assumptions import JobAssumptions
+__all__ = [
+    "MOST_POINTS",
+    "MOST_SHOWN",
+    "QUANTITIES",
+    "describe",
+    "is_of_time",
+    "sweep_picture",
+    "sweep_table",
+]
 
-__all__ = ["MOST_POINTS", "QUANTITIES", "describe", "is_of_time", "sweep_picture"]
+MOST_SHOWN: Final = 50
+"""Most rows shown on a terminal; files have all rows."""
+
+_AXIS_TITLES: Final = {
+    "page_width": "width",
+    "page_height": "height",
+    "mode": "mode",
+    "dtype": "dtype",
+    "attention": "attention",
+    "sliding_window": "window",
+    "text_tokens": "text tokens",
+    "max_new_tokens": "new tokens",
+    "batch_size": "batch",
+    "gpu": "GPU",
+}
+_SHOWN: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "seq_len": ("prompt", exact),
+    "page_flops": ("page FLOPs", scaled),
+    "page_seconds": ("page time", seconds_text),
+    "pages_per_second": ("pages/s", ratio_text),
+    COST: ("cost of 1,000", ratio_text),
+    "kv_cache_bytes": ("KV cache", bytes_text),
+    "prefill_pass_flops": ("prefill FLOPs", scaled),
+    "page_bytes_read": ("page reads", bytes_text),
+    "page_bytes_written": ("page writes", bytes_text),
+    "peak_activation_bytes": ("peak activation", bytes_text),
+}
+
+
+def sweep_table(batches: Sequence[pa.RecordBatch], rows: int) -> Table:
+    """The first rows of a sweep.
+
+    Args:
+        batches: Its rows: at least the first `MOST_SHOWN`, or all if there are fewer.
+        rows: Number of rows of the whole sweep.
+    """
+    shown = pa.Table.from_batches(batches).slice(0, MOST_SHOWN).to_pydict()
+    axes = [name for name in _AXIS_TITLES if name in shown and len(set(shown[name])) > 1] or [
+        "mode"
+    ]
+    figures = [name for name in _SHOWN if name in shown]
+    cells = [[_axis_text(value) for value in shown[name]] for name in axes]
+    cells += [[_figure_text(name, value) for value in shown[name]] for name in figures]
+    names = (*(_AXIS_TITLES[name] for name in axes), *(_SHOWN[name][0] for name in figures))
+    title = f"Sweep of {rows:,} workloads"
+    if rows > MOST_SHOWN:
+        title += f", the first {MOST_SHOWN}"
+    return Table(
+        title, names, tuple(zip(*cells, strict=True)), label_columns=len(axes),
+        optional=tuple(_SHOWN[name][0] for name in reversed(figures[2:])),
+    )  # fmt: skip
+
+
+def _axis_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return exact(value) if isinstance(value, int) else str(value)
+
+
+def _figure_text(name: str, value: Any) -> str:
+    return "-" if value is None else _SHOWN[name][1](value)
+
+
+# --- the picture --------------------------------------------------------------------------------
 
 MOST_POINTS: Final = 20_000
 """Most rows in one picture."""
 
 _MOST_SERIES: Final = 10
 _MARKED_POINTS: Final = 40
-_BAR_INCHES: Final = 0.16  # wide enough for a vertical value label
-_INCHES: Final = (8.0, 14.0)
 
 QUANTITIES: Final = tuple(
     name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
@@ -66,6 +141,12 @@ _FIGURES: Final = {
     "bytes_written": ("bytes written", "B"),
 }
 
+_NAMED: Final = {
+    "kv_cache_bytes": ("KV cache of the whole batch", "B"),
+    "peak_activation_bytes": ("peak activation of the prefill pass", "B"),
+    "visual_tokens": ("visual tokens", "tokens"),
+    "seq_len": ("prompt", "tokens"),
+}
 _TIMES: Final = {
     "ttft_seconds": ("time to the first token", "s"),
     "tpot_seconds": ("time per token", "s"),
@@ -76,9 +157,6 @@ _TIMES: Final = {
 }
 """Columns that can be plotted if seconds are predicted."""
 
-Series = dict[str, tuple[list[Any], list[float]]]
-"""Positions and values of each line, by label."""
-
 
 def describe(quantity: str) -> tuple[str, str]:
     """Name and unit of a column of `QUANTITIES` or of predicted seconds.
@@ -86,14 +164,9 @@ def describe(quantity: str) -> tuple[str, str]:
     Raises:
         WorkloadError: There is no such column.
     """
-    if quantity in _TIMES:
-        return _TIMES[quantity]
-    if quantity == "kv_cache_bytes":
-        return "KV cache of the whole batch", "B"
-    if quantity == "peak_activation_bytes":
-        return "peak activation of the prefill pass", "B"
-    if quantity in ("visual_tokens", "seq_len"):
-        return {"visual_tokens": "visual tokens", "seq_len": "prompt"}[quantity], "tokens"
+    named = _NAMED | _TIMES
+    if quantity in named:
+        return named[quantity]
     for name, pass_name in _WHOLES.items():
         figure = _FIGURES.get(quantity.removeprefix(f"{name}_"))
         if figure is not None and quantity.startswith(f"{name}_"):
@@ -111,7 +184,7 @@ def sweep_picture(
     quantity: str,
     x: str | None,
     model: Mapping[str, Any],
-    job: JobAssumptions | None = None,
+    time: TimeRequested | None = None,
 ) -> Picture:
     """A quantity over one axis, with one line (or group of bars) per combination of the others.
 
@@ -120,13 +193,11 @@ def sweep_picture(
         quantity: One of `QUANTITIES`, or a column of predicted seconds.
         x: One of `_X_COLUMNS`; by default the one with most values.
         model: Settings of the model.
-        job: What predicted seconds assume.
+        time: What predicted seconds assume.
 
     Raises:
         WorkloadError: The quantity or x is unknown, or there would be too many lines.
     """
-    import pyarrow as pa
-
     what, unit = describe(quantity)
     table = pa.Table.from_batches(batches)
     if quantity not in table.column_names:
@@ -137,7 +208,9 @@ def sweep_picture(
     columns = _columns(table)
     differing = varying(columns)
     x = _chosen_x(x, columns, differing)
-    others = [name for name in differing if name not in _covered_by(x)]
+    # A mode needs no line of its own beside its sizes.
+    covered = (x, "mode") if x in ("image_size", "base_size") else (x,)
+    others = [name for name in differing if name not in covered]
     series = _series(columns, others, x, column=table.column(quantity).to_pylist())
     if len(series) > _MOST_SERIES:
         raise WorkloadError(
@@ -145,22 +218,25 @@ def sweep_picture(
             f"{', '.join(others)}; give fewer values, for at most {_MOST_SERIES} lines"
         )
     about = {**{name: [value] for name, value in model.items()}, **columns}
-    about |= {} if job is None else _settings_of_job(job, columns["max_new_tokens"])
+    if time is not None:
+        limits = dict.fromkeys(columns["max_new_tokens"])
+        means = [(limit, time.job.lengths(limit).mean) for limit in limits]
+        about |= {name: [value] for name, value in settings_of_job(time.job).items()}
+        about["mean_new_tokens"] = [None if mean == limit else mean for limit, mean in means]
     scale = scale_of(
         max((value for _, values in series.values() for value in values), default=0.0), unit
     )
     with drawing():
         title = f"{what[0].upper()}{what[1:]}"
         bars = 0 if x in _NUMBERS else sum(len(values) for _, values in series.values())
-        width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
-        picture = Picture(title, fixed_line(about, shown=(x,)), width=width)
+        picture = Picture(title, fixed_line(about, shown=(x,)), width=width_for(bars))
         picture.name_axes(axis_name(x), f"{what} [{scale.unit}]")
         scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
         if x in _NUMBERS:
             scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
             _draw_lines(picture, series, x)
         else:
-            _draw_groups(picture, series, scale)
+            draw_groups(picture, series, scale)
     return picture
 
 
@@ -174,14 +250,6 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
     sizes = zip(columns["page_width"], columns["page_height"], strict=True)
     columns["page"] = [f"{width} x {height}" for width, height in sizes]
     return columns
-
-
-def _settings_of_job(job: JobAssumptions, limits: Iterable[int]) -> dict[str, list[Any]]:
-    means = [(limit, job.lengths(limit).mean) for limit in dict.fromkeys(limits)]
-    return {
-        **{name: [value] for name, value in settings_of_job(job).items()},
-        "mean_new_tokens": [None if mean == limit else mean for limit, mean in means],
-    }
 
 
 def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]) -> str:
@@ -205,13 +273,6 @@ def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]
     return chosen
 
 
-def _covered_by(x: str) -> tuple[str, ...]:
-    """Axes that need no lines of their own if x is the x axis."""
-    if x in ("image_size", "base_size"):
-        return (x, "mode")
-    return (x,)
-
-
 def _series(
     columns: dict[str, list[Any]], others: list[str], x: str, column: list[float | None]
 ) -> Series:
@@ -221,7 +282,7 @@ def _series(
         others = [other_side if name == "page" else name for name in others]
         if len(set(columns[other_side])) == 1:
             others.remove(other_side)
-    series: Series = {}
+    series: dict[str, tuple[list[Any], list[float]]] = {}
     for row, value in enumerate(column):
         if value is None:
             continue
@@ -236,11 +297,6 @@ def _series(
     return series
 
 
-def _legend(picture: Picture, handles: Mapping[str, Any]) -> None:
-    if any(handles):
-        picture.add_legend(list(handles.values()), list(handles))
-
-
 def _draw_lines(picture: Picture, series: Series, x: str) -> None:
     """Lines with markers, so that they can be told apart without colour."""
     # Costs jump where the crop grid changes, so draw steps, not slopes.
@@ -253,25 +309,4 @@ def _draw_lines(picture: Picture, series: Series, x: str) -> None:
             markevery=max(1, -(-len(positions) // _MARKED_POINTS)),
         )  # fmt: skip
     picture.axes.set_ylim(bottom=0)
-    _legend(picture, handles)
-    picture.lay_out()
-
-
-def _draw_groups(picture: Picture, series: Series, scale: Scale) -> None:
-    """Bars side by side for each name on the x axis, labelled with their values."""
-    names = list(dict.fromkeys(name for positions, _ in series.values() for name in positions))
-    place = {name: index for index, name in enumerate(names)}
-    width = 0.8 / max(len(series), 1)
-    handles, tops = {}, []
-    for index, (label, (positions, values)) in enumerate(series.items()):
-        shift = (index - (len(series) - 1) / 2) * width
-        middles = [place[name] + shift for name in positions]
-        colour = PALETTE[index % len(PALETTE)]
-        handles[label] = picture.axes.bar(
-            middles, values, width, color=colour, hatch=HATCHES[index], edgecolor=paler(colour)
-        )
-        tops += [Top(x, value, scale.text(value)) for x, value in zip(middles, values, strict=True)]
-    picture.name_bars(names)
-    _legend(picture, handles)
-    picture.lay_out()
-    label_bars(picture, tops)
+    add_legend(picture, handles)

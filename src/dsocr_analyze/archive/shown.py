@@ -1,0 +1,333 @@
+"""A list of pages for readers: tables, lines about files, and a picture of its histogram."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dsocr_analyze.archive.pages import extensions_text
+from dsocr_analyze.archive.pdf_pages import INSTALL
+from dsocr_analyze.archive.totals import bars_of_each
+from dsocr_analyze.columns.bars import draw_groups, width_for
+from dsocr_analyze.pictures.picture import Picture, drawing
+from dsocr_analyze.pictures.settings import fixed_line
+from dsocr_analyze.pictures.values import scale_axis, scale_of
+from dsocr_analyze.report.quantities import bytes_text, counted, exact, price_text, scaled
+from dsocr_analyze.report.tables import Table
+
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
+    from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.time_totals import ListTime
+    from dsocr_analyze.archive.totals import Archive
+    from dsocr_analyze.columns.setting import Setting
+
+__all__ = [
+    "MOST_PLOTTED",
+    "SeenPages",
+    "archive_tables",
+    "file_lines",
+    "grid_bars",
+    "histogram_picture",
+    "warnings_of",
+]
+
+MOST_PLOTTED: Final = 10
+"""Most modes in one picture."""
+
+_BAR_WIDTH: Final = 40
+_SHOWN_EXTENSIONS: Final = 12
+
+
+def archive_tables(archive: Archive, histogram: str) -> list[Table]:
+    """The totals with one row per setting, seconds, and a histogram of grids or tokens.
+
+    Args:
+        archive: The list's totals.
+        histogram: "grid" or "tokens".
+    """
+    times = [] if archive.time is None else _time_tables(archive, archive.time)
+    return [_totals_table(archive), *times, _histogram_table(_histogram(archive, histogram))]
+
+
+def _totals_table(archive: Archive) -> Table:
+    columns = (
+        "mode", "dtype", "attention", "prompt tokens", "new tokens", "prefill FLOPs", "FLOPs",
+        "bytes read", "bytes written", "FLOPs per page", "largest KV cache",
+    )  # fmt: skip
+    document = archive.document
+    rows = tuple(
+        (
+            totals.mode,
+            totals.dtype,
+            setting.attention_label,
+            scaled(totals.prompt_tokens),
+            scaled(totals.new_tokens),
+            scaled(totals.prefill_pass_flops),
+            scaled(totals.page_flops),
+            bytes_text(totals.page_bytes_read),
+            bytes_text(totals.page_bytes_written),
+            scaled(totals.page_flops // document.pages) if document.pages else "-",
+            bytes_text(totals.largest_kv_cache_bytes),
+        )
+        for totals, setting in zip(document.totals, archive.settings, strict=True)
+    )
+    title = counted(document.pages, "page")
+    if document.batch_size > 1:
+        title += f" in batches of {document.batch_size} with equal prompts"
+    if archive.time is not None and archive.time.has_lengths:
+        title += "; FLOPs and bytes for the most new tokens, seconds for those given"
+    return Table(title, columns, rows, label_columns=3)
+
+
+def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
+    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide.
+
+    The kind of attention is shown only if it differs.
+    """
+    price, hours = time.requested.job.price_per_hour, time.deadline_hours
+    attentions = {each.attention_label for each in archive.settings}
+    names = ("GPU", "mode", "dtype", "attention")[: 3 if len(attentions) == 1 else 4]
+    spent, follows = [], []
+    settings = itertools.cycle(archive.settings)
+    for each, setting in zip(archive.document.time, settings, strict=False):
+        label = (each.gpu, each.mode, each.dtype, setting.attention_label)[: len(names)]
+        spent.append((*label, *map(_three, (each.gpu_hours, each.low, each.high)), each.bound))
+        cost = () if each.cost is None else (price_text(each.cost),)
+        gpus = () if each.gpus_for_deadline is None else (exact(each.gpus_for_deadline),)
+        follows.append((*label, _three(each.pages_per_second), *cost, *gpus))
+    columns, title = [*names, "pages/s"], "Results: pages/s of one GPU"
+    if price is not None:
+        columns.append("cost")
+        title += f", cost at {price:g} per hour"
+    if hours is not None:
+        columns.append("GPUs")
+        title += f", GPUs to finish in {hours:g} h"
+    return [
+        Table(
+            f"Predicted: {time.requested.job.runtime}, {time.concurrency} pages at once",
+            (*names, "GPU-hours", "low", "high", "bound"), tuple(spent),
+            label_columns=len(names),
+        ),
+        Table(title, tuple(columns), tuple(follows), label_columns=len(names)),
+    ]  # fmt: skip
+
+
+def _three(value: float) -> str:
+    """Three digits with thousands separators; two for small values."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _histogram_table(histogram: _Histogram) -> Table:
+    """One series with shares and bars, or several side by side."""
+    label, (bars, *others) = histogram.label, histogram.series.values()
+    if others:
+        return Table(
+            f"{histogram.title}, by mode",
+            (label, *histogram.series),
+            tuple((name, *(exact(each[name]) for each in (bars, *others))) for name in bars),
+        )
+    pages, most = sum(bars.values()), max(bars.values(), default=0)
+    rows = tuple(
+        (name, exact(count), f"{100 * count / pages:.1f} %", "#" * -(-_BAR_WIDTH * count // most))
+        for name, count in bars.items()
+    )
+    return Table(histogram.title, (label, "pages", "share", ""), rows)
+
+
+def file_lines(files: FilesDocument) -> Iterator[str]:
+    """Lines for readers: what was counted, and what was not."""
+    at = f" (at {files.pdf_dpi} dpi)"
+    kinds = ((files.images, "image", ""), (files.pdfs, "PDF", at))
+    pages = [
+        f"{counted(kind.pages, 'page')} in {counted(kind.files, what)}{said}"
+        for kind, what, said in kinds
+        if kind.files
+    ]
+    yield f"Files: {' and '.join(pages) or 'no pages'}"
+    if files.not_counted:
+        counts = [(each.extension, each.files) for each in files.not_counted]
+        yield f"Not counted: {extensions_text(counts, _SHOWN_EXTENSIONS)}"
+    for count, one, several in (
+        (files.hidden, "hidden file or folder, ignored", "hidden files or folders, ignored"),
+        (files.linked_folders, "link to a folder, not followed", "links to folders, not followed"),
+        (
+            files.images_with_more_frames,
+            "image with several frames, except for the first frame",
+            "images with several frames, except for the first frame",
+        ),
+        (
+            files.tiff_copies,
+            "smaller copy or mask in a TIFF, not a page",
+            "smaller copies or masks in TIFFs, not a page",
+        ),
+    ):
+        if count:
+            yield f"Not counted: {count:,} {one if count == 1 else several}"
+
+
+def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
+    """What a reader must know about the pages: those that are not counted, or are too long.
+
+    Args:
+        archive: The list's totals.
+        max_positions: Positions the decoder was trained for.
+    """
+    document = archive.document
+    if document.files is not None and document.files.pdfs_without_reader:
+        pdfs = document.files.pdfs_without_reader
+        yield (
+            f"{counted(pdfs, 'PDF')} {'is' if pdfs == 1 else 'are'} not counted: reading them needs"
+            f" pypdf, the optional extra 'pdf'; install it with {INSTALL}"
+        )
+    malformed = document.malformed
+    if malformed.rows:
+        more = malformed.rows - len(malformed.reported)
+        named = f", {more:,} of them not listed" if more else ""
+        yield (
+            f"{malformed.rows:,} of {document.rows:,} rows are not pages and are not counted{named}"
+        )
+    for each in malformed.reported:
+        yield f"row {each.row}: {each.reason}"
+    for totals in document.totals:
+        if beyond := totals.pages_beyond_max_position_embeddings:
+            yield (
+                f"{beyond:,} of {document.pages:,} pages exceed the decoder's"
+                f" max_position_embeddings, {max_positions}, in mode {totals.mode};"
+                " they are counted anyway"
+            )
+    for time in document.time:
+        if time.pages_that_wait:
+            yield (
+                f"{time.pages_that_wait:,} of {document.pages:,} pages leave room for fewer than"
+                f" {time.concurrency} at a time on {time.gpu}; the others wait"
+            )
+
+
+# --- the histogram -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Histogram:
+    """Pages grouped by a property.
+
+    Attributes:
+        title: What they are grouped by.
+        label: What the bars' labels are, in one word.
+        axis: The same with a unit.
+        series: Pages by label, in order, for each mode, all with the same labels; one nameless
+            series if they are the same in every mode.
+    """
+
+    title: str
+    label: str
+    axis: str
+    series: dict[str, dict[str, int]]
+
+
+def _histogram(archive: Archive, kind: str) -> _Histogram:
+    """The histogram of crop grids, or of prompt lengths in each mode.
+
+    Args:
+        archive: A list's totals.
+        kind: "grid" or "tokens".
+    """
+    totals = archive.document.totals
+    if kind == "grid":
+        title = "Pages by crop grid"
+        if len({each.crop_mode for each in totals}) > 1:
+            title += " in modes that cut pages; 1 x 1 in the others"
+        axis = "crop grid [columns x rows of local views]"
+        return _Histogram(title, "grid", axis, {"": grid_bars(archive.document.pages_by_grid)})
+    by_mode = {each.mode: pages for each, pages in zip(totals, archive.lengths, strict=True)}
+    bars = bars_of_each(list(by_mode.values()))
+    title = "Pages by tokens of the prompt"
+    if len(by_mode) == 1:
+        title += f", mode {totals[0].mode}"
+        by_mode = {"": archive.lengths[0]}
+    return _Histogram(title, "tokens", "prompt [tokens]", dict(zip(by_mode, bars, strict=True)))
+
+
+def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
+    """Pages by occurring grid, such as `2 x 3`, by number of views; `1 x 1` is an uncut page.
+
+    Args:
+        pages_by_grid: The pages.
+    """
+    ordered = sorted(pages_by_grid, key=lambda each: (each.grid[0] * each.grid[1], each.grid))
+    return {"{} x {}".format(*each.grid): each.pages for each in ordered}
+
+
+class SeenPages:
+    """Minimum and maximum of each property of a list's pages; settings where the two are equal."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, set[int]] = {}
+
+    def see(self, pages: Pages) -> None:
+        """Observe some pages of the list."""
+        for name, values in {
+            "page_width": pages.widths,
+            "page_height": pages.heights,
+            "text_tokens": pages.text_tokens,
+            "max_new_tokens": pages.max_new_tokens,
+        }.items():
+            if len(pages):
+                ends = {int(np.min(values)), int(np.max(values))} | self._ends.get(name, set())
+                self._ends[name] = {min(ends), max(ends)}
+
+    def settings(
+        self, model: Mapping[str, Any], settings: Sequence[Setting]
+    ) -> dict[str, Sequence[Any]]:
+        """The settings the list was counted with; the page is one of them if it is always the same.
+
+        Args:
+            model: Settings of the model.
+            settings: Modes, data types and kinds of attention.
+        """
+        found: dict[str, Sequence[Any]] = {name: [value] for name, value in model.items()}
+        found |= {name: sorted(ends) for name, ends in self._ends.items()}
+        sides = [*found.get("page_width", ()), *found.get("page_height", ())]
+        if len(sides) == 2:
+            found["page"] = ["{} x {}".format(*sides)]
+        return found | {
+            "mode": [each.mode.name for each in settings],
+            "dtype": [each.dtype.name for each in settings],
+            "attention": [each.attention for each in settings],
+        }
+
+
+def histogram_picture(
+    archive: Archive, kind: str, name: str, settings: Mapping[str, Sequence[Any]]
+) -> Picture:
+    """A picture of a histogram, the modes side by side.
+
+    Args:
+        archive: A list's totals.
+        kind: "grid" or "tokens".
+        name: The list's name.
+        settings: The settings the pages were counted with.
+    """
+    histogram = _histogram(archive, kind)
+    series = {
+        mode and f"{mode} mode": (list(bars), list(bars.values()))
+        for mode, bars in histogram.series.items()
+    }
+    counts = [count for _, values in series.values() for count in values]
+    scale = scale_of(max(counts, default=0), "pages")
+    shown = ("mode",) if histogram.label == "tokens" else ()  # the title or the legend says it
+    pages = f"{counted(archive.document.pages, 'page')} of {name}"
+    below = ", ".join(filter(None, (pages, fixed_line(settings, shown))))
+    with drawing():
+        picture = Picture(histogram.title, below, width=width_for(len(counts)))
+        unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
+        picture.name_axes(histogram.axis, unit)
+        scale_axis(picture.axes.yaxis, scale, whole=True)
+        draw_groups(picture, series, scale)
+    return picture
