@@ -22,7 +22,6 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.columns.metadata import CountOpening
     from dsocr_analyze.columns.setting import CountedModel
     from dsocr_analyze.columns.time_columns import TimeRequested
@@ -201,24 +200,38 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.columns.setting import CountedModel
     from dsocr_analyze.pictures.settings import settings_of_model
+    from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
+    from dsocr_analyze.sweep.combinations import Sweep
 
     given = context.params
     directory = options.described_model(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
-    combinations = _combinations(counted.architecture, given, time)
+    architecture = counted.architecture
+    text_tokens = given["text_tokens"] or str(architecture.text_tokens)
+    combinations = Sweep(
+        pages=parse_pages("page", given["page"] or "a4"),
+        modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
+        text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
+        max_new_tokens=parse_numbers("max_new_tokens", given["max_new_tokens"], 1, LARGEST_COUNT),
+        batch_sizes=parse_numbers("batch_size", given["batch_size"] or "1", 1, LARGEST_COUNT),
+        dtypes=many_options.dtypes_from(given["dtype"]),
+        attentions=many_options.attentions_from(given["use_flash_attn"]),
+        windows=many_options.windows_from(architecture, given["sliding_window"]),
+        time=time,
+    )
     if given["new_tokens_from"] is not None and len(combinations.max_new_tokens) > 1:
         raise WorkloadError(
             f"--new-tokens-from {str(given['new_tokens_from'])!r} gives the output lengths; give"
             " one --max-new-tokens"
         )
-    notes = () if time is None else time.sentences_of(counted.architecture)
+    notes = () if time is None else time.sentences_of(architecture)
     opening = opening_of(
-        directory, counted.architecture, combinations.modes, notes,
+        directory, architecture, combinations.modes, notes,
         command="sweep", options=options_used(context),
     )  # fmt: skip
     _check_result(combinations, given["output"], given["plot"], given["quantity"] or _QUANTITY)
     combinations.check(counted)
-    warn_of_modes(context, counted.architecture, combinations.modes)
+    warn_of_modes(context, architecture, combinations.modes)
     _ask(combinations.rows, yes=given["yes"])
     of_model = settings_of_model(opening.model, given["config"])
     warnings = _count(context, combinations, counted, opening, of_model)
@@ -264,38 +277,17 @@ def _one_number(argument: str, text: str) -> int:
     return axis.largest
 
 
-def _combinations(
-    architecture: Architecture, given: Mapping[str, Any], time: TimeRequested | None
-) -> Sweep:
-    """The sweep over the lists in the options."""
-    from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
-    from dsocr_analyze.sweep.combinations import Sweep
-
-    text_tokens = given["text_tokens"] or str(architecture.text_tokens)
-    return Sweep(
-        pages=parse_pages("page", given["page"] or "a4"),
-        modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
-        text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
-        max_new_tokens=parse_numbers("max_new_tokens", given["max_new_tokens"], 1, LARGEST_COUNT),
-        batch_sizes=parse_numbers("batch_size", given["batch_size"] or "1", 1, LARGEST_COUNT),
-        dtypes=many_options.dtypes_from(given["dtype"]),
-        attentions=many_options.attentions_from(given["use_flash_attn"]),
-        windows=many_options.windows_from(architecture, given["sliding_window"]),
-        time=time,
-    )
-
-
 def _check_result(
     combinations: Sweep, output: Path | None, plot: Path | None, quantity: str
 ) -> None:
     """Raise, before any work, for results that could not be written."""
-    from dsocr_analyze.sweep.shown import MOST_POINTS, describe, is_of_time
+    from dsocr_analyze.sweep.shown import MOST_POINTS, TIMES, describe
 
     many_options.check_files(output, plot)
     if plot is None:
         return
     describe(quantity)
-    if combinations.time is None and is_of_time(quantity):
+    if combinations.time is None and quantity in TIMES:
         raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
     if combinations.rows > MOST_POINTS:
         raise WorkloadError(

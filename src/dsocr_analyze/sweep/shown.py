@@ -32,8 +32,8 @@ __all__ = [
     "MOST_POINTS",
     "MOST_SHOWN",
     "QUANTITIES",
+    "TIMES",
     "describe",
-    "is_of_time",
     "sweep_picture",
     "sweep_table",
 ]
@@ -80,7 +80,9 @@ def sweep_table(batches: Sequence[pa.RecordBatch], rows: int) -> Table:
     ]
     figures = [name for name in _SHOWN if name in shown]
     cells = [[_axis_text(value) for value in shown[name]] for name in axes]
-    cells += [[_figure_text(name, value) for value in shown[name]] for name in figures]
+    cells += [
+        ["-" if each is None else _SHOWN[name][1](each) for each in shown[name]] for name in figures
+    ]
     names = (*(_AXIS_TITLES[name] for name in axes), *(_SHOWN[name][0] for name in figures))
     title = f"Sweep of {rows:,} workloads"
     if rows > MOST_SHOWN:
@@ -95,10 +97,6 @@ def _axis_text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return exact(value) if isinstance(value, int) else str(value)
-
-
-def _figure_text(name: str, value: Any) -> str:
-    return "-" if value is None else _SHOWN[name][1](value)
 
 
 # --- the picture --------------------------------------------------------------------------------
@@ -147,7 +145,7 @@ _NAMED: Final = {
     "visual_tokens": ("visual tokens", "tokens"),
     "seq_len": ("prompt", "tokens"),
 }
-_TIMES: Final = {
+TIMES: Final = {
     "ttft_seconds": ("time to the first token", "s"),
     "tpot_seconds": ("time per token", "s"),
     "page_seconds": ("time of one page", "s"),
@@ -164,7 +162,7 @@ def describe(quantity: str) -> tuple[str, str]:
     Raises:
         WorkloadError: There is no such column.
     """
-    named = _NAMED | _TIMES
+    named = _NAMED | TIMES
     if quantity in named:
         return named[quantity]
     for name, pass_name in _WHOLES.items():
@@ -172,11 +170,6 @@ def describe(quantity: str) -> tuple[str, str]:
         if figure is not None and quantity.startswith(f"{name}_"):
             return f"{figure[0]} of {pass_name}", figure[1]
     raise WorkloadError(f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}")
-
-
-def is_of_time(quantity: str) -> bool:
-    """Whether a column is of predicted seconds, which a sweep only has if GPUs were named."""
-    return quantity in _TIMES
 
 
 def sweep_picture(
