@@ -273,15 +273,16 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
 
 def _without_room(advice: AdviceDocument) -> str:
     """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
-    lacking: dict[int, list[str]] = {}
-    for mode in advice.modes:
-        for text in mode.by_text_tokens:
-            if not text.has_room:
-                fitting = f"{text.max_new_tokens:,} in {mode.mode}"
-                lacking.setdefault(text.text_tokens, []).append(fitting)
+    lacking = [
+        (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
+        for mode in advice.modes
+        for text in mode.by_text_tokens
+        if not text.has_room
+    ]
     return "".join(
-        f"; for {tokens:,} text tokens only what the context leaves: {', '.join(fitting)}"
-        for tokens, fitting in lacking.items()
+        f"; for {tokens:,} text tokens only what the context leaves:"
+        f" {', '.join(fitting for number, fitting in lacking if number == tokens)}"
+        for tokens in dict.fromkeys(number for number, _ in lacking)
     )
 
 

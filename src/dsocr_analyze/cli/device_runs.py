@@ -272,24 +272,23 @@ def predicted_seconds(
 
 
 def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
-    notes = [
+    routing = "routing is uniform, since random weights would make it arbitrary"
+    if session.loaded.has_weights:
+        routing = (
+            "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
+            " own routing touches as many experts or fewer"
+        )
+    stand_ins = (
+        "torchvision is not installed: stand-ins for its three transforms compute the same"
+        " values; preprocessing times may differ"
+    )
+    return (
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
         " autocast to bfloat16, whose casts add bytes but no FLOPs",
         "bytes are counted for each operator on its own; caches serve some of them, so the"
         " bandwidth may exceed the memory's",
         "each token after the first includes what generate does between two passes; a stage's"
         " seconds do not",
-    ]
-    if session.loaded.has_weights:
-        notes.append(
-            "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
-            " own routing touches as many experts or fewer"
-        )
-    else:
-        notes.append("routing is uniform, since random weights would make it arbitrary")
-    if stands_in_for_torchvision(session.loaded):
-        notes.append(
-            "torchvision is not installed: stand-ins for its three transforms compute the same"
-            " values; preprocessing times may differ"
-        )
-    return tuple(notes)
+        routing,
+        *([stand_ins] if stands_in_for_torchvision(session.loaded) else []),
+    )

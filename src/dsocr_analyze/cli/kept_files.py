@@ -111,13 +111,8 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     """
     folder = own_folder_to_write() / _CORRECTIONS
     prepare_directory(folder)
-    write_files(
-        {
-            folder
-            / f"{each.id}.json": f"{msgspec.json.format(msgspec.json.encode(each)).decode()}\n"
-            for each in benchmarks
-        }
-    )
+    encoded = {each.id: msgspec.json.format(msgspec.json.encode(each)) for each in benchmarks}
+    write_files({folder / f"{name}.json": f"{text.decode()}\n" for name, text in encoded.items()})
     return folder
 
 

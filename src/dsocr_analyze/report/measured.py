@@ -362,20 +362,25 @@ def inference_report(
 def _stages(
     measured: MeasuredInference, figures: PageFigures, predicted: TimeEntry | None
 ) -> dict[str, MeasuredStage]:
-    decode, steps = figures.decode, len(measured.steps)
-    found = {}
-    for name, stage in figures.stages.items():
-        foreseen = None if predicted is None else predicted.stages[name].seconds
-        if name in measured.prefill:  # absent for a view that infer() skipped
-            work, seconds = stage.work, measured.prefill[name]
-            found[name] = _rated(1, work.flops, work.bytes_moved, seconds, foreseen)
-        elif stage is decode and steps:
-            if predicted is not None and predicted.tpot_seconds is not None:
-                foreseen = steps * predicted.tpot_seconds
-            work = figures.batch.minus(figures.prefill_pass)
-            seconds = sum(measured.steps)
-            found[name] = _rated(steps, work.flops, work.bytes_moved, seconds, foreseen)
-    return found
+    # A view that infer() skipped is absent.
+    ran = {
+        name: (1, stage.work, measured.prefill[name])
+        for name, stage in figures.stages.items()
+        if name in measured.prefill
+    }
+    foreseen: dict[str, float] = {}
+    if predicted is not None:
+        foreseen = {name: stage.seconds for name, stage in predicted.stages.items()}
+    steps = len(measured.steps)
+    if figures.decode is not None and steps:
+        name, work = figures.decode.name, figures.batch.minus(figures.prefill_pass)
+        ran[name] = (steps, work, sum(measured.steps))
+        if predicted is not None and predicted.tpot_seconds is not None:
+            foreseen[name] = steps * predicted.tpot_seconds
+    return {
+        name: _rated(calls, work.flops, work.bytes_moved, seconds, foreseen.get(name))
+        for name, (calls, work, seconds) in ran.items()
+    }
 
 
 def _rated(
