@@ -29,7 +29,7 @@ from dsocr_analyze.gate.budgets import (
 from dsocr_analyze.gate.document import Baseline, Check, whole_check
 from dsocr_analyze.gate.judge import Counted, judge
 from dsocr_analyze.gate.revision import Revision
-from dsocr_analyze.gate.update import Edit, edited, edits_of
+from dsocr_analyze.gate.update import edited, edits_of
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_text
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
@@ -75,8 +75,14 @@ def checked(
             for each in judged
             for edit in edits_of(asked[each.name], counted[each.name].report, each)
         ]
-        found = _written(file, edits)
-        asked = _chosen(found, list(asked), file.path)
+        is_pyproject = file.path.name == PYPROJECT
+        text = edited(file.text, str(file.path), edits, is_pyproject=is_pyproject)
+        found = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
+        if edits:
+            write_files({file.path: text})
+        new = sum(edit.index is None for edit in edits)
+        complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
+        asked = _chosen(found or {}, list(asked), file.path)
         judged = [judge(each, counted[name]) for name, each in asked.items()]
     return whole_check(
         str(file.path), counts.baseline, judged, counts.warnings, options_used(context)
@@ -103,17 +109,6 @@ def _reports(counts: _Counts, workload: Workload) -> Counted:
         raise type(error)(message, arguments=error.arguments) from error
 
 
-def _written(file: _BudgetsFile, edits: list[Edit]) -> Budgets:
-    """Write counted figures into the file; returns its new budgets."""
-    text = edited(file.text, str(file.path), edits, is_pyproject=file.is_pyproject)
-    found = budgets_in(text, str(file.path), is_pyproject=file.is_pyproject)
-    if edits:
-        write_files({file.path: text})
-    new = sum(edit.index is None for edit in edits)
-    complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
-    return found or {}
-
-
 # --- budgets -----------------------------------------------------------------------------------
 
 
@@ -132,11 +127,6 @@ class _BudgetsFile:
     text: str
     budgets: Budgets
     names: tuple[str, ...]
-
-    @property
-    def is_pyproject(self) -> bool:
-        """Whether the budgets are a table in a `pyproject.toml`."""
-        return self.path.name == PYPROJECT
 
 
 def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:

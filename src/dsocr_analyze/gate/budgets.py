@@ -66,10 +66,6 @@ class Allowance:
     is_relative: bool
     text: str
 
-    def of(self, baseline: int | float) -> Fraction:
-        """The absolute amount for a figure whose baseline value is `baseline`."""
-        return self.amount * abs(Fraction(baseline)) if self.is_relative else self.amount
-
 
 @dataclass(frozen=True)
 class Limit:
@@ -97,11 +93,12 @@ class Limit:
 
     def value(self, baseline: int | float | None) -> int | float | Fraction | None:
         """The last allowed value; None if it depends on a baseline's value and there is none."""
-        if not isinstance(self.amount, Allowance):
-            return self.amount
+        allowance = self.amount
+        if not isinstance(allowance, Allowance):
+            return allowance
         if baseline is None:
             return None
-        room = self.amount.of(baseline)
+        room = allowance.amount * (abs(Fraction(baseline)) if allowance.is_relative else 1)
         return Fraction(baseline) + (room if self.is_upper else -room)
 
     def keeps(self, figure: int | float, value: int | float | Fraction) -> bool:
@@ -177,8 +174,7 @@ class Options:
 
     def paths(self) -> tuple[str, ...]:
         """The files and the directory that it names."""
-        named = (self.config, self.stages, self.hf_config, self.directory)
-        return tuple(path for path in named if path is not None)
+        return tuple(filter(None, (self.config, self.stages, self.hf_config, self.directory)))
 
     @property
     def directory(self) -> str | None:
@@ -252,11 +248,12 @@ def _workload(name: str, workloads: TomlTable) -> Workload:
     table = workloads.table(name)
     if table is None or not name.strip():
         raise ConfigError(f"{workloads.file}: a workload needs a name")
-    options = _options(table)
-    tolerance = _allowance(table, "tolerance") or _NOTHING
-    budgets = tuple(map(_budget, table.tables("budgets", [])))
+    workload = Workload(
+        name, _options(table), _allowance(table, "tolerance") or _NOTHING,
+        tuple(map(_budget, table.tables("budgets", []))),
+    )  # fmt: skip
     table.done()
-    return Workload(name, options, tolerance, budgets)
+    return workload
 
 
 _TEXTS: Final = ("model", "arch", "config", "stages", "hf_config", "mode", "page", "engine",
@@ -286,21 +283,19 @@ def _options(table: TomlTable) -> Options:
 
 
 def _budget(table: TomlTable) -> Budget:
-    key = table.text("key", REQUIRED)
-    level = table.choice("level", LEVELS, "error")
-    largest, smallest = _number(table, "max"), _number(table, "min")
     budget = Budget(
-        key, level, largest, smallest,
+        table.text("key", REQUIRED), table.choice("level", LEVELS, "error"),
+        _number(table, "max"), _number(table, "min"),
         _allowance(table, "max_increase"), _allowance(table, "max_decrease"),
     )  # fmt: skip
     table.done()
     if not budget.limits():
         raise ConfigError(
-            f"{table.file}: '{table.path('key')}' = {key!r} has no limit; give max, min,"
+            f"{table.file}: '{table.path('key')}' = {budget.key!r} has no limit; give max, min,"
             " max_increase or max_decrease"
         )
-    if largest is not None and smallest is not None and smallest > largest:
-        raise table.refusal("min", f"at most {largest}, its max")
+    if budget.max is not None and budget.min is not None and budget.min > budget.max:
+        raise table.refusal("min", f"at most {budget.max}, its max")
     return budget
 
 

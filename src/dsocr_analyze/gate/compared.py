@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from msgspec import Struct, structs, to_builtins
 
@@ -22,13 +22,13 @@ from dsocr_analyze.gate.document import Amounts, Figure, InputChange, InputKind,
 from dsocr_analyze.gate.report_keys import entry_labels, is_number
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.config_differences import config_differences
-from dsocr_analyze.report.document import Model, Report, Workload
+from dsocr_analyze.report.document import Model, Report, Stage
 
 __all__ = [
     "Compared",
+    "changed_input",
     "compared",
     "counted_figures",
-    "input_change",
     "input_changes",
     "listed",
     "moves",
@@ -94,9 +94,8 @@ def compared(before: Report, after: Report) -> Compared:
     sections |= {f"stages.{name}" for name in after.stages}
 
     def follows(each: Difference) -> bool:
-        if each.section == "metadata":  # the inputs, from which the figures follow
-            return False
-        return bool(each.section in moved if each.section in sections else moved)
+        has_moved = each.section in moved if each.section in sections else bool(moved)
+        return has_moved and each.section != "metadata"  # the inputs, which figures follow from
 
     own = [each for each in found.numbers if each.key in new or not follows(each)]
     figures = [Figure(key=each.key, before=each.before, after=each.after) for each in own]
@@ -173,7 +172,7 @@ class _Differences:
         elif is_number(old) and is_number(new):
             self.numbers.append(Difference(place.key, place.section, old, new))
         elif isinstance(new, Struct):
-            self._compare_parts(place, ".{}", ".{}", _by_key(old), _by_key(new))
+            self._compare_parts(place, ".{}", ".{}", *_by_key(old, new))
         elif isinstance(new, Mapping):
             self._compare_parts(place, ".{}", ".*", old, new)
         elif isinstance(new, tuple):
@@ -200,17 +199,19 @@ class _Differences:
             yield Difference(pattern, section, old, new)
 
 
-def _by_key(value: Struct) -> dict[str, Any]:
-    """The values of an object by key."""
-    return dict(zip(value.__struct_encode_fields__, structs.astuple(value), strict=True))
+def _by_key(old: Struct, new: Struct) -> list[dict[str, Any]]:
+    """The values of two objects by key."""
+    return [
+        dict(zip(each.__struct_encode_fields__, structs.astuple(each), strict=True))
+        for each in (old, new)
+    ]
 
 
 def _by_label(old: Sequence[Any], new: Sequence[Any]) -> list[dict[str, Any]]:
     """The entries of two lists: by position if there are as many of them, else by their label."""
-    if len(old) == len(new):
-        labels = entry_labels(to_builtins(new))
-        return [dict(zip(labels, each, strict=True)) for each in (old, new)]
-    return [dict(zip(_own_labels(each), each, strict=True)) for each in (old, new)]
+    is_alike = len(old) == len(new)
+    own = (entry_labels(to_builtins(new)) if is_alike else _own_labels(each) for each in (old, new))
+    return [dict(zip(*each, strict=True)) for each in zip(own, (old, new), strict=True)]
 
 
 def _own_labels(entries: Sequence[Any]) -> list[str]:
@@ -274,17 +275,19 @@ def input_changes(before: Report, after: Report, words: Iterable[Difference]) ->
         words: All differences that are neither numbers nor follow from one.
     """
     old, new = before.metadata.model, after.metadata.model
-    found = [*_of_config(old, new)]
-    if old.code_digest != new.code_digest:
-        length = 12 if old.code_digest[:12] != new.code_digest[:12] else None
-        digests = (f"digest {each.code_digest[:length]}" for each in (old, new))
-        found.append(input_change("code", "Python files", *digests))
-    found += _of_workload(before.workload, after.workload)
+    length = 12 if old.code_digest[:12] != new.code_digest[:12] else None
+    digests = (f"digest {each.code_digest[:length]}" for each in (old, new))
+    found = [*_of_config(old, new), *changed_input("code", "Python files", *digests)]
+    # The options determine the prompt, except for its text and for a model that reads no pages.
+    has_no_pages = before.workload.page is None and after.workload.page is None
+    for name in (*_OPTIONS, "text_tokens", *(["seq_len"] if has_no_pages else [])):
+        values = (getattr(each.workload, name) for each in (before, after))
+        found += changed_input("workload", name, *values)
     for each in words:
         key = each.key.removeprefix("metadata.").removeprefix("workload.")
         kind = _KINDS.get(each.key) or _KINDS.get(each.section, "report")
         if key not in _SAID_OTHERWISE:
-            found.append(input_change(kind, key, each.before, each.after))
+            found += changed_input(kind, key, each.before, each.after)
     return found
 
 
@@ -297,7 +300,8 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
     for key in keys:
         yield InputChange(kind="config", key=key.key, before=key.text("was"), after=key.text("now"))
     if not keys:
-        yield input_change("config", "config.json", _config_name(old), _config_name(new))
+        names = {"before": _config_name(old), "after": _config_name(new)}
+        yield InputChange(kind="config", key="config.json", **names)
 
 
 def _config_name(model: Model) -> str:
@@ -325,18 +329,10 @@ def _published_configs() -> Mapping[str, Mapping[str, Any]]:
     return {directory.config_digest(): directory.config for directory in found}
 
 
-def _of_workload(old: Workload, new: Workload) -> Iterator[InputChange]:
-    # The options determine the prompt, except for its text and for a model that reads no pages.
-    is_without_pages = old.page is None and new.page is None
-    for name in (*_OPTIONS, "text_tokens", *(["seq_len"] if is_without_pages else [])):
-        was, now = getattr(old, name), getattr(new, name)
-        if was != now:
-            yield input_change("workload", name, was, now)
-
-
-def input_change(kind: InputKind, key: str, was: object, now: object) -> InputChange:
-    """The change of an input, its values in words."""
-    return InputChange(kind=kind, key=key, before=_text(was), after=_text(now))
+def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
+    """The change of an input, its values in words; empty if there is none."""
+    before, after = _text(was), _text(now)
+    return [] if was == now else [InputChange(kind=kind, key=key, before=before, after=after)]
 
 
 def _text(value: object) -> str | None:
@@ -350,11 +346,10 @@ def _text(value: object) -> str | None:
 
 # --- where work moved --------------------------------------------------------------------------
 
-_LEVELS: Final[tuple[MoveLevel, ...]] = ("stage", "module", "operator", "kind")
-
 _Works: TypeAlias = Mapping[str, tuple[int, ...]]
 """FLOPs, bytes and parameters by name, as far as something has them."""
 
+_LEVELS: Final[tuple[MoveLevel, ...]] = get_args(MoveLevel)
 _NOTHING: Final = (0, 0, 0)
 
 
@@ -366,31 +361,30 @@ def moves(before: Report, after: Report) -> list[Move]:
     batch, params = before.total.batch, before.total.params
     decode = after.decode_name or before.decode_name
     found: list[Move] = []
-    for level in _LEVELS:
-        moved: list[Move] = []
-        for stage in {**after.stages, **before.stages}:
-            # Without decode steps there may still be a decode stage; it isn't part of the batch.
-            runs = max(batch.decode_steps, 1) if stage == decode else 1
-            whole = ((runs, batch.flops), (runs, batch.bytes_moved), (1, params))
-            old, new = (_works(level, stage, each) for each in (before, after))
-            moved += _moves(level, stage, old, new, whole)
-        found += sorted(moved, key=lambda each: (-each.share, each.stage, each.name))
-    return found
+    for stage in {**after.stages, **before.stages}:
+        # Without decode steps there may still be a decode stage; it isn't part of the batch.
+        runs = max(batch.decode_steps, 1) if stage == decode else 1
+        whole = ((runs, batch.flops), (runs, batch.bytes_moved), (1, params))
+        old, new = (_works(stage, each.stages.get(stage)) for each in (before, after))
+        for level in _LEVELS:
+            found += _moves(level, stage, old[level], new[level], whole)
+    return sorted(
+        found, key=lambda each: (_LEVELS.index(each.level), -each.share, each.stage, each.name)
+    )
 
 
-def _works(level: MoveLevel, name: str, report: Report) -> _Works:
-    """The work of everything at a level of a stage; empty if there is no such stage."""
-    stage = report.stages.get(name)
+def _works(name: str, stage: Stage | None) -> Mapping[MoveLevel, _Works]:
+    """The work of everything in a stage, by level; empty if there is no such stage."""
     if stage is None:
-        return {}
-    if level == "stage":
-        return {name: (stage.flops, stage.bytes_moved, stage.params)}
-    if level == "operator":
-        return {operator: (flops,) for operator, flops in stage.operators.items()}
-    if level == "kind":
-        return {kind: (each.flops, each.bytes) for kind, each in stage.operator_families.items()}
-    owns = {path: each.own for path, each in stage.by_module.items()}
-    return {path: (each.flops, each.bytes_moved) for path, each in owns.items()}
+        return {level: {} for level in _LEVELS}
+    modules = {path: each.own for path, each in stage.by_module.items()}
+    kinds = stage.operator_families
+    return {
+        "stage": {name: (stage.flops, stage.bytes_moved, stage.params)},
+        "module": {path: (own.flops, own.bytes_moved) for path, own in modules.items()},
+        "operator": {operator: (flops,) for operator, flops in stage.operators.items()},
+        "kind": {kind: (each.flops, each.bytes) for kind, each in kinds.items()},
+    }
 
 
 def _moves(

@@ -14,9 +14,9 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.budgets import LEVELS, Budget, Limit, Workload
 from dsocr_analyze.gate.compared import (
     Compared,
+    changed_input,
     compared,
     counted_figures,
-    input_change,
     input_changes,
     listed,
     moves,
@@ -209,8 +209,7 @@ def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
     ]
     for kind, old, new in parts:
         for key in {**new, **old}:
-            if old.get(key) != new.get(key):
-                yield input_change(kind, key, old.get(key), new.get(key))
+            yield from changed_input(kind, key, old.get(key), new.get(key))
 
 
 def _limits_of(workload: Workload) -> Mapping[str, str]:
@@ -236,14 +235,16 @@ def loosened_keys(before: Workload, after: Workload, baseline: Report) -> list[s
     keys = ReportKeys(baseline)
     old, new = _by_figure(before, keys), _by_figure(after, keys)
     values = counted_figures(baseline) | dict([*old, *new])
-    found = {}
-    for figure in values.items():
-        for levels in (LEVELS, ("error",)):
-            was = _allowed(old.get(figure, (before.default,)), figure[1], levels)
-            now = _allowed(new.get(figure, (after.default,)), figure[1], levels)
-            if now[0] < was[0] or now[1] > was[1]:
-                found[figure[0]] = True
-    return list(found)
+    found = []
+    for key, value in values.items():
+        was, now = old.get((key, value), [before.default]), new.get((key, value), [after.default])
+        ranges = (
+            (*_allowed(was, value, levels), *_allowed(now, value, levels))
+            for levels in (LEVELS, ("error",))
+        )
+        if any(lowest < low or highest > high for low, high, lowest, highest in ranges):
+            found.append(key)
+    return found
 
 
 def _by_figure(

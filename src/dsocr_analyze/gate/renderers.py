@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 from xml.etree import ElementTree as ET
 
@@ -19,6 +20,7 @@ from dsocr_analyze.gate.document import (
     Amounts,
     Check,
     InputChange,
+    InputKind,
     Move,
     MoveLevel,
     Outcome,
@@ -57,12 +59,12 @@ _WORDS: Final[dict[Outcome, str]] = {
 def _result(check: Check) -> str:
     """The outcome and the number of errors and warnings: `FAILED (2 errors)`."""
     named = {"error": check.count("failed"), "warning": check.count("warned")}
-    counts = [_several(count, name) for name, count in named.items() if count]
+    counts = [f"{count:,} {_plural(name, count)}" for name, count in named.items() if count]
     return f"{_WORDS[check.outcome]} ({', '.join(counts)})".removesuffix(" ()")
 
 
-def _several(count: int, name: str) -> str:
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
+def _plural(name: str, count: int) -> str:
+    return name if count == 1 else f"{name}s"
 
 
 def workload_summary(workload: WorkloadCheck) -> str:
@@ -74,7 +76,7 @@ def workload_summary(workload: WorkloadCheck) -> str:
         some = f"{changed:,} of {workload.unchanged + changed:,} figures changed"
         said.append(some if workload.changed else f"all {equal_text(workload)}")
     if kept:
-        said.append(f"{kept} limit{'' if kept == 1 else 's'} kept")
+        said.append(f"{kept} {_plural('limit', kept)} kept")
     return f"{workload.name}: {_WORDS[workload.outcome]}" + (f"; {', '.join(said)}" if said else "")
 
 
@@ -87,22 +89,22 @@ def equal_text(workload: WorkloadCheck) -> str:
     return f"{workload.unchanged:,} figures equal the baseline's"
 
 
-def _heads(workload: WorkloadCheck) -> Iterator[str]:
+def _heads(workload: WorkloadCheck) -> list[str]:
     """What a reader needs first: changed inputs, then the largest moves."""
-    kinds = {each.kind for each in workload.inputs} - {"report", "budget"}
-    yield from _changed("changed", workload, kinds)
-    for level in _levels(workload):
-        for move in workload.moves(level)[:1]:
-            yield f"moved most, {level}: {_named(move)}"
-    yield from _changed("changed", workload, {"report"})
-    yield from _changed("budget changed", workload, {"budget"})
+    largest = (workload.moves(level)[:1] for level in _levels(workload))
+    return [
+        *_changed("changed", workload, {"config", "code", "workload", "setting"}),
+        *(f"moved most, {move.level}: {_named(move)}" for moved in largest for move in moved),
+        *_changed("changed", workload, {"report"}),
+        *_changed("budget changed", workload, {"budget"}),
+    ]
 
 
-def _changed(label: str, workload: WorkloadCheck, kinds: Iterable[str]) -> Iterator[str]:
-    changes = [each for each in workload.inputs if each.kind in kinds]
-    yield from (f"{label}: {_input_text(each)}" for each in changes[:_MOST_INPUTS])
-    if len(changes) > _MOST_INPUTS:
-        yield f"{label}: {len(changes) - _MOST_INPUTS} more"
+def _changed(label: str, workload: WorkloadCheck, kinds: set[InputKind]) -> list[str]:
+    changes = [_input_text(each) for each in workload.inputs if each.kind in kinds]
+    left = len(changes) - _MOST_INPUTS
+    more = [f"{left} more"] if left > 0 else []
+    return [f"{label}: {each}" for each in (*changes[:_MOST_INPUTS], *more)]
 
 
 def _input_text(change: InputChange) -> str:
@@ -209,62 +211,63 @@ def _change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 _MOST_MOVES: Final = 6
 _MOST_LINES: Final = 20
+_MOVES: Final = ("FLOPs", "bytes", "of batch", "what moved, largest first")
+_FIGURES: Final = ("before", "after", "change", "figure")
 _AMOUNT: Final = re.compile(r"(?<=\d) (?=[kMGTPEZYx%]|B\b)")
 _KEPT_SPACE: Final = "\u00a0"
 
 
-def text_lines(check: Check, width: int) -> Iterator[str]:
+def text_lines(check: Check, width: int) -> list[str]:
     """The lines of a check, at most `width` columns wide unless a single name is wider.
 
     Changed inputs and the largest moves come first; numbers are never broken.
     """
     against = "" if check.baseline is None else f" against {check.baseline.title}"
-    counted = f"check: {_several(len(check.workloads), 'workload')}{against}: {_result(check)}"
-    yield from _wrapped([counted], width)
-    yield from _wrapped(_warnings(check.warnings), width, "  ")
-    for workload in check.workloads:
-        yield from _wrapped([workload_summary(workload)], width)
-        yield from _wrapped([*_heads(workload), *_warnings(workload.warnings)], width, "  ")
-        yield from _text_of_moves(workload, width)
-        exceeded, changed = _exceeded(workload), _unbudgeted(workload)
-        yield from [""] if exceeded else []
-        yield from _wrapped(exceeded[:_MOST_LINES], width, "  ")
-        yield from _left_out(len(exceeded) - _MOST_LINES)
-        if changed:
-            yield from ("", "  figures that changed without a budget:")
-            rows = [(*numbers, key) for key, *numbers in changed[:_MOST_LINES]]
-            yield from _aligned([("before", "after", "change", "figure"), *rows], width)
-            yield from _left_out(len(changed) - _MOST_LINES)
+    count = len(check.workloads)
+    counted = f"check: {count} {_plural('workload', count)}{against}: {_result(check)}"
+    warnings = _wrapped(_warnings(check.warnings), width, "  ")
+    workloads = (_text_of(workload, width) for workload in check.workloads)
+    return [*_wrapped([counted], width), *warnings, *chain.from_iterable(workloads)]
 
 
-def _text_of_moves(workload: WorkloadCheck, width: int) -> Iterator[str]:
-    shown = [workload.moves(level) for level in _levels(workload)]
-    rows = [
+def _text_of(workload: WorkloadCheck, width: int) -> list[str]:
+    exceeded, changed = _exceeded(workload), _unbudgeted(workload)
+    moves = [workload.moves(level) for level in _levels(workload)]
+    moved = [
         (*_cells(move, with_part=False), f"{move.level} {_name(move)}")
-        for moved in shown
-        for move in moved[:_MOST_MOVES]
+        for level in moves
+        for move in level[:_MOST_MOVES]
     ]
-    if workload.moved:
-        yield ""
-        header = ("FLOPs", "bytes", "of batch", "what moved, largest first")
-        yield from _aligned([header, *rows], width)
-        yield from _left_out(sum(map(len, shown)) - len(rows))
+    figures = [(*numbers, key) for key, *numbers in changed[:_MOST_LINES]]
+    return [
+        *_wrapped([workload_summary(workload)], width),
+        *_wrapped([*_heads(workload), *_warnings(workload.warnings)], width, "  "),
+        *_section(_aligned(_MOVES, moved, width), sum(map(len, moves)) - len(moved)),
+        *_section(_wrapped(exceeded[:_MOST_LINES], width, "  "), len(exceeded) - _MOST_LINES),
+        *_section(
+            _aligned(_FIGURES, figures, width),
+            len(changed) - _MOST_LINES,
+            "  figures that changed without a budget:",
+        ),
+    ]
 
 
-def _left_out(count: int) -> Iterator[str]:
-    if count > 0:
-        yield f"  and {count} more; the JSON has them all"
+def _section(lines: Sequence[str], left: int, *title: str) -> list[str]:
+    """Lines below an empty one, and how many are left out; nothing if there are none."""
+    more = [f"  and {left} more; the JSON has them all"] if left > 0 else []
+    return ["", *title, *lines, *more] if lines else []
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Rows of right-aligned numbers, then a name that wraps within its column."""
-    *columns, _ = (max(map(len, cells)) for cells in zip(*rows, strict=True))
-    for *numbers, name in rows:
+    lines = []
+    *columns, _ = (max(map(len, cells)) for cells in zip(header, *rows, strict=True))
+    for *numbers, name in (header, *rows) if rows else ():
         cells = map(str.rjust, numbers, columns)
         start = f"  {'  '.join(cells)}  "
-        for piece in _pieces(name, max(width - len(start), 20)):
-            yield f"{start}{piece}"
-            start = " " * len(start)
+        first, *rest = _pieces(name, max(width - len(start), 20))
+        lines += [f"{start}{first}", *(f"{' ' * len(start)}{each}" for each in rest)]
+    return lines
 
 
 def _pieces(name: str, room: int) -> Iterator[str]:
@@ -277,15 +280,16 @@ def _pieces(name: str, room: int) -> Iterator[str]:
     yield name
 
 
-def _wrapped(lines: Iterable[str], width: int, start: str = "") -> Iterator[str]:
+def _wrapped(lines: Iterable[str], width: int, start: str = "") -> list[str]:
     """Lines that begin alike, wrapped; names are not broken, numbers stay with their units."""
+    found: list[str] = []
     for line in (f"{start}{each}" for each in lines):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        found = textwrap.wrap(
+        found += textwrap.wrap(
             _AMOUNT.sub(_KEPT_SPACE, line), width, subsequent_indent=indent,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-        yield from (each.replace(_KEPT_SPACE, " ") for each in found)
+    return [each.replace(_KEPT_SPACE, " ") for each in found]
 
 
 # --- Markdown ----------------------------------------------------------------------------------
@@ -302,6 +306,8 @@ _TITLES: Final = {
     "operator": "Operators",
     "kind": "Kinds of operators",
 }
+_MOVED: Final = ("what moved", "FLOPs", "bytes", "of the batch")
+_CHANGED: Final = ("figure", "before", "after", "change")
 _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
 _LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
@@ -322,30 +328,40 @@ def check_markdown(check: Check, limit: int = _COMMENT_LIMIT) -> str:
     return text
 
 
-def _blocks(check: Check) -> Iterator[str]:
+def _blocks(check: Check) -> list[str]:
     """Paragraphs and tables, each of them short."""
-    yield f"## Cost check: {_result(check)}\n"
-    if check.baseline is not None:
-        yield f"Against {as_code_span(check.baseline.title)}.\n"
-    yield from map(_bullet, _warnings(check.warnings))
-    for workload in check.workloads:
-        yield f"\n### {as_code_span(workload.name)}: {_WORDS[workload.outcome]}\n"
-        yield f"{as_code_span(workload.title)}\n"
-        if _is_equal(workload):
-            yield f"All {equal_text(workload)}.\n"
-        exceeded, changed = _exceeded(workload), _unbudgeted(workload)
-        yield from map(_bullet, _heads(workload))
-        yield from map(_bullet, _warnings(workload.warnings[:_MOST_FIGURES]))
-        yield from map(_bullet, exceeded[:_MOST_FIGURES])
-        yield from _more(len(exceeded) - _MOST_FIGURES)
-        for level in _levels(workload):
-            moved = [(_name(each), *_cells(each, with_part=True)) for each in workload.moves(level)]
-            title = f"{_TITLES[level]} that moved, largest first"
-            header = ("what moved", "FLOPs", "bytes", "of the batch")
-            yield from _table(title, header, moved, _MOST_ROWS)
-        header = ("figure", "before", "after", "change")
-        yield from _table("Figures that changed without a budget", header, changed, _MOST_FIGURES)
-    yield f"\nCounted by dsocr-analyze {as_code_span(check.tool)}."
+    title = None if check.baseline is None else as_code_span(check.baseline.title)
+    return [
+        f"## Cost check: {_result(check)}\n",
+        *([] if title is None else [f"Against {title}.\n"]),
+        *map(_bullet, _warnings(check.warnings)),
+        *chain.from_iterable(map(_markdown_of, check.workloads)),
+        f"\nCounted by dsocr-analyze {as_code_span(check.tool)}.",
+    ]
+
+
+def _markdown_of(workload: WorkloadCheck) -> list[str]:
+    exceeded, changed = _exceeded(workload), _unbudgeted(workload)
+    tables = [
+        (
+            f"{_TITLES[level]} that moved, largest first",
+            _MOVED,
+            _MOST_ROWS,
+            [(_name(each), *_cells(each, with_part=True)) for each in workload.moves(level)],
+        )
+        for level in _levels(workload)
+    ]
+    return [
+        f"\n### {as_code_span(workload.name)}: {_WORDS[workload.outcome]}\n",
+        f"{as_code_span(workload.title)}\n",
+        *([f"All {equal_text(workload)}.\n"] if _is_equal(workload) else []),
+        *map(_bullet, _heads(workload)),
+        *map(_bullet, _warnings(workload.warnings[:_MOST_FIGURES])),
+        *map(_bullet, exceeded[:_MOST_FIGURES]),
+        *_more(len(exceeded) - _MOST_FIGURES),
+        *chain.from_iterable(_table(*each) for each in tables),
+        *_table("Figures that changed without a budget", _CHANGED, _MOST_FIGURES, changed),
+    ]
 
 
 def _bullet(line: str) -> str:
@@ -353,21 +369,18 @@ def _bullet(line: str) -> str:
     return f"- {what}: {as_code_span(names)}"
 
 
-def _more(count: int) -> Iterator[str]:
-    if count > 0:
-        yield f"\nAnd {count:,} more.\n"
+def _more(left: int) -> list[str]:
+    return [f"\nAnd {left:,} more.\n"] if left > 0 else []
 
 
 def _table(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], most: int
-) -> Iterator[str]:
+    title: str, header: Sequence[str], most: int, rows: Sequence[Sequence[str]]
+) -> list[str]:
     """A title, the first rows of a table and how many are left out; nothing if there are none."""
-    if rows:
-        yield f"\n{title}:\n"
-        rule = ["---", *["---:"] * (len(header) - 1)]
-        cells = [map(as_code_span, row) for row in rows[:most]]
-        yield "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *cells))
-        yield from _more(len(rows) - most)
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    lines = [header, rule, *(map(as_code_span, row) for row in rows[:most])]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return [f"\n{title}:\n", table, *_more(len(rows) - most)] if rows else []
 
 
 # --- JUnit XML ---------------------------------------------------------------------------------

@@ -180,9 +180,8 @@ def _is_of_model(entry: _Entry, folder: str) -> bool:
     """Whether `ModelDirectory` would read this file from that folder."""
     path = PurePosixPath(entry.path)
     below = path if folder == "." else path.relative_to(folder)
-    if any(part.startswith(".") for part in below.parts):
-        return False
-    return str(below) == "config.json" or path.suffix == ".py"
+    is_hidden = any(part.startswith(".") for part in below.parts)
+    return not is_hidden and (str(below) == "config.json" or path.suffix == ".py")
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
