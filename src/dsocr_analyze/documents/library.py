@@ -331,8 +331,10 @@ class TimedPage:
         host, profile = EAGER if runtime == "eager" else SERVERS["vllm"], self.gpu.profile
         assumptions = JobAssumptions(host, OutputLengths.fixed)
         assumed = assumptions.of(DEFAULT, self.workload, profile=profile)
-        entry = predict(self._model, self.workload, assumed, (1, 4, 16))
-        return entry, runtime_of(self._model, self.workload, assumed).stages
+        return (
+            predict(self._model, self.workload, assumed, (1, 4, 16)),
+            runtime_of(self._model, self.workload, assumed).stages,
+        )
 
 
 class Library:

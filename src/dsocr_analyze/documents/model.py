@@ -312,8 +312,9 @@ class DocumentedModel:
                     "use_cache": True,
                 }
             )
-        repeats = self.architecture.forms.repeats(self.dimensions)
-        traces = single_module.trace_calls(decoder, _META, inputs, repeats)
+        traces = single_module.trace_calls(
+            decoder, _META, inputs, self.architecture.forms.repeats(self.dimensions)
+        )
         c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
         return tuple(
             self._decoder(label, trace, *sizes[label], decoder, c, flash=flash)
@@ -329,7 +330,7 @@ class DocumentedModel:
             runs: The runs.
             paths: Labels by path; an empty label for none.
         """
-        params: dict[str, tuple[Size, int]] = {}
+        params, owner_of = dict[str, tuple[Size, int]](), self.architecture.owner_of
         for run, path in itertools.product(runs, paths):
             # An equal call of an earlier pass is not recorded again.
             calls, taped = run.trace.modules.get(path), run.tape.modules.get(path)
@@ -337,10 +338,12 @@ class DocumentedModel:
                 if path not in params:  # a decode step does not run every expert
                     weights = run.model.get_submodule(path).parameters()
                     params[path] = taped[0].params, sum(each.numel() for each in weights)
-                stage = self.architecture.owner_of(path)
                 yield Case(
                     ", ".join(filter(None, (run.label, paths[path]))),
-                    next((each for each in run.parts if each.name == stage), run.parts[0]),
+                    next(
+                        (each for each in run.parts if each.name == owner_of(path)),
+                        run.parts[0],
+                    ),
                     taped[0],
                     calls[min(run.turn, len(calls) - 1)],
                     *params[path],
