@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.kernels import Kernel
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import Precision
     from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -225,51 +224,6 @@ class TimeRequest:
     jobs: Sequence[JobAssumptions]
     concurrency: Sequence[int]
 
-    def predictions(
-        self,
-        architecture: Architecture,
-        dimensions: ModelDimensions,
-        workload: Workload,
-        *,
-        dtype: str,
-        flash_attention: bool,
-        stages: Mapping[str, Sequence[Kernel]] | None = None,
-        leave_out: Callable[[DeviceError], None] | None = None,
-    ) -> Iterator[TimeEntry]:
-        """One prediction per GPU and runtime, in that order.
-
-        Args:
-            architecture: The model's architecture.
-            dimensions: Its dimensions.
-            workload: The page.
-            dtype: Data type of weights and activations.
-            flash_attention: Whether the eager runtime's decoder uses FlashAttention.
-            stages: Kernel records of one page by stage; by default from the closed forms.
-            leave_out: Called with the reason if a GPU lacks a data type and is left out; by
-                default an error is raised.
-        """
-        from dsocr_analyze.dtypes import dtype_named
-        from dsocr_analyze.hardware.timed_device import Device
-        from dsocr_analyze.timing.predict import TimedModel, predict
-
-        for profile in self.profiles:
-            model = TimedModel(
-                architecture, dimensions, dtype_named(dtype), flash_attention, Device(profile)
-            )
-            for job in self.jobs:
-                assumptions = job.of(architecture, workload, profile=profile)
-                try:
-                    check_precision(model.device, assumptions.precision)
-                    prediction = predict(
-                        model, workload, assumptions, self.concurrency, stages=stages
-                    )
-                except DeviceError as error:
-                    if leave_out is None:
-                        raise
-                    leave_out(error)
-                else:
-                    yield prediction
-
     def entries(
         self,
         architecture: Architecture,
@@ -278,15 +232,38 @@ class TimeRequest:
         *,
         dtype: str,
         flash_attention: bool,
-        stages: Mapping[str, Sequence[Kernel]] | None = None,
         leave_out: Callable[[DeviceError], None] | None = None,
     ) -> tuple[TimeEntry, ...]:
-        """The predictions as entries of a report; arguments as for `predictions`."""
-        found = self.predictions(
-            architecture, dimensions, workload, dtype=dtype, flash_attention=flash_attention,
-            stages=stages, leave_out=leave_out,
-        )  # fmt: skip
-        return tuple(found)
+        """One entry of a report per GPU and runtime, in that order.
+
+        Args:
+            architecture: The model's architecture.
+            dimensions: Its dimensions.
+            workload: The page.
+            dtype: Data type of weights and activations.
+            flash_attention: Whether the eager runtime's decoder uses FlashAttention.
+            leave_out: Called with the reason if a GPU lacks a data type and is left out; by
+                default an error is raised.
+        """
+        from dsocr_analyze.dtypes import dtype_named
+        from dsocr_analyze.hardware.timed_device import Device
+        from dsocr_analyze.timing.predict import TimedModel, predict
+
+        entries = []
+        for profile in self.profiles:
+            model = TimedModel(
+                architecture, dimensions, dtype_named(dtype), flash_attention, Device(profile)
+            )
+            for job in self.jobs:
+                assumptions = job.of(architecture, workload, profile=profile)
+                try:
+                    check_precision(model.device, assumptions.precision)
+                    entries.append(predict(model, workload, assumptions, self.concurrency))
+                except DeviceError as error:
+                    if leave_out is None:
+                        raise
+                    leave_out(error)
+        return tuple(entries)
 
 
 def time_request(
