@@ -7,21 +7,10 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
-from dsocr_analyze.advice import PageAsked
-from dsocr_analyze.advice import advise as advised
-from dsocr_analyze.advice.build import DEFAULT_NEW_TOKENS
-from dsocr_analyze.advice.document import (
-    AdviceDocument,
-    Requirements,
-    advice_lines,
-    advice_notes,
-    advice_tables,
-)
 from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_contents import page_of_file
@@ -29,12 +18,12 @@ from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.output_files import prepare_directory, write_files
-from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.sweep.axes import parse_modes, parse_numbers
 from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import paper_dpi
 from dsocr_analyze.workload.workload import LARGEST_COUNT
+
+if TYPE_CHECKING:
+    from dsocr_analyze.advice.document import AdviceDocument, Requirements
 
 __all__ = ["advise"]
 
@@ -136,6 +125,10 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
+    from dsocr_analyze.advice.build import DEFAULT_NEW_TOKENS, PageAsked
+    from dsocr_analyze.advice.build import advise as advised
+    from dsocr_analyze.sweep.axes import parse_modes
+
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
     if quiet:
         many_options.check_quiet({**limits, "--json": json_file})
@@ -161,13 +154,7 @@ def advise(
         ),
     )  # fmt: skip
     warn_of_modes(context, architecture, modes)
-    if json_file not in (None, "-"):
-        file = Path(str(json_file))
-        prepare_directory(file.parent)
-        context.obj.begin_writing()
-        write_files({file: dump_json(found)})
-    if json_file == "-" or not quiet:
-        _print(found, "json" if json_file == "-" else output_format, json_file)
+    _show(context, found, output_format, json_file, quiet=quiet)
     if found.modes_that_meet == ():
         raise typer.Exit(NO)
 
@@ -194,6 +181,10 @@ def _page(
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
+    import numpy as np
+
+    from dsocr_analyze.sweep.axes import parse_numbers
+
     if text is None:
         return None
     axis = parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)
@@ -206,6 +197,8 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 def _requirements(limits: Mapping[str, str | None]) -> Requirements | None:
     """The requirements in `--minimum-dpi` and `--maximum-compression`; None without any."""
+    from dsocr_analyze.advice.document import Requirements
+
     least, most = (
         None if text is None else float(_fraction(option, text)) for option, text in limits.items()
     )
@@ -227,9 +220,28 @@ def _fraction(option: str, text: str) -> Fraction:
     return Fraction(number)
 
 
-def _print(advice: AdviceDocument, output_format: str, json_file: str | None) -> None:
+def _show(
+    context: typer.Context,
+    advice: AdviceDocument,
+    output_format: str,
+    json_file: str | None,
+    *,
+    quiet: bool,
+) -> None:
+    if json_file not in (None, "-"):
+        from dsocr_analyze.output_files import prepare_directory, write_files
+        from dsocr_analyze.report.json_text import dump_json
+
+        file = Path(str(json_file))
+        prepare_directory(file.parent)
+        context.obj.begin_writing()
+        write_files({file: dump_json(advice)})
+    if quiet and json_file != "-":
+        return
+    from dsocr_analyze.advice.document import advice_lines, advice_notes, advice_tables
+
     emit(
-        output_format,
+        "json" if json_file == "-" else output_format,
         lambda: advice,
         lambda: Said(
             "\n".join(advice_lines(advice)),

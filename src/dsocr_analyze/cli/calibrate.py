@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,15 +16,14 @@ from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.hardware.cpu.kernels import Family
-from dsocr_analyze.hardware.profile import Fitted, profile_from_file
 from dsocr_analyze.measuring import calibration_needs as needs
-from dsocr_analyze.output_files import write_files
 from dsocr_analyze.own_folder import own_folder_to_write
-from dsocr_analyze.report.table import Table
 
 if TYPE_CHECKING:
     import torch
+
+    from dsocr_analyze.hardware.cpu.kernels import Family
+    from dsocr_analyze.hardware.profile import Fitted
 
 __all__ = ["calibrate", "print_calibration"]
 
@@ -76,6 +74,10 @@ def calibrate(
     with announced_steps(in_lines=True) as announce:
         left = seconds - (time.monotonic() - began)
         text = _calibrated(torch_device, left, announce, has_passes=needs.has_passes(seconds))
+    import tomllib
+
+    from dsocr_analyze.output_files import write_files
+
     name = tomllib.loads(text)["name"]
     file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
     context.obj.begin_writing()
@@ -110,6 +112,9 @@ def _calibrated(
 
 def print_calibration(file: Path, device: str) -> None:
     """Print the errors of a profile, read back from its file as any command would."""
+    from dsocr_analyze.hardware.profile import profile_from_file
+    from dsocr_analyze.report.table import Table
+
     profile = profile_from_file(file)
     measured: Mapping[tuple[str, str], Fitted | Family] = profile.fitted
     if profile.cpu is not None:

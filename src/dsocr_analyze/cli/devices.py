@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +11,9 @@ from dsocr_analyze.cli import completion, kept_files, options
 from dsocr_analyze.cli.printing import Said, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.devices import catalogue_name
-from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.report import devices as documents
-from dsocr_analyze.report.document import SCHEMA_VERSION
-from dsocr_analyze.timing.correction import KeptBenchmark
+
+if TYPE_CHECKING:
+    from dsocr_analyze.timing.correction import KeptBenchmark
 
 __all__ = ["devices"]
 
@@ -54,6 +52,11 @@ def devices(
     debug: options.DebugOption = False,
 ) -> None:
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
+    from dsocr_analyze.hardware.devices import catalogue_name
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.report import devices as documents
+    from dsocr_analyze.report.document import SCHEMA_VERSION
+
     known = all_profiles(kept_files.user_profiles(profile))
     names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     kept = kept_files.kept_benchmarks() if forget or corrections else []

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.analytic import attention_name
 from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
-from dsocr_analyze.hardware.fit import ASSUMPTIONS
-from dsocr_analyze.hardware.fit import fit as fit_into
-from dsocr_analyze.hardware.missing_features import check_features
-from dsocr_analyze.report.fit import FitDocument, fit_document, fit_tables
-from dsocr_analyze.report.opening import opening_line
-from dsocr_analyze.report.tables import model_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.fit import FitDocument
 
 __all__ = ["fit"]
 
@@ -56,6 +51,12 @@ def fit(
     fit: inputs, KV cache, logits or other activations, at the higher of two peaks, that of the
     prefill pass and that of the last decode step.
     """
+    from dsocr_analyze.analytic import attention_name
+    from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
+    from dsocr_analyze.hardware.fit import fit as fit_into
+    from dsocr_analyze.hardware.missing_features import check_features
+    from dsocr_analyze.report.fit import fit_document
+
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     named = [gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
@@ -84,6 +85,11 @@ def fit(
 
 
 def _said(document: FitDocument, titles: list[str], dtype: str, attention: str) -> Said:
+    from dsocr_analyze.hardware.fit import ASSUMPTIONS
+    from dsocr_analyze.report.fit import fit_tables
+    from dsocr_analyze.report.opening import opening_line
+    from dsocr_analyze.report.tables import model_text
+
     line = opening_line([document.workload], [dtype], [attention])
     opening = f"Ran: {model_text(document.model)} by the analytic engine\n{line}"
     assumed = assumptions(f"{order}: {text}" for order, text in ASSUMPTIONS.items())

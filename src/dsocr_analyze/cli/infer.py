@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,14 +19,9 @@ from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.output_files import write_files
-from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.measured import (
-    InferenceReport,
-    inference_headline,
-    inference_markdown,
-    inference_tables,
-)
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.measured import InferenceReport
 
 __all__ = ["infer", "print_inference"]
 
@@ -155,6 +150,10 @@ def infer(
             announce=announce, used=options_used(context),
         )  # fmt: skip
     context.obj.begin_writing()
+    from dsocr_analyze.output_files import write_files
+    from dsocr_analyze.report.json_text import dump_json
+    from dsocr_analyze.report.measured import inference_markdown
+
     written = write_files(
         {
             output / "infer_one.json": dump_json(report),
@@ -194,6 +193,12 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
 
 def print_inference(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
     """Print the report of a run in a format, and name the files that were written."""
+    from dsocr_analyze.report.measured import (
+        inference_headline,
+        inference_markdown,
+        inference_tables,
+    )
+
     if output_format == "markdown":
         sys.stdout.write(inference_markdown(report))
     elif output_format == "text":

@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from dsocr_analyze.cli import options
 from dsocr_analyze.errors import BenchmarkError, OutputError
 from dsocr_analyze.input_files import read_bytes
-from dsocr_analyze.output_files import prepare_directory, write_files
 from dsocr_analyze.own_folder import own_folder, own_folder_to_write
-from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
 
 __all__ = [
     "PROFILES",
@@ -66,6 +64,8 @@ def corrections_asked_for(
     Raises:
         BenchmarkError: A file is damaged, or nothing is kept for the version on any of the GPUs.
     """
+    from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
+
     if not options.switch("--corrections", corrections):
         if server_version is not None:
             raise BenchmarkError(
@@ -109,6 +109,10 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     Raises:
         OutputError: The folder cannot be written.
     """
+    import msgspec
+
+    from dsocr_analyze.output_files import prepare_directory, write_files
+
     folder = own_folder_to_write() / _CORRECTIONS
     prepare_directory(folder)
     encoded = {each.id: msgspec.json.format(msgspec.json.encode(each)) for each in benchmarks}
@@ -128,6 +132,10 @@ def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
 
 def _read(file: Path) -> KeptBenchmark | None:
     """The benchmark in a file; None if the file has been removed in the meantime."""
+    import msgspec
+
+    from dsocr_analyze.timing.correction import KeptBenchmark
+
     try:
         kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
     except FileNotFoundError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +15,9 @@ from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.output_files import write_files
-from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.measured import Measurement, measurement_notes, measurement_tables
-from dsocr_analyze.report.tables import model_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.measured import Measurement
 
 __all__ = ["measure", "print_measurement"]
 
@@ -100,6 +99,11 @@ def measure(
 
 def print_measurement(found: Measurement, output_format: str, json_file: str | None) -> None:
     """Print a measurement in a format, and write its JSON file if one is named."""
+    from dsocr_analyze.output_files import write_files
+    from dsocr_analyze.report.json_text import dump_json
+    from dsocr_analyze.report.measured import measurement_notes, measurement_tables
+    from dsocr_analyze.report.tables import model_text
+
     if json_file not in (None, "-"):
         write_files({Path(str(json_file)): dump_json(found)})
 

@@ -16,7 +16,6 @@ from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
-from dsocr_analyze.timing.correction import Corrections
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
@@ -167,6 +166,7 @@ def show(
     """
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
+    from dsocr_analyze.timing.correction import Corrections
     from dsocr_analyze.timing.predict import TimedModel
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
 
