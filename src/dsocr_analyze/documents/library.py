@@ -36,7 +36,7 @@ from dsocr_analyze.tape.notation import wrapped
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
+from dsocr_analyze.timing.predict import TimedModel, entry_of, runtime_of
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
@@ -328,13 +328,12 @@ class TimedPage:
 
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Span]]:
         """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
-        host, profile = EAGER if runtime == "eager" else SERVERS["vllm"], self.gpu.profile
-        assumptions = JobAssumptions(host, OutputLengths.fixed)
-        assumed = assumptions.of(DEFAULT, self.workload, profile=profile)
-        return (
-            predict(self._model, self.workload, assumed, (1, 4, 16)),
-            runtime_of(self._model, self.workload, assumed).stages,
+        host = EAGER if runtime == "eager" else SERVERS["vllm"]
+        assumed = JobAssumptions(host, OutputLengths.fixed).of(
+            DEFAULT, self.workload, profile=self.gpu.profile
         )
+        predicted = runtime_of(self._model, self.workload, assumed)
+        return entry_of(predicted, (1, 4, 16)), predicted.stages
 
 
 class Library:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.correction import Correction
     from dsocr_analyze.workload import Workload
 
-__all__ = ["Runtime", "TimedModel", "check_model", "predict", "runtime_of"]
+__all__ = ["Runtime", "TimedModel", "check_model", "entry_of", "predict", "runtime_of"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,13 @@ def predict(
                 f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
             )
     runtime = runtime_of(model, workload, assumptions, stages)
-    profile, spans, assumptions = model.device.profile, runtime.stages, runtime.assumptions
+    return entry_of(runtime, concurrency)
+
+
+def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
+    """What `predict` says of a runtime."""
+    profile, workload = runtime.model.device.profile, runtime.workload
+    spans, assumptions = runtime.stages, runtime.assumptions
     kinds = total_span(spans.values()).kinds
     *prefill, _ = spans.values()
     first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
@@ -170,6 +176,14 @@ def check_model(model: TimedModel, *, is_eager: bool) -> None:
 
 class Runtime(Protocol):
     """What a runtime predicts for one page and for many."""
+
+    @property
+    def model(self) -> TimedModel:
+        """The model and its GPU."""
+
+    @property
+    def workload(self) -> Workload:
+        """The page."""
 
     @property
     def assumptions(self) -> Assumptions:
