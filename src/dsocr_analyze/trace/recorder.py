@@ -169,7 +169,8 @@ class Recorder:
             return self._run_in_full(path, forward, args, kwargs)
         span = repetition.span_of(key)
         if span is not None:
-            return self._repeat(span, module, path, [*args, *kwargs.values()])
+            layer = repetition.layer_of(module)
+            return self._repeat(span, layer, path, [*args, *kwargs.values()])
         return repetition.run(
             Occasion(key, module, path, [*args, *kwargs.values()]),
             self.trace,
@@ -190,9 +191,7 @@ class Recorder:
         if self._repetition is not None:
             self._repetition.shapes.append((path, shapes))
 
-    def _repeat(
-        self, span: Span, module: torch.nn.Module, path: str, arguments: Arguments
-    ) -> Value:
+    def _repeat(self, span: Span, layer: int | None, path: str, arguments: Arguments) -> Value:
         trace = self.trace
         here = functools.cache(lambda other: moved(other, span.path, path))
         trace.kernels += [kernel.at(here(kernel.path)) for kernel in span.kernels]
@@ -203,7 +202,7 @@ class Recorder:
             self._note_shapes(here(noted), shapes)
         self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path), "")
         with self._inside(is_kernel=True), torch._C.DisableTorchFunction():
-            return span.leave(module, arguments, self._memory)
+            return span.leave(layer, arguments, self._memory)
 
     # operators
 

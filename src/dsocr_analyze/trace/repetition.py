@@ -33,7 +33,7 @@ from dsocr_analyze.trace.cached_layers import (
 )
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.variants import Variants, layer_of
+from dsocr_analyze.trace.variants import Variants
 
 __all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
 
@@ -76,20 +76,20 @@ class Span:
     make_output: _Maker
     extensions: list[Extension]
 
-    def leave(self, module: torch.nn.Module, arguments: Arguments, memory: LiveTensors) -> Value:
+    def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
         """Leaves what an equal call would: its output, which is returned, and longer caches.
 
         Args:
-            module: The module that is called now.
+            layer: Number of the layer that is called now, if it is one.
             arguments: Its arguments.
             memory: The live tensors, among which the new ones count from now on.
         """
-        caches, layer = caches_in(arguments), layer_of(module) or 0
+        caches = caches_in(arguments)
         output = self.make_output(caches)
         for tensor in tensors_in([output]):
             memory.add(tensor)
         for cache, extension in zip(caches, self.extensions, strict=True):
-            extension.apply(cache, layer, memory)
+            extension.apply(cache, layer or 0, memory)
         return output
 
 
@@ -129,6 +129,7 @@ class Repetition:
     def __init__(self, alike: Alike, memory: LiveTensors) -> None:
         self._name_of = functools.cache(alike)
         self._variant_of = Variants()
+        self.layer_of = self._variant_of.layer_of
         self._memory = memory
         self._spans: dict[Key, Span | None] = {}
         self.shapes: list[tuple[str, tuple[Shapes, Shapes]]] = []
@@ -173,7 +174,7 @@ class Repetition:
                 described.append((tuple, len(argument)))
                 if not self._describe(argument, module, described, storages):
                     return False
-            elif caches_in([argument]) and (layer := layer_of(module)) is not None:
+            elif caches_in([argument]) and (layer := self.layer_of(module)) is not None:
                 described.append(described_cache(argument, layer, self._memory))
             else:
                 return False
@@ -235,7 +236,7 @@ class Repetition:
             versions=_versions(occasion.arguments),
             attributes=_attributes(occasion.module),
             caches=[
-                CacheMark.of(cache, layer_of(occasion.module) or 0, self._memory)
+                CacheMark.of(cache, self.layer_of(occasion.module) or 0, self._memory)
                 for cache in caches_in(occasion.arguments)
             ],
         )

@@ -13,7 +13,7 @@ import torch
 
 from dsocr_analyze.running.torch_calls import Key, Value
 
-__all__ = ["Variants", "layer_of"]
+__all__ = ["Variants"]
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, torch.dtype)
 
@@ -30,6 +30,7 @@ class Variants:
     def __init__(self) -> None:
         self._of_description: dict[Key, int] = {}
         self._of_module: dict[torch.nn.Module, int] = {}
+        self._layers: dict[torch.nn.Module, int | None] = {}
 
     def __call__(self, module: torch.nn.Module) -> int:
         """The module's number, from its state when first asked for."""
@@ -51,6 +52,17 @@ class Variants:
             self._of_module[module] = variant
         return variant
 
+    def layer_of(self, module: torch.nn.Module) -> int | None:
+        """The number of the layer that a module is, or is part of; None for several or none."""
+        if module not in self._layers:
+            found = {
+                vars(part)[name]
+                for part in module.modules()
+                for name in _NUMBERS & vars(part).keys()
+            }
+            self._layers[module] = found.pop() if len(found) == 1 else None
+        return self._layers[module]
+
 
 def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Value]]:
     for name, value in vars(module).items():
@@ -60,11 +72,3 @@ def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Value]]:
             yield name, value
         elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
             yield name, tuple(value)
-
-
-def layer_of(module: torch.nn.Module) -> int | None:
-    """The number of the layer that a module is, or is part of; None for several or none."""
-    found: set[int] = {
-        vars(part)[name] for part in module.modules() for name in _NUMBERS & vars(part).keys()
-    }
-    return found.pop() if len(found) == 1 else None
