@@ -13,9 +13,9 @@ import typer
 
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (

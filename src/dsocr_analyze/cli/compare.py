@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import completion, html, many_options, options, page_options, time_options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import Said, assumptions, emit, rendered
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import WorkloadError

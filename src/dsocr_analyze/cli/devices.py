@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, kept_files, options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.printing import Said, emit
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, page_options, time_options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.dtypes import dtype_named
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.cli import completion, options, time_options
-from dsocr_analyze.cli.added_options import adding
+from dsocr_analyze.cli.command_options import adding
 from dsocr_analyze.dtypes import MODEL_DTYPES, dtype_named
 from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import OutputError, WorkloadError

@@ -10,7 +10,7 @@ import typer
 
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.added_options import Added, adding
+from dsocr_analyze.cli.command_options import Added, adding
 from dsocr_analyze.cli.page_contents import PromptOption, page_of_file, text_tokens_from
 from dsocr_analyze.workload import Workload
 

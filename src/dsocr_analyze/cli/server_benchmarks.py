@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import completion, kept_files, options, time_options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible

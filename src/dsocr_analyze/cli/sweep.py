@@ -12,11 +12,11 @@ import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, completion, many_options, options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT

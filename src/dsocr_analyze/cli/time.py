@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, page_options, server_benchmarks, time_options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError

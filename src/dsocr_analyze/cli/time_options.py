@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import completion, options
-from dsocr_analyze.cli.added_options import Added, adding
+from dsocr_analyze.cli.command_options import Added, adding
 from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
 from dsocr_analyze.cli.warnings import warn
 from dsocr_analyze.errors import DeviceError, WorkloadError

@@ -9,11 +9,11 @@ import typer
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options, page_options
+from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.stages import undescribed_model
-from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.cli.words import given_options
 from dsocr_analyze.errors import WorkloadError

@@ -70,8 +70,9 @@ def shown(value: Any) -> str:
 
 
 _JINJA: Final = SandboxedEnvironment(
-    undefined=StrictUndefined, finalize=shown, trim_blocks=True, lstrip_blocks=True
-)
+    undefined=StrictUndefined, finalize=shown, trim_blocks=True, lstrip_blocks=True,
+    optimized=False,  # most templates are rendered once
+)  # fmt: skip
 _JINJA.filters["cell"] = lambda value: str(value).replace("|", "&#124;")
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "bytes": bytes_text,

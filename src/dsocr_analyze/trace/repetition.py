@@ -33,7 +33,7 @@ from dsocr_analyze.trace.cached_layers import (
 )
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.variants import Variants
+from dsocr_analyze.trace.variants import Variants, modules_in
 
 __all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
 
@@ -326,6 +326,6 @@ def _attributes(module: torch.nn.Module) -> list[Any]:
     """Attributes and buffers at or below the module; tensors by weak reference so they can die."""
     return [
         weakref.ref(value) if isinstance(value, torch.Tensor) else value
-        for part in module.modules()
+        for part in modules_in(module)
         for value in (*vars(part).values(), *part._buffers.values())
     ]

@@ -13,7 +13,7 @@ import torch
 
 from dsocr_analyze.running.torch_calls import Key, Value
 
-__all__ = ["Variants"]
+__all__ = ["Variants", "modules_in"]
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, torch.dtype)
 
@@ -57,7 +57,7 @@ class Variants:
         if module not in self._layers:
             found = {
                 vars(part)[name]
-                for part in module.modules()
+                for part in modules_in(module)
                 for name in _NUMBERS & vars(part).keys()
             }
             self._layers[module] = found.pop() if len(found) == 1 else None
@@ -72,3 +72,14 @@ def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Value]]:
             yield name, value
         elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
             yield name, tuple(value)
+
+
+def modules_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The module and those below it, a shared one in each of its places.
+
+    Much faster than `modules()`, whose generators are nested as deeply as the modules.
+    """
+    found = [module]
+    for each in found:
+        found += [child for child in each._modules.values() if child is not None]
+    return found
