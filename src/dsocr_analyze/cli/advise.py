@@ -14,7 +14,7 @@ import typer
 from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.page_contents import page_of_file
+from dsocr_analyze.cli.page_options import page_of_file
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
