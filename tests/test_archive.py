@@ -949,3 +949,18 @@ def test_the_batch_function_runs_unchanged_in_ray_data(local_ray, tmp_path):
         "page_flops": totals.page_flops,
         "page_bytes_read": totals.page_bytes_read,
     }
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_list_without_rows_is_written_with_its_columns(tmp_path, capsys, kind):
+    """A Parquet file without rows has no batch to take the columns from."""
+    sizes, written = tmp_path / f"sizes.{kind}", tmp_path / "rows.parquet"
+    if kind == "csv":
+        sizes.write_text("width,height\n")
+    else:
+        empty = pa.table({name: pa.array([], pa.int64()) for name in ("width", "height")})
+        pq.write_table(empty, sizes)
+    assert run(capsys, "archive", sizes, "--output", written)[0] == 0
+    rows = pq.read_table(written)
+    assert rows.num_rows == 0
+    assert {"page_width", "page_flops"} <= {*rows.column_names}

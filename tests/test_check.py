@@ -93,6 +93,17 @@ class TestAnswers:
         assert any("moved most, module: model.layers.*.mlp" in line for line in lines[:9])
         assert max(map(len, lines)) <= 80
 
+    def test_budgets_in_a_subfolder_name_a_config_above_it(self, folder, monkeypatch, capsys):
+        below = folder / "budgets"
+        below.mkdir()
+        budgets = WORKLOAD.replace('"config.json"', '"../config.json"')
+        (below / "dsocr-budgets.toml").write_text(budgets)
+        gated.commit(folder)
+        monkeypatch.chdir(below)
+        code, out, err = run(capsys, "check", "--against", "HEAD")
+        assert (code, err) == (0, "")
+        assert "figures equal the baseline's" in out
+
     @pytest.mark.exhaustive
     def test_a_saved_report_is_a_baseline(self, folder, capsys):
         run(capsys, "--engine", "analytic", "-q", "--output", "saved", *OPTIONS)

@@ -266,6 +266,9 @@ class _OfRevision(_Counts):
             for path in paths:
                 self.revision.copy(path, Path(folder))
             here = Path(folder, self._in_repository("."))
+            here.mkdir(
+                parents=True, exist_ok=True
+            )  # `..` in a path needs the folder that it leaves
             old = _counted(asked, here, self.trust_remote_code, revision=self.revision.name)
         return Counted(report, old, is_compared=True, before=before)
 

@@ -44,6 +44,9 @@ def open_parquet(path: Path, kind: RowKind) -> RowSource:
             for rows in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
                 yield RawRows(rows, np.arange(first, first + rows.num_rows))
                 first += rows.num_rows
+            if not file.metadata.num_rows:  # what is written from no rows has columns all the same
+                schema = pa.schema([file.schema_arrow.field(name) for name in columns])
+                yield RawRows(pa.RecordBatch.from_pylist([], schema), np.arange(0))
         except damage as error:
             raise kind.unreadable(path, str(error)) from error
         finally:
