@@ -757,7 +757,7 @@ def test_processes_interrupted_at_random(seed, tmp_path):
 
 
 STARTS_INTERRUPTED = """
-import importlib.abc, os, sys, time
+import functools, importlib.abc, os, sys, time
 
 class Interrupter(importlib.abc.MetaPathFinder):
     def find_spec(self, name, *_):
@@ -768,10 +768,18 @@ class Interrupter(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Interrupter())
 from dsocr_analyze import interruption
 interruption.listen()
-from dsocr_analyze.cli import main
-code = main()
-print("whole" if hasattr(sys.modules.get("torch"), "compile") else "cut", flush=True)
-os._exit(code)
+from dsocr_analyze.cli import main, torch_start
+
+@functools.wraps(start_torch := torch_start.start_torch)
+def started():  # in whichever process
+    try:
+        start_torch()
+    finally:
+        whole = hasattr(sys.modules.get("torch"), "compile")
+        print("whole" if whole else "cut", flush=True)
+
+torch_start.start_torch = started
+os._exit(main())
 """
 
 
