@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.memory import _logits_bytes
+from dsocr_analyze.architectures.ocr_family.composition import _logits_bytes
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError

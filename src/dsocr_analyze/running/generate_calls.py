@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from dsocr_analyze.architectures.any_model.decode_cache import (
+from dsocr_analyze.architectures.architecture import GenerateUse
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.running.any_cache import (
     AnyCache,
     Lengths,
     lengthened,
     lengths_of,
 )
-from dsocr_analyze.architectures.architecture import GenerateUse
-from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.running.process_settings import replaced
 from dsocr_analyze.running.torch_calls import Keywords, Value
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import VIEW_SIZES, OCR2Dimensions
 from dsocr_analyze.architectures.deepseek_ocr_2.qwen2_encoder import qwen2_encoder
-from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
 from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
@@ -21,6 +21,18 @@ from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["NETWORK"]
+
+
+ENCODER: Final = Stage(
+    "encoder",
+    ("model.qwen2_model",),
+    "vision",
+    (
+        "a Qwen2 decoder: image tokens see one another, queries also the queries before them;"
+        " all T x T products are multiplied",
+        "it fills a KV cache that nothing reads",
+    ),
+)
 
 
 class _OCR2(Network):

@@ -13,18 +13,16 @@ from dsocr_analyze.architectures.key_value_cache import KeyValueCache, lengthene
 from dsocr_analyze.architectures.ocr_family import served
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
+    decode_bytes_alive,
     experts_by_stage,
+    inputs_bytes,
+    memory,
+    prefill_bytes_alive,
     step_kernels,
 )
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, dimensions_of
 from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs, prefill_inputs
-from dsocr_analyze.architectures.ocr_family.memory import (
-    decode_bytes_alive,
-    inputs_bytes,
-    memory,
-    prefill_bytes_alive,
-)
 from dsocr_analyze.architectures.ocr_family.mixture import expert_params
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.passes import model_params
