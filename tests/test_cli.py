@@ -20,7 +20,7 @@ from sampling import first, sampled
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
-from dsocr_analyze.cli.reference import command_reference
+from dsocr_analyze.cli.docs import command_reference
 from dsocr_analyze.cli.words import OPTIONS, in_options
 
 ROOT = Path(__file__).parent.parent

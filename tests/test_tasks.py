@@ -10,7 +10,7 @@ from PIL import Image
 from sampling import every, sampled
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli.tasks import TASKS, task_table
+from dsocr_analyze.cli.docs import TASKS, task_table
 from dsocr_analyze.model.directory import read_config
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "tasks.md"
