@@ -131,13 +131,10 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         require_pandas()
         import pandas as pd
 
-        rows = [
-            {"key": row.key, "quantity": row.quantity, "unit": row.unit}
-            | dict(zip(self.names, row.values, strict=True))
-            for row in self.rows
-        ]
+        rows = [(row.key, row.quantity, row.unit, *row.values) for row in self.rows]
+        columns = ["key", "quantity", "unit", *self.names]  # of which a report may have the name
         # Without dtype=object, a missing value would turn a column's integers into floats.
-        return pd.DataFrame(rows, dtype=object)
+        return pd.DataFrame(rows, columns=columns, dtype=object)
 
 
 # --- what a reader sees ----------------------------------------------------------------------
