@@ -432,6 +432,11 @@ class TestCommand:
         alone = json.loads(run(capsys, "time", "h100-sxm", *common)[1])
         assert advice["modes"][0]["time"] == alone["time"]
 
+    def test_seconds_are_a_table_of_their_own(self, capsys):
+        given = ("advise", "--mode", "tiny", "--gpu", "h100-sxm")
+        assert "Predicted seconds" in run(capsys, *given)[1]
+        assert "Predicted seconds" not in run(capsys, *given[:3])[1]
+
     @pytest.mark.exhaustive
     def test_an_image_has_the_resolution_that_is_said(self, capsys, tmp_path):
         Image.new("L", (1000, 500)).save(tmp_path / "a.png")

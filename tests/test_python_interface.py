@@ -172,13 +172,20 @@ class TestAttributesAndTables:
 
 
 class TestComparisons:
-    @pytest.mark.exhaustive
+    def test_configs_of_two_architectures_are_not_compared(self):
+        names = ("deepseek-ocr", "unlimited-ocr")
+        reports = {name: analyze(architecture=name, engine="analytic") for name in names}
+        found = compare(reports)
+        assert found.config_differences == ()
+        assert {each.model.architecture for each in found.columns} == {*names}
+
     def test_a_report_may_be_called_like_a_column(self):
         report = analyze(mode="tiny", engine="analytic")
         table = compare({"key": report, "b": report}).to_pandas()
         assert [*table.columns] == ["key", "quantity", "unit", "key", "b"]
         assert table.iloc[0].tolist() == ["visual_tokens", "visual tokens", "tokens", 73, 73]
 
+    @pytest.mark.exhaustive
     def test_reports_side_by_side_are_a_document_and_a_table(self, report):
         other = analyze(mode="base", page="a4", engine="analytic")
         found = compare({"gundam": report, "base": other})

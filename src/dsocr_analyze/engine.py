@@ -86,7 +86,6 @@ class Engine:
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model, loaded on first use."""
-        self.directory.check_values()  # raises before trying to build an impossible model
         with importing():  # here because it imports torch
             from dsocr_analyze.session import DeepSeekOCRSession
 
