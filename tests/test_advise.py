@@ -134,7 +134,6 @@ class TestResolution:
 
 
 class TestCost:
-    @pytest.mark.exhaustive
     def test_costs_are_those_of_the_report_and_of_fit(self):
         (gundam,) = of(["gundam"], batch_size=3, max_new_tokens=50).modes
         report = analyze(
@@ -143,6 +142,7 @@ class TestCost:
         cost, model = gundam.cost, directory()
         assert cost.prefill_pass_flops == report.total.flops
         assert cost.page_flops == report.total.page.flops
+        assert cost.page_bytes == report.total.page.bytes_moved
         assert cost.kv_cache_bytes == report.memory.kv_cache_bytes
         assert gundam.visual_tokens == report.workload.visual_tokens
         workload = model.architecture.plan(page=A4_AT_200, batch_size=3, max_new_tokens=50)

@@ -199,6 +199,13 @@ class TestLengths:
         assert found.page_seconds == pytest.approx(one.page_seconds + 0.4 * step)
         assert found.tpot_seconds == pytest.approx(step)
 
+    def test_a_second_eager_step_reads_one_more_key(self):
+        model = TimedModel(DEFAULT, SMALL, BFLOAT16, False, H100)
+        one, two = (
+            runtime_of(model, planned(), assumed("eager", tokens)).decode for tokens in (2, 3)
+        )
+        assert 2 * one.nbytes < two.nbytes < 2.01 * one.nbytes
+
     @pytest.mark.exhaustive
     def test_a_batch_waits_for_its_longest_page(self):
         mixed = OutputLengths.of_counts({100: 1, 1000: 1})
