@@ -340,7 +340,7 @@ class TestCommand:
         code, out, err = infer(capsys, path, image, tmp_path / "o", "--max-new-tokens", 3)
         assert (code, err) == (0, "")
         assert "not to be heard" not in out
-        assert "the weights are random" in out
+        assert "Trial: the weights are random, so the text means nothing" in out
         assert "the tokenizer is a stand-in" in out
         report = json.loads((tmp_path / "o/infer_one.json").read_text())
         jsonschema.validate(report, schemas()["schema-infer.json"])

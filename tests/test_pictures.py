@@ -285,6 +285,12 @@ class TestStages:
         _, out = draw("compare", "tiny")
         assert out.endswith("wrote drawn.png\n")
 
+    @pytest.mark.parametrize(("count", "inches"), [(2, 8.0), (12, 1.2 + 12 * 0.75), (24, 16.0)])
+    def test_more_bars_make_a_wider_picture(self, report, count, inches):
+        compared = [Compared(f"base ({index})", report) for index in range(count)]
+        picture = stage_picture(compared, "flops")
+        assert picture.axes.figure.get_figwidth() == pytest.approx(inches)
+
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", ["base", "a-long-name/of some/folder, with words.json", "64"])
     @pytest.mark.parametrize("count", [1, 2, 9, MOST_BARS])
