@@ -44,7 +44,10 @@ DATA_BYTES: Final = 6 << 30  # a mutation must not fill the machine
 EQUIVALENT: Final = {
     "58d79f04": "an exception keeps the positional arguments that it is made with, and every error"
     " is made with its message as one",
+    "30bae769": "no text is as wide as either",
+    "63f77809": "every one is made by keyword",
     "94dec29b": "only the closest name is used",
+    "ad259a44": "every one is read from JSON",
     "d4060c28": "with one path, the loop can return no other than the line after it does",
 }
 """Mutations that change nothing, and why."""

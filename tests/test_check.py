@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -628,3 +629,13 @@ def test_a_workloads_name_acts_nowhere_in_junit(tmp_path, monkeypatch, capsys):
     text = Path("c.xml").read_text()
     assert r"a\u2066\u2028\x1b[2K" in text
     assert not {"\u2066", "\u2028", "\x1b"} & set(text)
+
+
+def test_every_case_in_junit_has_a_name(folder, capsys):
+    (folder / "dsocr-budgets.toml").write_text(WORKLOAD + BUDGET + "max = 1e15\n")
+    assert run(capsys, "check", "--against", "HEAD", "--junit", "c.xml")[0] == 0
+    limit, equal = re.findall(
+        '<testcase classname="page" name="(.*)" />', Path("c.xml").read_text()
+    )
+    assert limit == "total.flops: max 1,000,000,000,000,000"
+    assert re.fullmatch(r"all [0-9,]+ figures equal the baseline's", equal)

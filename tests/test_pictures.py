@@ -432,6 +432,12 @@ class TestArchive:
         Path("pages.csv").write_text("\n".join(lines) + "\n")
         return "pages.csv"
 
+    def test_bars_of_two_modes_stand_side_by_side(self, draw):
+        pages = self.listed((640, 900), (1640, 2900))
+        picture, _ = draw("archive", pages, "--mode", "tiny,base", "--histogram", "tokens")
+        bars = [patch for container in picture.axes.containers for patch in container]
+        assert [patch.get_width() for patch in bars] == pytest.approx([0.4] * len(bars))
+
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("histogram", ["grid", "tokens"])
     def test_bars_are_those_of_the_table(self, draw, histogram):

@@ -172,6 +172,11 @@ class TestAttributesAndTables:
 
 
 class TestComparisons:
+    @pytest.mark.parametrize(("is_flash", "name"), [(False, "eager"), (True, "flash_attention_2")])
+    def test_attention_is_that_which_was_asked_for(self, is_flash, name):
+        report = analyze(mode="tiny", engine="analytic", flash_attention=is_flash)
+        assert report.metadata.attention == name
+
     def test_configs_of_two_architectures_are_not_compared(self):
         names = ("deepseek-ocr", "unlimited-ocr")
         reports = {name: analyze(architecture=name, engine="analytic") for name in names}
