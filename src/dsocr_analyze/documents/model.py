@@ -16,7 +16,6 @@ import torch
 
 import dsocr_analyze.architectures.deepseek_ocr_2.named_sizes  # noqa: F401  # registers
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.architectures.ocr_family import attention, clip, dimensions, network, page, sam
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
@@ -300,7 +299,7 @@ class DocumentedModel:
         kept, inputs = None, []
         for new, keys in sizes.values():
             # A step finds the cache of the pass before.
-            kept = kept if keys else GrowingCache()
+            kept = kept if keys else self.get("KeyValueCache")([])
             shapes = (1, new), (1, keys or new)
             ids, mask = (torch.empty(shape, dtype=torch.long, device=_META) for shape in shapes)
             inputs.append(
