@@ -18,6 +18,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.trace.cached_layers import caches_in
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -236,7 +237,8 @@ class Layer(torch.nn.Module):
         self.layer_idx, self._also = layer_idx, [also]
         self.linear = torch.nn.Linear(8, 8)
 
-    def forward(self, x, tables, cache):
+    def forward(self, x, tables, held):
+        cache = held[0] if isinstance(held, tuple) else held
         key, value = self.linear(x) * tables[0], self.linear(x) + tables[1]
         keys, values = cache.update(key.unsqueeze(1), value.unsqueeze(1), self.layer_idx)
         self._also[0](cache, self.layer_idx)
@@ -244,14 +246,15 @@ class Layer(torch.nn.Module):
 
 
 class Layers(torch.nn.Module):
-    def __init__(self, also):
+    def __init__(self, also, hold):
         super().__init__()
+        self._hold = hold
         self.layers = torch.nn.ModuleList(Layer(index, also) for index in range(5))
 
     def forward(self, x, cache):
         tables = (x[:, :, :1] * 2, x[:, :, :1] * 3)
         for layer in self.layers:
-            x, cache = layer(x, tables, cache)
+            x, cache = layer(x, tables, self._hold(cache))
         return x
 
 
@@ -284,7 +287,7 @@ def kept_elsewhere(cache, layer):
 
 def toggled_below(cache, layer):
     slots = vars(cache).setdefault("slots", {})
-    slots[0] = not slots.get(0)
+    slots[0] = 1 - slots.get(0, 0)
 
 
 # Layers that run: over an empty cache, over a pair made in the same pass, and over one from before
@@ -294,10 +297,11 @@ def toggled_below(cache, layer):
     [(nothing, 2 + 3 + 3), (numbered, 2 + 3 + 3), (written_here, 2 + 3 + 3), (doubled_below, 19),
      (written_below, 19), (toggled_below, 19), (kept_elsewhere, 20)],
 )  # fmt: skip
-def test_layers_that_extend_a_cache_are_repeated(also, ran):
+@pytest.mark.parametrize("hold", [lambda cache: cache, lambda cache: (cache, 1)])
+def test_layers_that_extend_a_cache_are_repeated(also, ran, hold):
     """Only if each extends its own pair and does nothing else to the cache."""
     with torch.device("meta"):
-        model = Layers(also)
+        model = Layers(also, hold)
     called = []
     forward = Layer.forward
 
@@ -322,6 +326,25 @@ def test_layers_that_extend_a_cache_are_repeated(also, ran):
     half = len(found) // 2
     assert found[:half] == found[half:]
     assert len(called) == ran
+
+
+class Odd(list):
+    """A list may hold what is no attribute."""
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"one": [torch.ones(1)], "other": []}, {"pairs": [(1, 2)]}, {"names": ["x"]},
+     {"keys": [], "slots": {"x": 1}}, {"keys": [], "slots": {0: [1]}}, {"keys": [], "length": 1}],
+)  # fmt: skip
+def test_what_holds_more_than_tensors_and_numbers_by_layer_is_no_cache(state):
+    value = GrowingCache()
+    vars(value).clear()
+    vars(value).update(state)
+    odd = Odd()
+    vars(odd).update(key_cache=[], value_cache=[])
+    cache = GrowingCache()
+    assert caches_in([value, odd, 1, torch.ones(1), (None, (cache,))]) == [cache]
 
 
 @pytest.mark.exhaustive

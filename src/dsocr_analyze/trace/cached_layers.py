@@ -14,7 +14,7 @@ import torch
 
 from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import Key, Values
+from dsocr_analyze.running.torch_calls import Key, Value, Values
 from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = ["Cache", "CacheMark", "Extension", "caches_in", "described_cache", "layout", "maker_of"]
@@ -28,19 +28,32 @@ _Stored: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 def caches_in(arguments: Values) -> list[Cache]:
-    """The caches among a call's arguments."""
-    return [each for each in arguments if _is_cache(each)]
+    """The caches among a call's arguments, also within tuples."""
+    caches = []
+    for each in arguments:
+        if type(each) is tuple:
+            caches += caches_in(each)
+        elif _is_cache(each):
+            caches.append(each)
+    return caches
 
 
 def _is_cache(value: Cache) -> bool:
-    state, lists = getattr(value, "__dict__", {}), _lists(value)
-    numbers = [each for name, each in state.items() if name not in lists]
-    return (
-        bool(lists)
-        and len({len(each) for each in lists.values()}) == 1
-        and all(isinstance(item, torch.Tensor | tuple) for each in lists.values() for item in each)
-        and all(type(each) is dict for each in numbers)
+    if isinstance(value, list | tuple | dict | set):  # these hold more than their attributes
+        return False
+    lists = _lists(value)
+    if not lists or len({len(each) for each in lists.values()}) != 1:
+        return False
+    numbers = [each for name, each in vars(value).items() if name not in lists]
+    return all(_is_stored(item) for each in lists.values() for item in each) and all(
+        type(each) is dict and all(type(part) is int for pair in each.items() for part in pair)
+        for each in numbers
     )
+
+
+def _is_stored(item: Value) -> bool:
+    tensors = item if type(item) is tuple else (item,)
+    return all(isinstance(tensor, torch.Tensor) for tensor in tensors)
 
 
 def _lists(cache: Cache) -> dict[str, list[_Stored]]:
