@@ -266,9 +266,8 @@ class _OfRevision(_Counts):
             for path in paths:
                 self.revision.copy(path, Path(folder))
             here = Path(folder, self._in_repository("."))
-            here.mkdir(
-                parents=True, exist_ok=True
-            )  # `..` in a path needs the folder that it leaves
+            # `..` in a path needs the folder that it leaves.
+            here.mkdir(parents=True, exist_ok=True)
             old = _counted(asked, here, self.trust_remote_code, revision=self.revision.name)
         return Counted(report, old, is_compared=True, before=before)
 
