@@ -32,7 +32,7 @@ from dsocr_analyze.model import directory as model_directory
 from dsocr_analyze.model.lone_config import check_loads_nothing
 from dsocr_analyze.running import loading
 from dsocr_analyze.running.confinement import confined
-from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.process_settings import exclusive
 
 
 @pytest.fixture

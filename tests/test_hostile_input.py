@@ -18,7 +18,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.row_files import csv_rows
-from dsocr_analyze.running import building
+from dsocr_analyze.running import loading
 from dsocr_analyze.workload import image_file
 
 CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
@@ -42,7 +42,7 @@ class TestSizesOfModels:
             ModelDimensions.from_config({**fits, "n_routed_experts": 10})
 
     def test_a_directory_that_builds_without_end_is_stopped(self, monkeypatch, capsys):
-        monkeypatch.setattr(building, "_MOST_MODULES", 1000)
+        monkeypatch.setattr(loading, "_MOST_MODULES", 1000)
         said = refused(capsys, "--model", DEFAULT.reference)
         assert "more than 1,000 modules" in said
         monkeypatch.undo()

@@ -9,7 +9,7 @@ from transformers import DynamicCache
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.key_value_cache import GrowingCache, lengthened
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running import any_cache
+from dsocr_analyze.running import generate_calls
 from dsocr_analyze.running.generation import empty_cache
 from dsocr_analyze.workload import DecodeStep
 
@@ -72,6 +72,6 @@ def test_of_any_model_only_layers_of_keys_and_values_by_head_grow():
     cache, state = DynamicCache(), torch.randn(1, 4, 3)
     cache.update(state, state, 0)
     cache.update(*states(4), 2)
-    assert any_cache.lengths_of(cache) == {2: 4}
-    longer = any_cache.lengthened(cache, 3, {0: 0, 2: 1})
+    assert generate_calls.lengths_of(cache) == {2: 4}
+    longer = generate_calls.lengthened(cache, 3, {0: 0, 2: 1})
     assert [longer.get_seq_length(layer) for layer in (0, 2)] == [4, 7]

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.building import building
 from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.loading import building
 from dsocr_analyze.running.source_package import importable
 from dsocr_analyze.running.unused_imports import without_unused_imports
 from dsocr_analyze.session import DeepSeekOCRSession

@@ -26,9 +26,9 @@ from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.forking import importing, undone
 from dsocr_analyze.interruption import held
-from dsocr_analyze.running.building import building
-from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.loading import building
+from dsocr_analyze.running.process_settings import exclusive, is_running_thread
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.single_module import trace_module

@@ -29,8 +29,8 @@ from dsocr_analyze.figures.origin import Model, Provenance
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.trace.passes import PassTraces, RunStep, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,

@@ -145,7 +145,7 @@ def _modules(
 ) -> Leaves | TreeNode:
     """The model's tree or its leaves, of one stage or of all."""
     from dsocr_analyze.module_tree import build_tree, leaf_classes, prune
-    from dsocr_analyze.trace.by_module import traced_modules
+    from dsocr_analyze.trace.summary import traced_modules
 
     # A model without a known architecture has no stages, but still a tree.
     owner_of: OwnerOf = known.owner_of if known else lambda _: None

@@ -23,11 +23,11 @@ from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.building import building
+from dsocr_analyze.running.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Size, Tape, View, example, notation
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
-from dsocr_analyze.trace import module_calls, passes, single_module, summary
+from dsocr_analyze.trace import passes, single_module, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.workload import ViewBatch, Workload, parse_page
 
@@ -213,7 +213,7 @@ class DocumentedModel:
             self.architecture,
             step_numbers=tuple(self.step_numbers.values()),
             repeats=self.architecture.forms.repeats(self.dimensions),
-            recorder_type=module_calls.CallRecorder,
+            recorder_type=single_module.CallRecorder,
         )
 
     @cached_property

@@ -15,13 +15,12 @@ from dsocr_analyze.architectures.any_model import as_architecture
 from dsocr_analyze.architectures.any_model.description import Description
 from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import Generation, left_as_it_was
-from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.torch_calls import Arguments, Keywords, Result, Value
+from dsocr_analyze.running.process_settings import exclusive
+from dsocr_analyze.running.torch_calls import Arguments, Keywords, Result, Value, tensors_in
 
 __all__ = ["Tried", "said", "tried"]
 

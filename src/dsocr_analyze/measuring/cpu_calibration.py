@@ -35,10 +35,10 @@ from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.kept_memory import give_back_memory, kept_memory
 from dsocr_analyze.measuring.least_squares import fitted
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import Generation, left_as_it_was
 from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.running.process_settings import exclusive
 
 __all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
 

@@ -22,8 +22,8 @@ from dsocr_analyze.measuring.gpu_fit import fitted_kind, is_enough
 from dsocr_analyze.measuring.gpu_host import host_figures
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
 from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import is_out_of_memory
+from dsocr_analyze.running.process_settings import exclusive
 
 __all__ = ["calibrated_gpu", "calibrated_profile"]
 

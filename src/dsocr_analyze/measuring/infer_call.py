@@ -17,9 +17,9 @@ from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import flash_attention
 from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.missing_packages import is_missing
 from dsocr_analyze.running.process_settings import answered, replaced
 from dsocr_analyze.running.torch_calls import Value
+from dsocr_analyze.running.unused_imports import is_missing
 
 __all__ = ["inferring", "stands_in_for_torchvision"]
 

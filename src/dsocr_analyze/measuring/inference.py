@@ -20,11 +20,10 @@ from dsocr_analyze.measuring.kept_memory import kept_memory
 from dsocr_analyze.measuring.memory import allocated_at_most
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
 from dsocr_analyze.measuring.timers import timer_of
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.generation import left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.process_settings import replaced
+from dsocr_analyze.running.process_settings import exclusive, replaced
 from dsocr_analyze.running.torch_calls import Function, Value
 from dsocr_analyze.workload import ViewBatch, Workload
 from dsocr_analyze.workload.prompt import IMAGE_TOKEN

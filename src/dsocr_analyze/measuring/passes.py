@@ -18,11 +18,11 @@ from dsocr_analyze.measuring.memory import allocated_at_most
 from dsocr_analyze.measuring.samples import Samples
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
 from dsocr_analyze.measuring.timers import Timer, timer_of
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["MeasuredPage", "Protocol", "measure_page", "measure_pages"]

@@ -17,19 +17,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.discarded_stdout import discarding_stdout
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.known_shapes import KnownShapes
-from dsocr_analyze.running.known_values import KnownValues
+from dsocr_analyze.running.known_values import KnownValues, UniformRouting, routed_uniformly
 from dsocr_analyze.running.process_settings import (
     answered,
+    discarding_stdout,
+    exclusive,
     quiet_transformers,
     replaced,
     unfused_scripts,
 )
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
 from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
-from dsocr_analyze.running.uniform_routing import UniformRouting, routed_uniformly
 from dsocr_analyze.running.unused_imports import without_unused_imports
 
 __all__ = ["running", "running_unwatched"]

@@ -14,6 +14,7 @@ a scripted function.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -22,12 +23,24 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.known_outputs import tensors_in
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
-from dsocr_analyze.running.uncounted import uncounted
-from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
+from dsocr_analyze.running.torch_calls import (
+    Arguments,
+    Function,
+    Keywords,
+    Value,
+    tensors_in,
+    uncounted,
+)
 
-__all__ = ["WITH_VALUES", "KnownValues", "known_value", "set_known_value"]
+__all__ = [
+    "WITH_VALUES",
+    "KnownValues",
+    "UniformRouting",
+    "known_value",
+    "routed_uniformly",
+    "set_known_value",
+]
+
 
 WITH_VALUES: Final = "give device='cpu' or a CUDA device, where every tensor has values"
 """What to do about a value that does not exist on `meta`."""
@@ -185,7 +198,7 @@ class KnownValues(TorchFunctionMode):
             if result.is_meta:
                 _follow(result, computed)
         elif isinstance(result, tuple | list):
-            if func in TOP_K and computed is None:
+            if func in _TOP_K and computed is None:
                 _follow_routing(result[1], args, kwargs)
             elif computed is not None:
                 for index, item in enumerate(result):
@@ -400,3 +413,63 @@ def _frozen(argument: Any) -> _Compute:
 
 def _pick(computed: _Compute, index: int) -> _Compute:
     return lambda: computed()[index]
+
+
+# --- choices of a top-k ----------------------------------------------------------------------
+
+
+_TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
+
+
+class UniformRouting(TorchFunctionMode):
+    """Replaces the choices of a top-k by uniform ones, on tensors that have values.
+
+    With drawn weights, a router's scores are random; the tokens' choices are dealt to the experts
+    in turn instead, as on `meta`.
+    """
+
+    def __torch_function__(
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in _TOP_K:
+            chosen: Any = result
+            with uncounted():
+                chosen[1].copy_(routed_uniformly(chosen[1], args, kwargs)())
+        return result
+
+
+def routed_uniformly(
+    choices: torch.Tensor, args: Arguments, kwargs: Keywords
+) -> Callable[[], torch.Tensor]:
+    """Returns a function that computes uniform choices of a top-k and holds none of its tensors.
+
+    Args:
+        choices: The returned indices, [..., k] (k at `dim`).
+        args: Its positional arguments: scores [..., candidates], k, dim.
+        kwargs: Its keyword arguments.
+    """
+    scores = args[0] if args else kwargs["input"]
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    shape, candidates = tuple(choices.shape), int(scores.shape[dim])
+    return lambda: _uniform_choices(shape, dim, candidates)
+
+
+def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
+    """Indices of a top-k that chooses all candidates equally often, in turn.
+
+    The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
+
+    Args:
+        shape: Shape of the indices, [..., k] (k at `dim`).
+        dim: The dimension to choose along.
+        candidates: Number of candidates.
+    """
+    rows = [*shape]
+    rows.append(rows.pop(dim))
+    return (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)

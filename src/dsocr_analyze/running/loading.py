@@ -1,24 +1,27 @@
 """Builds a model from a directory, in the same way for a vendor checkout and for the reference.
 
 The directory's Python files are executed on `trust_remote_code` terms; `auto_map` in config.json
-names the config and model classes, as for `transformers.AutoModel`.
+names the config and model classes, as for `transformers.AutoModel`. Nothing is initialised while a
+model is built, and no kernels are searched for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.forking import importing
+from dsocr_analyze.forking import importing, undone
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
-from dsocr_analyze.running.building import building
 from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.described_model import (
     FLASH_ATTENTION,
@@ -29,11 +32,98 @@ from dsocr_analyze.running.described_model import (
 )
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.known_values import KnownValues
+from dsocr_analyze.running.process_settings import (
+    answered,
+    default_dtype,
+    exclusive,
+    is_running_thread,
+    quiet_transformers,
+)
 from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.unused_imports import without_unused_imports
 from dsocr_analyze.running.weights import draw_weights, load_weights
 
-__all__ = ["LoadedModel", "load_model"]
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+__all__ = ["LoadedModel", "building", "load_model"]
+
+
+_MOST_MODULES: Final = 100_000
+"""Builds in 10 s at most; without a limit, a one-line config could exhaust memory."""
+
+
+@contextlib.contextmanager
+def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Builds a model on `device` in `dtype` without initialising weights or probing for kernels.
+
+    Weights are absent (`meta`) or are loaded or drawn afterwards, so values drawn by constructors
+    would be thrown away; drawing them takes longer than everything else.
+    """
+    from transformers import PreTrainedModel
+
+    with exclusive(), contextlib.ExitStack() as stack:
+        for name in dir(torch.nn.init):
+            if name.endswith("_") and not name.startswith("_"):
+                stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
+        for name in _DRAWING:
+            if hasattr(PreTrainedModel, name):
+                stack.enter_context(answered(PreTrainedModel, name, _do_nothing))
+        # transformers rejects flash attention if the package is missing, which meta does not need.
+        for name, answer in _ATTENTION_CHECKS.items():
+            if hasattr(PreTrainedModel, name):
+                stack.enter_context(answered(PreTrainedModel, name, answer))
+        stack.enter_context(quiet_transformers())
+        stack.enter_context(without_unused_imports())
+        stack.enter_context(default_dtype(dtype))
+        stack.enter_context(torch.device(device))
+        stack.enter_context(_bounded())
+        yield
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """While the body runs, limits the number of registered submodules to `_MOST_MODULES`."""
+    count = 0
+
+    def counted(_: torch.nn.Module, __: str, ___: torch.nn.Module | None) -> None:
+        nonlocal count
+        count += is_running_thread()
+        if count > _MOST_MODULES:
+            raise ConfigError(
+                f"the model has more than {_MOST_MODULES:,} modules; give a config with fewer"
+                " layers or experts"
+            )
+
+    with undone(register_module_module_registration_hook(counted).remove):
+        yield
+
+
+def _leave_as_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    safe_point()
+    return tensor
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _keep_config(_: type, config: PretrainedConfig, *__: Any, **___: Any) -> PretrainedConfig:
+    return config
+
+
+def _keep_attention(_: torch.nn.Module, attention: str | None, *__: Any, **___: Any) -> str:
+    return attention or "eager"  # the default in configs of transformers 4
+
+
+_DRAWING: Final = ("_initialize_weights", "initialize_weights")
+"""What `init_weights` of transformers 4 and 5 draws values with; pruning and ties stay."""
+
+_ATTENTION_CHECKS: Final[dict[str, Callable[..., PretrainedConfig | str]]] = {
+    "_autoset_attn_implementation": _keep_config,  # transformers 4
+    "_check_and_adjust_attn_implementation": _keep_attention,  # transformers 5
+}
+
 
 _WINDOW: Final = "_ring_window"
 """Attribute of the config where Unlimited-OCR's code looks for its window; `infer()` sets it.

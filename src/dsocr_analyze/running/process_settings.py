@@ -1,32 +1,109 @@
 """Temporary changes of process settings, undone afterwards, even on errors.
 
 Other threads see as little of them as torch and Python allow: functions are replaced, and messages
-dropped, only for the running thread. Only the default dtype changes for all threads.
+dropped, only for the running thread. Only the default dtype changes for all threads, so only one
+model is built or run at a time. A process forked by another thread starts with nobody's turn, and
+with all of the settings undone (`forking.undone`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
-from typing import Any, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeAlias
 
 import torch
 
-from dsocr_analyze.forking import undone
-from dsocr_analyze.running.exclusive import is_running_thread
+from dsocr_analyze.forking import is_forked, undone
+from dsocr_analyze.interruption import held
 from dsocr_analyze.running.torch_calls import Result
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = [
     "Owner",
     "answered",
     "default_dtype",
+    "discarding_stdout",
+    "exclusive",
+    "is_running_thread",
     "quiet_transformers",
     "replaced",
     "unfused_scripts",
 ]
+
+
+_LOCK = threading.RLock()
+_running_thread: int | None = None
+
+
+@contextlib.contextmanager
+def exclusive() -> Iterator[None]:
+    """Only one thread at a time runs the body, which builds or runs a model; others wait.
+
+    Reentrant. While the body runs, interruptions wait for a safe point, since settings must be
+    restored; while waiting for another thread, they don't.
+    """
+    global _running_thread  # one for the whole process, like the settings
+    with _LOCK, held():
+        before, _running_thread = _running_thread, threading.get_ident()
+        try:
+            with contextlib.nullcontext() if before else _as_torch_starts():
+                yield
+        finally:
+            _running_thread = before
+
+
+@contextlib.contextmanager
+def _as_torch_starts() -> Iterator[None]:
+    """Whatever the caller has chosen, the body has torch's own default type, and no mode.
+
+    Only modes of other code that watch what runs stay.
+    """
+    fake = torch._C._unset_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))  # its tensors have no versions
+            for device in ("cpu", "cuda"):
+                stack.callback(
+                    torch.set_autocast_enabled, device, torch.is_autocast_enabled(device)
+                )
+                torch.set_autocast_enabled(device, False)
+            stack.enter_context(undone(partial(torch.set_default_dtype, torch.get_default_dtype())))
+            torch.set_default_dtype(torch.float32)
+            if is_forked():  # torch would wait forever for the threads of the parent process
+                stack.enter_context(undone(partial(torch.set_num_threads, torch.get_num_threads())))
+                torch.set_num_threads(1)
+            yield
+    finally:
+        if fake is not None:
+            torch._C._set_dispatch_mode(fake)
+
+
+def is_running_thread() -> bool:
+    """Whether the current thread is the one that builds or runs a model."""
+    return _running_thread == threading.get_ident()
+
+
+def _start_afresh() -> None:
+    """In a forked process, which lacks the thread whose turn it was: it is nobody's turn."""
+    global _LOCK, _running_thread
+    if not is_running_thread():  # else its turn goes on here, too
+        _LOCK, _running_thread = threading.RLock(), None
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_start_afresh)
+
 
 _ABSENT = object()
 
@@ -130,3 +207,39 @@ def unfused_scripts() -> Iterator[None]:
         yield
     finally:
         torch._C._set_graph_executor_optimize(before)
+
+
+class _Nowhere(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        return memoryview(data).nbytes
+
+
+class _Stdout:
+    """Drops the running thread's output; other threads keep the original stream."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._nowhere = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), encoding="utf-8")
+
+    def __getattr__(self, name: str) -> Any:
+        is_heard = self._stream is not None and not is_running_thread()
+        return getattr(self._stream if is_heard else self._nowhere, name)
+
+
+@contextlib.contextmanager
+def discarding_stdout() -> Iterator[None]:
+    """While the body runs, what the running thread writes to stdout is dropped."""
+    streams = vars(sys)
+    original = streams["stdout"]
+    stand_in = _Stdout(original)
+
+    def put_back() -> None:
+        if streams["stdout"] is stand_in:  # otherwise another thread has replaced it by now
+            streams["stdout"] = original
+
+    with undone(put_back):
+        streams["stdout"] = stand_in
+        yield

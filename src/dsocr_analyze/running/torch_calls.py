@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -18,7 +19,10 @@ __all__ = [
     "Shapes",
     "Value",
     "Values",
+    "tensors_in",
+    "uncounted",
 ]
+
 
 Value: TypeAlias = (
     "torch.Tensor | bool | int | float | complex | str | torch.dtype | torch.device | torch.layout"
@@ -49,3 +53,21 @@ Key: TypeAlias = tuple[Any, ...]
 
 Shapes: TypeAlias = "tuple[int, ...] | list[Shapes] | None"
 """Shapes of tensors as they were nested in tuples, lists and dictionaries; None for others."""
+
+
+def tensors_in(values: Values) -> Iterator[torch.Tensor]:
+    """The tensors among values, or in tuples, lists and slices among them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from tensors_in(value)
+        elif isinstance(value, slice):
+            yield from tensors_in((value.start, value.stop, value.step))
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Runs the body outside every hook and mode, so its operators are not counted."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield

@@ -8,7 +8,8 @@
 
 Together this is a third of the main job and 100 MiB, and there is no switch against it. While a
 model is built or run, temporary stand-ins answer what is asked of a module that is not imported
-yet; any other use imports the real one.
+yet; any other use imports the real one. Likewise for packages that are missing, which model code
+imports but no pass calls.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 from dsocr_analyze.forking import undone
-from dsocr_analyze.running.exclusive import exclusive, is_running_thread
-
-__all__ = ["uses_compiler", "without_unused_imports"]
+from dsocr_analyze.running.process_settings import exclusive, is_running_thread
 
 if TYPE_CHECKING:
     import torch
+
+__all__ = ["is_missing", "missing_packages_stood_in", "uses_compiler", "without_unused_imports"]
+
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _Truth: TypeAlias = "bool | torch.SymBool"
@@ -232,3 +234,68 @@ def _is_idle(stand_in: _StandIn) -> bool:
     """Whether a module is installed and not imported yet."""
     name = stand_in.__name__
     return name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None
+
+
+_MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "torchvision": (),
+    "torchvision.transforms": ("Compose", "ToTensor", "Normalize"),
+    "torchvision.transforms.functional": ("InterpolationMode",),
+}
+"""Modules and the names that published models import from them, only for preprocessing."""
+
+
+@contextlib.contextmanager
+def missing_packages_stood_in() -> Iterator[None]:
+    """Provides stand-ins for packages that model code imports but does not need to run."""
+    added = [] if _torchvision_works() else list(_MODULES)
+
+    def remove() -> None:
+        for name in added:
+            sys.modules.pop(name, None)
+
+    with undone(remove):
+        for name in added:
+            sys.modules[name] = _stand_in(name, _MODULES[name])
+            parent, _, child = name.rpartition(".")
+            if parent:
+                setattr(sys.modules[parent], child, sys.modules[name])
+        yield
+
+
+def is_missing(found: object) -> bool:
+    """Whether an object imported by model code is only a stand-in."""
+    return isinstance(found, _Missing)
+
+
+def _torchvision_works() -> bool:
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        # A torchvision built for another torch fails to register operators with a RuntimeError.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        return False
+    return True
+
+
+def _stand_in(name: str, names: tuple[str, ...]) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
+    module.__path__ = []
+    for attribute in names:
+        setattr(module, attribute, _Missing(f"{name}.{attribute}"))
+    return module
+
+
+class _Missing:
+    """Stands in for a name of a missing package; calling it raises an error."""
+
+    def __init__(self, qualified_name: str) -> None:
+        self._qualified_name = qualified_name
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        package = self._qualified_name.partition(".")[0]
+        raise ImportError(
+            f"{self._qualified_name} was called, but {package} is not installed;"
+            f" pip install {package}"
+        )

@@ -11,8 +11,7 @@ import torch
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.exclusive import exclusive
-from dsocr_analyze.running.process_settings import answered, quiet_transformers
+from dsocr_analyze.running.process_settings import answered, exclusive, quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import Key, Value, Values
+from dsocr_analyze.running.torch_calls import Key, Value, Values, tensors_in
 from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = ["Cache", "CacheMark", "Extension", "caches_in", "described_cache", "layout", "maker_of"]

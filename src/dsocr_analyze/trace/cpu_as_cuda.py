@@ -21,8 +21,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dsocr_analyze.running.known_outputs import tensors_in
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Operator, Value
+from dsocr_analyze.running.torch_calls import (
+    Arguments,
+    Function,
+    Keywords,
+    Operator,
+    Value,
+    tensors_in,
+)
 from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.memory import LiveTensors
 

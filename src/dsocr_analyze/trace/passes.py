@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.running.torch_calls import Value
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder

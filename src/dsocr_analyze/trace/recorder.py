@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.running.known_outputs import Output, call_of, described, tensors_in
-from dsocr_analyze.running.known_shapes import KnownShapes
+from dsocr_analyze.running.known_shapes import KnownShapes, Output, call_of, described
 from dsocr_analyze.running.known_values import known_value
 from dsocr_analyze.running.torch_calls import (
     Arguments,
@@ -33,10 +32,10 @@ from dsocr_analyze.running.torch_calls import (
     Result,
     Shapes,
     Value,
+    tensors_in,
 )
 from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.call import Call, Rule
-from dsocr_analyze.trace.complex_rules import complex_rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 from dsocr_analyze.trace.memory import LiveTensors
@@ -59,6 +58,7 @@ from dsocr_analyze.trace.refusals import (
     refuse_uncountable,
 )
 from dsocr_analyze.trace.repetition import Alike, Occasion, Repetition, Span, moved
+from dsocr_analyze.trace.vector_rules import complex_rule
 
 __all__ = ["Recorder"]
 

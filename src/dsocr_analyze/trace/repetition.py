@@ -1,7 +1,8 @@
 """Repeats the records of equal calls: alike modules do the same work on equal inputs.
 
 Which modules are alike is declared, never guessed. This module compares the inputs of a call, and
-checks by its side effects whether its record may be repeated at all.
+checks by its side effects whether its record may be repeated at all. A model may have been changed
+after loading (`layer.mlp.act_fn`, `layer.mlp.top_k`), so settings and children are compared, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -19,9 +20,8 @@ import torch
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import Arguments, Key, Keywords, Shapes, Value
+from dsocr_analyze.running.torch_calls import Arguments, Key, Keywords, Shapes, Value, tensors_in
 from dsocr_analyze.trace.cached_layers import (
     Cache,
     CacheMark,
@@ -33,9 +33,9 @@ from dsocr_analyze.trace.cached_layers import (
 )
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.variants import Variants, modules_in
 
 __all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
+
 
 Alike = Callable[[str], str | None]
 """Maps a module path to the name that alike modules share; None if it is never repeated."""
@@ -128,7 +128,7 @@ class Repetition:
 
     def __init__(self, alike: Alike, memory: LiveTensors) -> None:
         self._name_of = functools.cache(alike)
-        self._variant_of = Variants()
+        self._variant_of = _Variants()
         self.layer_of = self._variant_of.layer_of
         self._memory = memory
         self._spans: dict[Key, Span | None] = {}
@@ -326,6 +326,74 @@ def _attributes(module: torch.nn.Module) -> list[Any]:
     """Attributes and buffers at or below the module; tensors by weak reference so they can die."""
     return [
         weakref.ref(value) if isinstance(value, torch.Tensor) else value
-        for part in modules_in(module)
+        for part in _modules_in(module)
         for value in (*vars(part).values(), *part._buffers.values())
     ]
+
+
+_NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
+"""Attributes that number a layer, which may differ between alike layers."""
+
+_OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
+"""What torch keeps on each module: hooks, parameters, buffers, children."""
+
+
+class _Variants:
+    """Numbers modules; equal numbers mean equal class, settings, parameters and children."""
+
+    def __init__(self) -> None:
+        self._of_description: dict[Key, int] = {}
+        self._of_module: dict[torch.nn.Module, int] = {}
+        self._layers: dict[torch.nn.Module, int | None] = {}
+
+    def __call__(self, module: torch.nn.Module) -> int:
+        """The module's number, from its state when first asked for."""
+        variant = self._of_module.get(module)
+        if variant is None:
+            description = (
+                type(module),
+                *_settings(module),
+                *(
+                    (name, None if tensor is None else (tensor.shape, tensor.dtype))
+                    for name, tensor in (*module._parameters.items(), *module._buffers.items())
+                ),
+                *(
+                    (name, None if child is None else self(child))
+                    for name, child in module._modules.items()
+                ),
+            )
+            variant = self._of_description.setdefault(description, len(self._of_description))
+            self._of_module[module] = variant
+        return variant
+
+    def layer_of(self, module: torch.nn.Module) -> int | None:
+        """The number of the layer that a module is, or is part of; None for several or none."""
+        if module not in self._layers:
+            found = {
+                vars(part)[name]
+                for part in _modules_in(module)
+                for name in _NUMBERS & vars(part).keys()
+            }
+            self._layers[module] = found.pop() if len(found) == 1 else None
+        return self._layers[module]
+
+
+def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if name in _NUMBERS or name in _OF_EVERY_MODULE:
+            continue
+        if isinstance(value, _PLAIN):
+            yield name, value
+        elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
+            yield name, tuple(value)
+
+
+def _modules_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The module and those below it, a shared one in each of its places.
+
+    Much faster than `modules()`, whose generators are nested as deeply as the modules.
+    """
+    found = [module]
+    for each in found:
+        found += [child for child in each._modules.values() if child is not None]
+    return found

@@ -1,21 +1,88 @@
-"""Traces one module or function on its own, outside any model, with inputs of given shapes."""
+"""What each call of a single module costs: within a pass of the whole model, or on its own.
+
+On its own, a module or function runs outside any model, with inputs of given shapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from dsocr_analyze.figures import Peak
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import left_as_it_was
-from dsocr_analyze.running.torch_calls import Function, Keywords
-from dsocr_analyze.trace.module_calls import CallRecorder
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.passes import recorded_flash_attention
-from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.record import Trace, TracedCall
+from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 
-__all__ = ["FunctionModule", "trace_calls", "trace_module"]
+__all__ = ["CallRecorder", "FunctionModule", "trace_calls", "trace_module"]
+
+
+class CallRecorder(Recorder):
+    """A recorder that keeps the trace's `modules`, what each of their calls did.
+
+    Equal calls of alike modules run once, so only the first is kept.
+    """
+
+    def _run_in_full(
+        self, path: str, forward: Function, args: Arguments, kwargs: Keywords
+    ) -> Value:
+        start, alive, before = len(self.trace.kernels), self._memory.nbytes, self.trace.peak
+        self.trace.peak = Peak(alive, path)
+        try:
+            output = super()._run_in_full(path, forward, args, kwargs)
+        finally:
+            within = self.trace.peak
+            if before.nbytes >= within.nbytes:
+                self.trace.peak = before
+        with torch._C.DisableTorchFunction():
+            given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
+            self.trace.modules.setdefault(path, []).append(
+                TracedCall(
+                    tuple(self.trace.kernels[start:]),
+                    within.nbytes - alive,
+                    _cache_bytes(getattr(forward, "__self__", None), given, output),
+                    _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
+                )
+            )
+        return output
+
+
+def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
+    """Shapes of those values that are tensors."""
+    return {
+        name: tuple(value.shape)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _first_tensor(value: Value) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    items: Iterable[Value] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, tuple | list):
+        items = value
+    return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
+
+
+def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
+    """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
+    cache = given.get("past_key_value", given.get("past_key_values"))
+    if cache is None:
+        cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        return 0
+    index = getattr(getattr(module, "self_attn", module), "layer_idx", None)
+    pairs = list(cache) if index is None else [cache[index]]
+    return sum(tensor.numel() * tensor.element_size() for pair in pairs for tensor in pair)
 
 
 class FunctionModule(torch.nn.Module):
