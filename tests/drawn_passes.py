@@ -12,7 +12,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape.activations import ACTIVATIONS
+from dsocr_analyze.tape.modules import ACTIVATIONS
 from dsocr_analyze.workload import ViewBatch, Workload
 
 ONE, TWO, UNLIMITED = ARCHITECTURES

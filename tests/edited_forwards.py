@@ -26,11 +26,11 @@ from dsocr_analyze.architectures.ocr_family import (
     projector,
     sam,
 )
-from dsocr_analyze.tape import activations, modules
+from dsocr_analyze.tape import modules
 
 FORWARDS = (
     page, network, ocr2_network, decoder, attention, latent_attention, mixture, llama, sam,
-    clip, projector, qwen2_encoder, modules, activations,
+    clip, projector, qwen2_encoder, modules,
 )  # fmt: skip
 
 

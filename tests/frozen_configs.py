@@ -9,7 +9,7 @@ from typing import Any
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape.activations import ACTIVATIONS
+from dsocr_analyze.tape.modules import ACTIVATIONS
 
 ONE, TWO, UNLIMITED = ARCHITECTURES
 """Names of DeepSeek-OCR, DeepSeek-OCR-2 and Unlimited-OCR."""

@@ -29,7 +29,7 @@ from transformers.models.auto import modeling_auto
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.model import directory as model_directory
-from dsocr_analyze.model.lone_config import check_loads_nothing
+from dsocr_analyze.model.directory import check_loads_nothing
 from dsocr_analyze.running import loading
 from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.process_settings import exclusive

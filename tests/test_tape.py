@@ -14,9 +14,8 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape.modules import linear
-from dsocr_analyze.tape.record_tape import RecordTape
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import View
+from dsocr_analyze.tape.symbolic import RecordTape
+from dsocr_analyze.tape.tape import Tape, View
 
 
 @pytest.fixture

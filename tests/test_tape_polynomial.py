@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsocr_analyze.tape.integers import ceil_log2
 from dsocr_analyze.tape.polynomial import (
     Bounds,
     Polynomial,
     Symbol,
     Values,
+    ceil_log2,
     highest,
     worth_comparing,
 )

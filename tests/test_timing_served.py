@@ -15,7 +15,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
-from dsocr_analyze.tape.record_tape import RecordTape
+from dsocr_analyze.tape.symbolic import RecordTape
 from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED, Precision
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel

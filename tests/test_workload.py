@@ -23,8 +23,7 @@ from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch
 from dsocr_analyze.workload.image_file import page_of_image
 from dsocr_analyze.workload.page import parse_page
-from dsocr_analyze.workload.prompt import text_parts
-from dsocr_analyze.workload.workload import position_warnings
+from dsocr_analyze.workload.workload import position_warnings, text_parts
 
 DATA = Path(__file__).parent / "data"
 crop_grid, GRIDS, notes_of = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.notes_of

@@ -18,7 +18,7 @@ from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.workload import ImagePages, Workload
-from dsocr_analyze.workload.prompt import text_parts
+from dsocr_analyze.workload.workload import text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory

@@ -26,7 +26,7 @@ from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.process_settings import exclusive, replaced
 from dsocr_analyze.running.torch_calls import Function, Value
 from dsocr_analyze.workload import ViewBatch, Workload
-from dsocr_analyze.workload.prompt import IMAGE_TOKEN
+from dsocr_analyze.workload.workload import IMAGE_TOKEN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

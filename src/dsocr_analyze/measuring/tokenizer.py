@@ -8,7 +8,7 @@ from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.running.process_settings import quiet_transformers
-from dsocr_analyze.workload.prompt import text_parts
+from dsocr_analyze.workload.workload import text_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

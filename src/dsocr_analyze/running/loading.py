@@ -11,17 +11,18 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from packaging.specifiers import SpecifierSet
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.errors import ConfigError, ModelCodeError
 from dsocr_analyze.forking import importing, undone
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.model.trust import require_trust
-from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.described_model import (
     FLASH_ATTENTION,
@@ -46,7 +47,7 @@ from dsocr_analyze.running.weights import draw_weights, load_weights
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["LoadedModel", "building", "load_model"]
+__all__ = ["VENDOR_TRANSFORMERS", "LoadedModel", "building", "load_model", "require_transformers"]
 
 
 _MOST_MODULES: Final = 100_000
@@ -281,3 +282,27 @@ def _class_in(directory: ModelDirectory, package: str, role: str) -> Any:
     if not isinstance(found, type):
         raise ConfigError(f"{file} of {str(directory.path)!r} has no class {name!r}")
     return found
+
+
+_PACKAGE: Final = "transformers"
+
+VENDOR_TRANSFORMERS: Final = SpecifierSet(">=4.46.3,<4.48")
+"""Versions for published code: it was written for 4.46.3, and 4.48 dropped what it imports.
+
+The package's extra `vendor` installs the one that the vendor pins.
+"""
+
+
+def require_transformers(directory: ModelDirectory) -> None:
+    """Raise ModelCodeError if the installed transformers cannot run the directory's code.
+
+    The built-in reference runs on any version.
+    """
+    installed = metadata.version(_PACKAGE)
+    if directory.is_reference or VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
+        return
+    raise ModelCodeError(
+        f"transformers {installed} is installed, but the code of {str(directory.path)!r} needs"
+        f" {_PACKAGE}{VENDOR_TRANSFORMERS}: other versions lack what it imports;"
+        " pip install 'dsocr-analyze[vendor]', or run the built-in reference"
+    )

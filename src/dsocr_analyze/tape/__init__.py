@@ -3,8 +3,9 @@
 What a forward is written with is here; what runs it on other sizes is in modules of its own.
 """
 
-from dsocr_analyze.tape.activations import ACTIVATIONS, activation, quick_gelu
 from dsocr_analyze.tape.modules import (
+    ACTIVATIONS,
+    activation,
     bicubic,
     conv2d,
     conv2d_side,
@@ -13,11 +14,11 @@ from dsocr_analyze.tape.modules import (
     layer_norm,
     linear,
     linear1d,
+    quick_gelu,
     rms_norm,
 )
 from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand, View
+from dsocr_analyze.tape.tape import Operand, Tape, View
 
 __all__ = [
     "ACTIVATIONS",

@@ -10,8 +10,18 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import NO_WORK, Dimensions, Kind, Work
 from dsocr_analyze.tape.example import Decision, Derived, Example, value_of
 from dsocr_analyze.tape.polynomial import Polynomial, Size
-from dsocr_analyze.tape.tape import Given, Inputs, Output, Tape
-from dsocr_analyze.tape.tensor import Description, Operand, Tensor, View, described, made
+from dsocr_analyze.tape.tape import (
+    Description,
+    Given,
+    Inputs,
+    Operand,
+    Output,
+    Tape,
+    Tensor,
+    View,
+    described,
+    made,
+)
 
 __all__ = ["FormulaTape", "ModuleCall"]
 

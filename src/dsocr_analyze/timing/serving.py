@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.hardware.weight_types import STORED_BITS
-from dsocr_analyze.tape.integers import ceil_div, minimum
+from dsocr_analyze.tape.polynomial import ceil_div, minimum
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
 from dsocr_analyze.timing.span import Figure, Span, span_of_kernels
 from dsocr_analyze.timing.stream import Stretch, stretch_times

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.workload.decode_step import DecodeStep
 from dsocr_analyze.workload.image_file import ImagePages, page_of_image
 from dsocr_analyze.workload.page import parse_page
-from dsocr_analyze.workload.workload import AnyWorkload, Lengths, Mode, ViewBatch, Workload
+from dsocr_analyze.workload.workload import (
+    AnyWorkload,
+    DecodeStep,
+    Lengths,
+    Mode,
+    ViewBatch,
+    Workload,
+)
 
 __all__ = [
     "AnyWorkload",

@@ -34,7 +34,7 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
-from dsocr_analyze.tape.integers import largest, maximum
+from dsocr_analyze.tape.polynomial import largest, maximum
 from dsocr_analyze.workload import Workload
 
 __all__ = [

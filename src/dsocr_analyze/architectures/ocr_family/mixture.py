@@ -15,7 +15,7 @@ from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.integers import ceil_log2, minimum, quotient
+from dsocr_analyze.tape.polynomial import ceil_log2, minimum, quotient
 
 __all__ = ["expert_params", "experts_touched", "mixture"]
 

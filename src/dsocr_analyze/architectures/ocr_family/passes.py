@@ -20,8 +20,7 @@ from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size, Tape, View
 from dsocr_analyze.tape.polynomial import Polynomial
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.tape.tape import Given, Spans
-from dsocr_analyze.tape.tensor import Operand
+from dsocr_analyze.tape.tape import Given, Operand, Spans
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [

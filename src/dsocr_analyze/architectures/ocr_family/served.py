@@ -37,7 +37,7 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Kernel, merged
 from dsocr_analyze.tape import Operand, Size, Tape, embedding, linear
 from dsocr_analyze.tape.polynomial import Values, highest
-from dsocr_analyze.tape.record_tape import RecordTape, for_arrays
+from dsocr_analyze.tape.symbolic import RecordTape, for_arrays
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [

@@ -27,8 +27,7 @@ from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
-from dsocr_analyze.tape.integers import largest, maximum, minimum
-from dsocr_analyze.tape.polynomial import Bounds, Size, Values, highest
+from dsocr_analyze.tape.polynomial import Bounds, Size, Values, highest, largest, maximum, minimum
 
 if TYPE_CHECKING:
     import numpy as np
