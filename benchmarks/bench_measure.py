@@ -23,8 +23,7 @@ import torch
 from conditions import print_environment
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.hardware.profile import profile_from_file
-from dsocr_analyze.hardware.profile_text import cpu_profile_text
+from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title

@@ -40,9 +40,9 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     fitted,
     with_slow_sizes,
 )
+from dsocr_analyze.hardware.kernel_times.gemm import TILES
 from dsocr_analyze.hardware.kernel_times.rows import Rows, predicted
-from dsocr_analyze.hardware.kernel_times.scaled_gemm import TILES
-from dsocr_analyze.hardware.profile_text import kind_text
+from dsocr_analyze.hardware.profile import kind_text
 
 PROFILES: Final = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 SAMPLE: Final = Path(__file__).parent.parent / "tests/data/kernel_times_sample.json"

@@ -16,9 +16,14 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import BytesAlive, Memory, Peak
 from dsocr_analyze.hardware import fit as fitting
-from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.devices import (
+    Gpu,
+    check_features,
+    gpu_catalogue,
+    gpu_named,
+    missing_features,
+)
 from dsocr_analyze.hardware.fit import Limit, MemoryNeed, fit, memory_need
-from dsocr_analyze.hardware.missing_features import check_features, missing_features
 from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.model.directory import read_config

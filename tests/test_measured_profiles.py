@@ -11,13 +11,19 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware import Device
 from dsocr_analyze.hardware.devices import gpu_catalogue
+from dsocr_analyze.hardware.kernel_times.attention import AttentionSizes, masked_bytes
 from dsocr_analyze.hardware.kernel_times.coefficients import GemmCoefficients
 from dsocr_analyze.hardware.kernel_times.fitting import FitErrors, first_guess
-from dsocr_analyze.hardware.kernel_times.masked_attention import masked_bytes
-from dsocr_analyze.hardware.kernel_times.prefill_attention import AttentionSizes
 from dsocr_analyze.hardware.kernel_times.rows import Rows, held_out_groups, predicted
-from dsocr_analyze.hardware.profile import MeasuredHost, all_profiles, profile_from_file
-from dsocr_analyze.hardware.profile_text import gpu_text, host_text, kind_text, top_text
+from dsocr_analyze.hardware.profile import (
+    MeasuredHost,
+    all_profiles,
+    gpu_text,
+    host_text,
+    kind_text,
+    profile_from_file,
+    top_text,
+)
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions

@@ -29,10 +29,14 @@ from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
-from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
-from dsocr_analyze.hardware.profile import Profile, profile_from_file
-from dsocr_analyze.hardware.profile_text import cpu_profile_text
+from dsocr_analyze.hardware.cpu_kernels import (
+    CpuKernels,
+    Family,
+    contributions,
+    family_of,
+    names_of,
+)
+from dsocr_analyze.hardware.profile import Profile, cpu_profile_text, profile_from_file
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
 from dsocr_analyze.measuring import (

@@ -22,7 +22,7 @@ from dsocr_analyze.own_folder import own_folder_to_write
 if TYPE_CHECKING:
     import torch
 
-    from dsocr_analyze.hardware.cpu.kernels import Family
+    from dsocr_analyze.hardware.cpu_kernels import Family
     from dsocr_analyze.hardware.profile import Fitted
 
 __all__ = ["calibrate", "print_calibration"]
@@ -94,7 +94,7 @@ def _calibrated(
         from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
 
         return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
-    from dsocr_analyze.hardware.profile_text import cpu_profile_text
+    from dsocr_analyze.hardware.profile import cpu_profile_text
     from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
     from dsocr_analyze.running.failures import is_out_of_memory
 

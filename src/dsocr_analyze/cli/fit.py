@@ -52,9 +52,8 @@ def fit(
     prefill pass and that of the last decode step.
     """
     from dsocr_analyze.analytic import attention_name
-    from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
+    from dsocr_analyze.hardware.devices import check_features, gpu_catalogue, gpu_named
     from dsocr_analyze.hardware.fit import fit as fit_into
-    from dsocr_analyze.hardware.missing_features import check_features
     from dsocr_analyze.report.fit import fit_document
 
     element = dtype_named(dtype)

@@ -1,12 +1,13 @@
 """Arguments of a model's forward, described from their names and the config.
 
-What a processor would return for one picture or recording that fills the model's usual size.
+What a processor would return for one picture or recording that fills the model's usual size, and
+the ids of a prompt: text, and tokens that stand for a picture or a recording.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.any_model.description import (
@@ -19,9 +20,20 @@ from dsocr_analyze.architectures.any_model.description import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
-__all__ = ["DESCRIBED", "PICTURE_OR_SOUND", "Config", "alternatives", "tensor"]
+__all__ = [
+    "DESCRIBED",
+    "PICTURE_OR_SOUND",
+    "TOKENS_AROUND",
+    "alternatives",
+    "first_id",
+    "ids_of",
+    "media_token",
+    "tensor",
+    "text_id",
+]
+
 
 _PICTURE_PIXELS: Final = 448
 """Pixels a side where the config sets none, rounded down to whole patches."""
@@ -48,17 +60,17 @@ PICTURE_OR_SOUND: Final = re.compile(
 """In the names of arguments that carry a picture, a film or a recording."""
 
 
-class Config:
+class _Config:
     """A config and the configs of its parts, asked for the first key that is set."""
 
     def __init__(self, *parts: PretrainedConfig | None) -> None:
         self._parts = [part for part in parts if part is not None]
 
-    def part(self, names: tuple[str, ...]) -> Config:
+    def part(self, names: tuple[str, ...]) -> _Config:
         """The first of the parts, before the config itself."""
         top = self._parts[-1]
         found = [getattr(top, name, None) for name in names]
-        return Config(*[each for each in found if hasattr(each, "to_dict")][:1], top)
+        return _Config(*[each for each in found if hasattr(each, "to_dict")][:1], top)
 
     def first(self, *keys: str) -> Any:
         """The first value that is set."""
@@ -112,7 +124,7 @@ def alternatives(
         config: Its config.
         submodules: Arguments of the forwards of its modules.
     """
-    top = Config(config)
+    top = _Config(config)
     if "pixel_values" in names:
         found = list(_pictures(names, top.part(_OF_PICTURES), submodules))
     elif "input_features" in names or "input_values" in names:
@@ -125,7 +137,7 @@ def alternatives(
 
 
 def _pictures(
-    names: frozenset[str], config: Config, submodules: frozenset[str]
+    names: frozenset[str], config: _Config, submodules: frozenset[str]
 ) -> Iterator[dict[str, Input]]:
     channels = config.number("num_channels", "in_channels", "in_chans", default=3)
     height, width = config.sides("image_size", "img_size", "input_size", "resolution", default=0)
@@ -177,7 +189,7 @@ def _pictures(
     yield {"pixel_values": tensor("batch", frames, *picture, fill=0.5)}
 
 
-def _tiles(picture: tuple[int, ...], config: Config) -> dict[str, Input]:
+def _tiles(picture: tuple[int, ...], config: _Config) -> dict[str, Input]:
     """A picture cut into as many tiles as the model takes at most."""
     tiles = config.number("max_num_tiles", default=4)
     ratios = config.first("supported_aspect_ratios") or [[1, 1]]
@@ -191,7 +203,7 @@ def _tiles(picture: tuple[int, ...], config: Config) -> dict[str, Input]:
     }
 
 
-def _sounds(names: frozenset[str], config: Config) -> Iterator[dict[str, Input]]:
+def _sounds(names: frozenset[str], config: _Config) -> Iterator[dict[str, Input]]:
     bands = config.number(
         "num_mel_bins", "feature_size", "input_feat_per_channel", "feature_projection_input_dim",
         "input_feat_size", "input_dim", default=80,
@@ -220,7 +232,7 @@ def _sounds(names: frozenset[str], config: Config) -> Iterator[dict[str, Input]]
             yield {"input_features": tensor("batch", *shape, fill=0.5), **masks}
 
 
-def _flattened(config: Config) -> dict[str, Input]:
+def _flattened(config: _Config) -> dict[str, Input]:
     """Patches in rows, each after the numbers of its row and column."""
     width = config.number("patch_embed_hidden_size", default=768)
     patches = config.number("seq_len", default=2048)
@@ -233,3 +245,90 @@ def _others(names: frozenset[str]) -> dict[str, Input]:
         "bbox": tensor("batch", TOKENS, 4, fill=0, dtype="int64"),
     }
     return {name: rule for name, rule in rules.items() if name in names}
+
+
+# --- prompts ---------------------------------------------------------------------------------
+
+
+_TEXT: Final = 512
+"""Tokens of a prompt of text alone, where the model was trained for twice as many."""
+
+TOKENS_AROUND: Final = 32
+"""Tokens of text around a picture."""
+
+_BEFORE: Final = 4
+"""How many of these come before it."""
+
+_LENGTHS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+_BEGINS: Final = (
+    "vision_start_token_id", "image_start_token_id", "boi_token_id", "boi_token_index",
+)  # fmt: skip
+_ENDS: Final = (
+    "vision_end_token_id", "image_end_token_id", "eoi_token_id", "eoi_token_index",
+)  # fmt: skip
+
+
+def ids_of(
+    config: PretrainedConfig, token: int | None, count: int, *, has_picture: bool
+) -> tuple[tuple[Run, ...], int]:
+    """The ids of a prompt that are not text, and its length.
+
+    Args:
+        config: The model's config.
+        token: Id that stands for a part of a picture or recording; None without one.
+        count: How many of these there are.
+        has_picture: Whether the model also takes a picture.
+    """
+    text = _text_config(config)
+    if token is None:
+        longest = text.number(*_LENGTHS, default=2 * _TEXT)
+        tokens = _TEXT if longest >= 2 * _TEXT else max(longest // 2, 1)
+        end = text.number("eos_token_id", default=0)
+        # CLIP's text model looks for the end of the text.
+        return ((Run(end, tokens - 1, 1),) if has_picture and end else ()), tokens
+    runs, start, whole = list[Run](), _BEFORE, _Config(config)
+    first, last = whole.first(*_BEGINS), whole.first(*_ENDS)
+    known = range(text.number("vocab_size", default=2**31))  # a default may lie beyond them
+    if first in known:
+        runs.append(Run(first, start, 1))
+        start += 1
+    runs.append(Run(token, start, count))
+    if last in known:
+        runs.append(Run(last, start + count, 1))
+    return tuple(runs), count + TOKENS_AROUND
+
+
+def media_token(config: PretrainedConfig, inputs: Iterable[str]) -> int | None:
+    """The id that stands for a part of the picture or recording among the inputs, if any."""
+    kinds = {"pixel_values": "image", "input_features": "audio", "input_values": "audio"}
+    kind = next((kinds[name] for name in inputs if name in kinds), None)
+    found = _Config(config).first(
+        f"{kind}_token_id", f"{kind}_token_index", f"{kind}_soft_token_id"
+    )
+    return found if isinstance(found, int) else None
+
+
+def first_id(module: PreTrainedModel) -> int:
+    """The id with which a decoder starts."""
+    own, config = getattr(module, "generation_config", None), _text_config(module.config)
+    for key in ("decoder_start_token_id", "bos_token_id"):
+        found = getattr(own, key, None)
+        found = config.first(key) if found is None else found
+        if isinstance(found, int) and found >= 0:
+            return found
+    return 0
+
+
+def text_id(config: PretrainedConfig) -> int:
+    """An id that stands for text: the first with no other meaning in the config."""
+    values, taken = config.to_dict(), set[int]()
+    for part in (values, *(each for each in values.values() if isinstance(each, dict))):
+        for key, value in part.items():
+            if str(key).endswith(("token_id", "token_index")):
+                taken.update(value if isinstance(value, list) else [value])
+    return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
+def _text_config(config: PretrainedConfig) -> _Config:
+    part = getattr(config, "text_config", None) or getattr(config, "decoder", None)
+    return _Config(part if hasattr(part, "to_dict") else None, config)

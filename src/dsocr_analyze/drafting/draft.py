@@ -1,4 +1,7 @@
-"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`."""
+"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`.
+
+A config that names no class of model gets one by its type.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,18 @@ from dsocr_analyze.architectures.any_model.description import (
     Prompt,
     read_description,
 )
+from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.drafting.arguments import (
     DESCRIBED,
     PICTURE_OR_SOUND,
+    TOKENS_AROUND,
     alternatives,
+    first_id,
+    ids_of,
+    media_token,
     tensor,
+    text_id,
 )
-from dsocr_analyze.drafting.classes import class_for, is_masked
 from dsocr_analyze.drafting.first_pass import Tried, said, tried
 from dsocr_analyze.drafting.parts import (
     beside_the_text,
@@ -33,22 +41,67 @@ from dsocr_analyze.drafting.parts import (
     stages_of,
     text_embedding,
 )
-from dsocr_analyze.drafting.prompt_ids import (
-    TOKENS_AROUND,
-    first_id,
-    ids_of,
-    media_token,
-    text_id,
-)
 from dsocr_analyze.drafting.toml_text import toml_text
-from dsocr_analyze.errors import AnalyzeError, ModelCodeError
+from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import LoadedModel, load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["drafted"]
+__all__ = [
+    "drafted",
+]
+
+
+_GENERATING: Final = (
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+)
+"""The auto classes' tables of models that generate, the most telling first."""
+
+
+def _class_for(values: Config) -> str | None:
+    """The class for a config that names none: one that generates if there is one; else None.
+
+    Raises:
+        ConfigError: The installed transformers has no class for its `model_type`.
+    """
+    from transformers.models.auto import modeling_auto
+
+    model_type = values.get("model_type")
+    named = values.get("architectures")
+    if isinstance(named, list) and named:
+        return None
+    tables = [getattr(modeling_auto, name, {}) for name in _GENERATING]
+    is_masked_model = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if is_masked_model and not values.get("is_decoder"):
+        tables.pop()  # BERT and its like can be made to generate, but are not meant to
+    for table in [*tables, modeling_auto.MODEL_MAPPING_NAMES]:
+        found = table.get(model_type)
+        if found is not None:
+            return found if isinstance(found, str) else str(found[0])
+    raise ConfigError(
+        f"config.json has model_type {model_type!r} and names no class in 'architectures', and"
+        " transformers has none for it; give model_class='NAME'",
+        arguments=["model_class"],
+    )
+
+
+def _is_masked(module: PreTrainedModel) -> bool:
+    """Whether a model fills in masked tokens, such as BERT; old versions say that it generates."""
+    from transformers.models.auto import modeling_auto
+
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    name = type(module).__name__
+    is_encoder = name in masked and name not in causal
+    return is_encoder and not module.config.is_encoder_decoder
+
 
 _FIRST_GUESS: Final = 7
 """Tokens of a picture in the first try, which hardly any model makes."""
@@ -79,7 +132,7 @@ def drafted(
         ConfigError: The config describes no model that transformers can build.
         ModelCodeError: Nothing describes one of its inputs, or it ran with no inputs tried.
     """
-    chosen = model_class or class_for(directory.config)
+    chosen = model_class or _class_for(directory.config)
     directory = replace(directory, described=undescribed(directory.config, chosen))
     directory.check_values()
     model = load_model(
@@ -128,7 +181,7 @@ class _Drafter:
     def generates(self) -> bool:
         """Whether `generate` runs it."""
         can: bool = self.may_generate and self.module.can_generate()
-        return can and not is_masked(self.module)
+        return can and not _is_masked(self.module)
 
     def text(self) -> str:
         """The file's text, read back before it is given away."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.missing_features import MissingFeature, missing_features
+from dsocr_analyze.hardware.devices import MissingFeature, missing_features
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions

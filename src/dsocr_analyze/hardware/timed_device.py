@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.hardware.cpu.kernels import CpuKernels
+    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
     from dsocr_analyze.hardware.kernel_times.machine import Machine
 
     Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
@@ -177,8 +177,7 @@ class Device:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
-        from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
+        from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds, scaled_gemm_seconds
 
         c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
         types = product_types(self.gpu, dtype, weights_dtype)
@@ -237,13 +236,15 @@ class Device:
             DeviceError: This kind was not measured.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times import masked_attention
-        from dsocr_analyze.hardware.kernel_times.prefill_attention import AttentionSizes
+        from dsocr_analyze.hardware.kernel_times.attention import (
+            AttentionSizes,
+            masked_attention_seconds,
+        )
 
         found = self._fitted("masked_attention", "bfloat16", "bfloat16")
         B, Q, K, H, D, nbytes = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
                                         head_dim=head_dim, moved=moved)  # fmt: skip
-        seconds = masked_attention.masked_attention_seconds(
+        seconds = masked_attention_seconds(
             AttentionSizes(B, Q, K, H, D, H), nbytes,
             self._machine(self.gpu.tensor_dtype, cold=False),
             cast("records.MaskedCoefficients", found.coefficients),
@@ -288,12 +289,12 @@ class Device:
             WorkloadError: A size is impossible: below 1, more queries than keys under a causal
                 mask, or heads that are not a multiple of `kv_heads`.
         """
-        from dsocr_analyze.hardware.kernel_times import generation_attention, prefill_attention
+        from dsocr_analyze.hardware.kernel_times import attention
 
         given = (batch, queries, keys, heads, head_dim, heads if kv_heads is None else kv_heads)
         arrays = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
                          head_dim=head_dim, kv_heads=given[5])  # fmt: skip
-        sizes = prefill_attention.AttentionSizes(*arrays)
+        sizes = attention.AttentionSizes(*arrays)
         if causal and (sizes.queries > sizes.keys).any():
             raise WorkloadError("causal attention cannot have more queries than keys")
         if (sizes.heads % sizes.kv_heads).any():
@@ -309,11 +310,11 @@ class Device:
         # Cached keys of fewer bits are multiplied in 16 bits.
         machine = self._machine(self.gpu.tensor_dtype, cold)
         if isinstance(c, records.GenerationCoefficients):
-            seconds = generation_attention.generation_attention_seconds(
+            seconds = attention.generation_attention_seconds(
                 sizes, machine, c, element_bytes=nbytes
             )
         else:
-            seconds = prefill_attention.prefill_attention_seconds(
+            seconds = attention.prefill_attention_seconds(
                 sizes, machine, cast("records.PrefillCoefficients", c),
                 causal=causal, element_bytes=nbytes,
             )  # fmt: skip
@@ -395,7 +396,7 @@ class Device:
             bytes_moved: Bytes read and written.
             cold: Read everything from device memory.
         """
-        from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
+        from dsocr_analyze.hardware.kernel_times.machine import movement_seconds
 
         native = self.gpu.tensor_dtype
         c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)

@@ -19,14 +19,16 @@ import torch
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.cpu.contributions import (
+from dsocr_analyze.hardware.cpu_kernels import (
+    CACHED_BYTES,
     UNREPLACED,
+    CpuKernels,
+    Family,
     contributions,
     family_of,
     known_family,
     names_of,
 )
-from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES, CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.kernels import Gemm, Kernel

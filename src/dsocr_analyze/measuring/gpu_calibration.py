@@ -13,8 +13,7 @@ from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
 from dsocr_analyze.hardware.kernel_times.rows import Rows
-from dsocr_analyze.hardware.profile import MeasuredHost, all_profiles
-from dsocr_analyze.hardware.profile_text import gpu_text, host_text, top_text
+from dsocr_analyze.hardware.profile import MeasuredHost, all_profiles, gpu_text, host_text, top_text
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of

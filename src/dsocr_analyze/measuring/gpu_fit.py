@@ -19,7 +19,7 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     with_slow_sizes,
 )
 from dsocr_analyze.hardware.kernel_times.rows import Rows
-from dsocr_analyze.hardware.profile_text import kind_text
+from dsocr_analyze.hardware.profile import kind_text
 
 __all__ = ["fitted_kind", "is_enough"]
 

@@ -1,4 +1,7 @@
-"""A picture's frame: title and fixed settings above the axes, legend below; PNG or SVG."""
+"""A picture's frame: title and fixed settings above the axes, legend below; PNG or SVG.
+
+Texts are measured, and wrapped to fit.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import importlib.util
 import logging
 import math
 import os
+import re
 import sys
 import threading
 import warnings
@@ -20,14 +24,24 @@ from dsocr_analyze.errors import FormatError
 from dsocr_analyze.escaping import visible, visible_lines
 from dsocr_analyze.interruption import held
 from dsocr_analyze.output_files import replacing
-from dsocr_analyze.pictures.texts import LINE_HEIGHT, TextMeasure
+from dsocr_analyze.report.table import shortened
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
     from matplotlib.legend import Legend
     from matplotlib.text import Text
 
-__all__ = ["DASHES", "HATCHES", "MARKERS", "Picture", "drawing", "paler", "picture_format"]
+__all__ = [
+    "DASHES",
+    "HATCHES",
+    "MARKERS",
+    "Picture",
+    "drawing",
+    "paler",
+    "picture_format",
+]
+
 
 _FORMATS: Final = {".png": "png", ".svg": "svg"}
 
@@ -157,7 +171,7 @@ class Picture:
         self.title = visible(title)
         self.figure = Figure(figsize=(width, _PLOT_HEIGHT), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(self.figure)
-        self.measure = TextMeasure(self.figure)
+        self.measure = _TextMeasure(self.figure)
         self.axes = self.figure.add_subplot()
         self.axes.set_axisbelow(True)
         self.axes.grid(axis="y", alpha=0.3)
@@ -181,7 +195,7 @@ class Picture:
         if not lines:
             return
         artist = self.figure.text(
-            0, 1, "\n".join(lines), fontsize=size, color=colour, va="top", linespacing=LINE_HEIGHT
+            0, 1, "\n".join(lines), fontsize=size, color=colour, va="top", linespacing=_LINE_HEIGHT
         )
         artist.set_gid(name)
         artist.set_in_layout(False)
@@ -300,3 +314,91 @@ class Picture:
         metadata |= {"Date": None} if kind == "svg" else {"Software": None}
         with drawing(), replacing(path) as temporary:
             self.figure.savefig(temporary, format=kind, dpi=_DPI, metadata=metadata)
+
+
+# --- texts -----------------------------------------------------------------------------------
+
+
+_LINE_HEIGHT: Final = 1.25
+"""Line spacing, as a multiple of the font size."""
+
+_SEPARATORS: Final = (
+    re.compile(r".+?(?:, +|$)"),
+    re.compile(r"\S+(?: x \S+)?\s*"),
+    re.compile(r".[^-/\\:_.,]*[-/\\:_.,]?\s*"),
+)
+"""Parts of a text: between commas, words (2 x 3 counts as one), and parts of words."""
+
+
+class _TextMeasure:
+    """Measures texts in the font that a figure draws them with.
+
+    Args:
+        figure: The figure, with an Agg canvas.
+    """
+
+    def __init__(self, figure: Figure) -> None:
+        self._dpi = figure.dpi
+        self._renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # Agg has one
+
+    def width(self, text: str, size: float) -> float:
+        """Width of the widest line in pixels, in a font of `size` points."""
+        from matplotlib.font_manager import FontProperties
+
+        font = FontProperties(size=size)
+        return max(
+            (
+                self._renderer.get_text_width_height_descent(line, font, ismath=False)[0]
+                for line in text.split("\n")
+            ),
+            default=0.0,
+        )
+
+    def height(self, text: str, size: float) -> float:
+        """Upper bound for the height of all lines, in pixels."""
+        return (text.count("\n") + 1) * _LINE_HEIGHT * size * self._dpi / 72
+
+    def wrapped(self, text: str, room: float, size: float) -> list[str]:
+        """Lines no wider than `room` pixels.
+
+        Lines break after commas; parts wider than a line break at spaces, words wider than a line
+        after separators, and anything still too wide is shortened.
+
+        Args:
+            text: The text.
+            room: Pixels.
+            size: Font size in points.
+        """
+        lines: list[str] = []
+        line = ""
+        for piece in self._pieces(text, _SEPARATORS, room, size):
+            if line and self.width((line + piece).rstrip(), size) > room:
+                lines.append(line.rstrip())
+                line = ""
+            line += piece
+        return [*lines, line.rstrip()] if line.strip() else lines
+
+    def shortened(self, text: str, room: float, size: float) -> str:
+        """The text on one line of at most `room` pixels, cut in the middle if it is wider."""
+        wide = self.width(text, size)
+        if wide <= room:
+            return text
+        columns = int(len(text) * room / wide) + 1
+        while columns > 2:
+            short = shortened(text, columns)
+            if self.width(short, size) <= room:
+                return short
+            columns -= 1
+        return "\u2026"
+
+    def _pieces(
+        self, text: str, separators: Sequence[re.Pattern[str]], room: float, size: float
+    ) -> Iterator[str]:
+        """The text in as few parts as fit."""
+        if self.width(text.rstrip(), size) <= room:
+            yield text
+        elif separators:
+            for part in separators[0].findall(text):
+                yield from self._pieces(part, separators[1:], room, size)
+        else:
+            yield self.shortened(text, room, size)

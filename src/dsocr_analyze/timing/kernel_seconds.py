@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.hardware.cpu.kernels import CpuKernels
+    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.hardware.profile import Fitted
     from dsocr_analyze.hardware.timed_device import Device, Seconds
@@ -201,7 +201,7 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     """Seconds on a CPU, where they do not depend on what ran before."""
     import numpy as np
 
-    from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES
+    from dsocr_analyze.hardware.cpu_kernels import CACHED_BYTES
 
     families = [cpu.family(kernel) for kernel in kernels]
     seconds = np.array([[cpu.seconds(kernel)] for kernel in kernels])

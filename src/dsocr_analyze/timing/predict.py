@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.hardware.missing_features import check_features
+from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Bound,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_FRAMES",
     "ImagePages",
-    "TiffDirectory",
     "page_of_image",
 ]
 
@@ -257,7 +256,7 @@ _VALUE_OF_TYPE: Final = {1: "B", 3: "H", 4: "L", 16: "Q"}
 """`struct` formats of integer values, by TIFF type number."""
 
 
-class TiffDirectory(NamedTuple):
+class _TiffDirectory(NamedTuple):
     """The fields of a frame that are read.
 
     Attributes:
@@ -281,7 +280,7 @@ class _Layout(NamedTuple):
     offset: str
 
 
-def _tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
+def _tiff_directories(file: BinaryIO) -> Iterator[_TiffDirectory]:
     """The directories of a TIFF, one per frame, in the order of their chain, stopping if it loops.
 
     Not done with Pillow, which compares each frame's offset with all earlier ones and, in some
@@ -310,7 +309,7 @@ def _tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
             raise ValueError("a directory without width and height")
         kind = values.get(_NEW_SUBFILE_TYPE, 0)
         orientation = values.get(_ORIENTATION, 1)
-        yield TiffDirectory(
+        yield _TiffDirectory(
             values[_WIDTH], values[_HEIGHT], orientation, is_copy=bool(kind & 0b101)
         )
 

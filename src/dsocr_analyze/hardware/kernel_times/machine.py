@@ -1,4 +1,7 @@
-"""The chip as the formulas see it: peaks, SMs and L2, and how work is divided into waves."""
+"""The chip as the formulas see it: peaks, SMs and L2, and how work is divided into waves.
+
+Elementwise kernels, normalizations and copies are bytes over its bandwidth, plus a fixed cost.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Machine", "blocks", "overlapped", "waves"]
+from dsocr_analyze.hardware.kernel_times.coefficients import MovementCoefficients
+
+__all__ = ["Floats", "Machine", "blocks", "movement_seconds", "overlapped", "waves"]
+
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -61,3 +67,11 @@ def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
     shorter = np.minimum(first, second)
     softened: Floats = longer * (1 + (shorter / longer) ** power) ** (1 / power)
     return softened
+
+
+def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:
+    """Seconds of a kernel that reads and writes `moved` bytes in total and computes little."""
+    in_l2 = machine.in_l2(moved)
+    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
+    seconds: Floats = (moved + c.ramp_mb * 1e6) / bandwidth + c.launch_us * 1e-6
+    return seconds

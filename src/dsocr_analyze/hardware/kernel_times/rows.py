@@ -15,20 +15,16 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.experts import ExpertSizes, experts_seconds
-from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
-from dsocr_analyze.hardware.kernel_times.generation_attention import generation_attention_seconds
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
-from dsocr_analyze.hardware.kernel_times.masked_attention import (
+from dsocr_analyze.hardware.kernel_times.attention import (
+    AttentionSizes,
+    generation_attention_seconds,
     masked_attention_seconds,
     masked_bytes,
-)
-from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
-from dsocr_analyze.hardware.kernel_times.prefill_attention import (
-    AttentionSizes,
     prefill_attention_seconds,
 )
-from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
+from dsocr_analyze.hardware.kernel_times.experts import ExpertSizes, experts_seconds
+from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds, scaled_gemm_seconds
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, movement_seconds
 
 __all__ = ["Rows", "held_out_groups", "machine_of", "predicted"]
 

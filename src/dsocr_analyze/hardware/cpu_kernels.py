@@ -1,10 +1,10 @@
-"""A CPU kernel's time as a sum of contributions, each a size times a coefficient.
+"""Times of a CPU's kernels: sums of contributions, each a size times a fitted coefficient.
 
 Cost per unit depends on the size (with few rows, weights are read for little work; a large output
 touches new memory pages), so a contribution may be split between nodes of that size: `macs@64` gets
 most of a product of 70 rows, `macs@256` the rest. The sum is linear in the coefficients, which are
-fitted by non-negative least squares. Coefficients are microseconds per call, per million
-multiply-accumulates, per million elements or per million bytes.
+fitted by non-negative least squares, by family and data type. Coefficients are microseconds per
+call, per million multiply-accumulates, per million elements or per million bytes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
+from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
 
-__all__ = ["UNREPLACED", "contributions", "family_of", "known_family", "names_of"]
+__all__ = [
+    "CACHED_BYTES",
+    "UNREPLACED",
+    "CpuKernels",
+    "Family",
+    "contributions",
+    "family_of",
+    "known_family",
+    "names_of",
+]
+
 
 _WEIGHT_PRODUCTS: Final = frozenset({"linear", "addmm", "mm"})
 _ROWS: Final = (1, 2, 4, 16, 64, 256, 1024, 4096)
@@ -137,3 +149,63 @@ def _split(
             yield f"{name}@{low}", amount * (1 - share)
             yield f"{name}@{high}", amount * share
             return
+
+
+CACHED_BYTES: Final = 10**8
+"""Bytes that a CPU's caches may serve; a kernel that moves more streams them from memory."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Kernels measured and fitted together, in one data type.
+
+    Attributes:
+        coefficients: Microseconds per unit of each contribution, by name.
+        median: Median relative error on the held-out sizes.
+        p90: 90th percentile of that error.
+        held_out_rows: Kernels behind these two errors.
+        training_rows: Kernels used in the fit.
+    """
+
+    coefficients: Mapping[str, float]
+    median: float
+    p90: float
+    held_out_rows: int
+    training_rows: int
+
+
+@dataclass(frozen=True)
+class CpuKernels:
+    """Measurements of a CPU.
+
+    Attributes:
+        threads: Threads per kernel.
+        operator_us: Overhead of Python and torch per operator of a model, microseconds.
+        families: Fitted families, by family and data type.
+    """
+
+    threads: int
+    operator_us: float
+    families: Mapping[tuple[str, str], Family]
+
+    def family(self, kernel: Kernel) -> tuple[str, str]:
+        """Family and type whose coefficients apply to a kernel.
+
+        Raises:
+            DeviceError: No such kernel was measured.
+        """
+        found = known_family(kernel, self.families)
+        if found is None:
+            types = sorted({dtype for name, dtype in self.families if name == "product"})
+            raise DeviceError(
+                f"the CPU's profile has no {kernel.operator} in {kernel.dtype}; use dtype"
+                f" {' or '.join(types)}, or calibrate again",
+                arguments=["dtype"],
+            )
+        return found
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Seconds of one call, without Python's overhead; raises DeviceError like `family`."""
+        coefficients = self.families[self.family(kernel)].coefficients
+        sizes = contributions(kernel)
+        return 1e-6 * sum(coefficients.get(name, 0.0) * size for name, size in sizes.items())

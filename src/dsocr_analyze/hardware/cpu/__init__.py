@@ -1,1 +1,0 @@
-"""CPU kernels: the contributions to their times, and the fitted coefficients."""
