@@ -771,7 +771,7 @@ interruption.listen()
 from dsocr_analyze import analysis
 from dsocr_analyze.cli import main
 
-@functools.wraps(start_torch := torch_start.start_torch)
+@functools.wraps(start_torch := analysis.start_torch)
 def started():  # in whichever process
     try:
         start_torch()
