@@ -54,7 +54,6 @@ ROOMS: Final = (
     ("columns",),
     ("sweep", "archive", "gate", "advice"),
     ("session",),
-    ("engine",),
     ("analysis",),
     ("documents",),
     ("cli",),

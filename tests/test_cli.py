@@ -276,7 +276,7 @@ def test_an_output_directory_that_cannot_be_written_is_refused_before_any_work(
     capsys, tmp_path, monkeypatch, output
 ):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("dsocr_analyze.cli.counting.Engine.report", None)
+    monkeypatch.setattr("dsocr_analyze.analysis.Engine.report", None)
     code, out, err = run(capsys, "--output", output)
     assert (code, out) == (74, "")
     assert output in err
@@ -547,7 +547,7 @@ class TestTheCallersProcess:
         def fail(*_, **__):
             raise error
 
-        monkeypatch.setattr("dsocr_analyze.cli.counting.Engine.report", fail)
+        monkeypatch.setattr("dsocr_analyze.analysis.Engine.report", fail)
         before = process_settings()
         assert main(ANALYTIC) == code
         assert process_settings() == before
@@ -644,7 +644,7 @@ def program_that_fails(statement, *arguments):
     """A process in which counting a page executes `statement`."""
     code = (
         "import os, signal, sys; from dsocr_analyze.__main__ import run\n"
-        "from dsocr_analyze.cli.counting import Engine\n"
+        "from dsocr_analyze.analysis import Engine\n"
         f"def report(*_):\n    {statement}\n"
         f"Engine.report = report; sys.argv[1:] = {list(arguments)!r}; run()"
     )

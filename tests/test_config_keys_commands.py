@@ -219,7 +219,7 @@ class TestOtherCode:
         heads = {"num_attention_heads": 7, "num_key_value_heads": 7}
         written(path / "config.json", PUBLISHED.config, **heads)
         monkeypatch.setattr(ModelDirectory, "runs_code", lambda *_: True)
-        monkeypatch.setattr("dsocr_analyze.cli.counting.start_torch", pytest.fail)
+        monkeypatch.setattr("dsocr_analyze.analysis.start_torch", pytest.fail)
         code, _, err = run(capsys, "--model", path, "--trust-remote-code", "--engine", "trace")
         assert code == 2
         assert "'num_attention_heads' is 7; give a divisor of 'hidden_size', 1280" in err

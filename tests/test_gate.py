@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from sampling import every, first, sampled
 
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.budgets import Budget, Options, Workload, budgets_in, parse_allowance

@@ -1,31 +1,209 @@
-"""The library's entry points: analyze one page, compare reports, sweep ranges of workloads."""
+"""The one door: engines that count a page, and the library's functions, which go through them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsocr_analyze.architectures import DEFAULT, architecture_named
-from dsocr_analyze.architectures.planning import (
-    DEFAULT_PAGE,
-    ImagePath,
-    PageRequest,
-    PageSize,
-)
-from dsocr_analyze.engine import Engine
-from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.architectures.planning import DEFAULT_PAGE, ImagePath, PageRequest, PageSize
+from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
+from dsocr_analyze.forking import importing
+from dsocr_analyze.interruption import kept_out
+from dsocr_analyze.workload import AnyWorkload, Workload
 
 if TYPE_CHECKING:
+    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
+    from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.sweep.combinations import Names, Numbers, Pages, SweepRows, Switches
+    from dsocr_analyze.timing import assumptions, kernel_seconds, prediction
 
-__all__ = ["analyze", "compare", "sweep_workloads"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "TimeRequest",
+    "analyze",
+    "check_precision",
+    "compare",
+    "start_torch",
+    "sweep_workloads",
+]
+
+ENGINES = ("trace", "analytic")
 
 EngineName = Literal["trace", "analytic"]
+Announce: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TimeRequest:
+    """Requested predictions.
+
+    Attributes:
+        profiles: The GPUs' profiles.
+        jobs: Assumptions about each runtime.
+        concurrency: Numbers of pages in flight at a time.
+    """
+
+    profiles: Sequence[Profile]
+    jobs: Sequence[assumptions.JobAssumptions]
+    concurrency: Sequence[int]
+
+
+def _unannounced() -> AbstractContextManager[Announce]:
+    return nullcontext(lambda _: None)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine on one model, which Python and the command line go through alike.
+
+    Attributes:
+        name: One of `ENGINES`: the model under hooks, compared with the tape, or the tape alone.
+        directory: The model.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether FlashAttention-2 replaces the decoder's eager attention.
+        device: Device on which a trace runs the model.
+        trust_remote_code: Whether a trace may execute the directory's code without a trust record.
+        time: Predictions to add to every report; None for none.
+        announced: Makes what is called with the name of each step of a trace as it starts.
+
+    Raises:
+        WorkloadError: There is no engine of that name.
+    """
+
+    name: str
+    directory: ModelDirectory
+    dtype: str = "bfloat16"
+    flash_attention: bool = False
+    device: str = "meta"
+    trust_remote_code: bool = False
+    time: TimeRequest | None = None
+    announced: Callable[[], AbstractContextManager[Announce]] = _unannounced
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise WorkloadError(f"engine {self.name!r} is unknown; use 'trace' or 'analytic'")
+
+    def report(self, workload: AnyWorkload) -> Report:
+        """The report of a workload, with the predictions.
+
+        Raises:
+            AnalyzeError: A subclass names what is wrong with the model or the workload.
+        """
+        import msgspec
+
+        # Both engines give equal records, so the tape's are timed for either; and they are timed
+        # first, so that errors show before a long trace.
+        entries = self.entries(workload)
+        if self.name == "trace":
+            with self.announced() as announce:
+                announce("importing torch, building the model")
+                report = self.session.analyze(workload, on_progress=announce)
+        else:
+            from dsocr_analyze.analytic import page_figures
+            from dsocr_analyze.report.build import build_report
+
+            figures = page_figures(
+                self.directory, self._page(workload), dtype=self.dtype,
+                flash_attention=self.flash_attention,
+            )  # fmt: skip
+            report = build_report(figures, None, dt.datetime.now(dt.UTC))
+        return msgspec.structs.replace(report, time=entries)
+
+    def entries(
+        self, workload: AnyWorkload, leave_out: Callable[[DeviceError], None] | None = None
+    ) -> tuple[prediction.TimeEntry, ...]:
+        """The predictions: one entry of a report per GPU and runtime, in that order.
+
+        Args:
+            workload: The page.
+            leave_out: Called with the reason if a GPU lacks a data type and is left out; by
+                default an error is raised.
+
+        Raises:
+            ConfigError: The model has no forward on the tape.
+        """
+        if self.time is None:
+            return ()
+        from dsocr_analyze.dtypes import dtype_named
+        from dsocr_analyze.hardware.timed_device import Device
+        from dsocr_analyze.timing.predict import TimedModel, predict
+
+        page, architecture = self._page(workload), self.directory.architecture
+        dimensions, found = self.directory.dimensions(), []
+        for profile in self.time.profiles:
+            device = Device(profile)
+            model = TimedModel(
+                architecture, dimensions, dtype_named(self.dtype), self.flash_attention, device
+            )
+            for job in self.time.jobs:
+                assumed = job.of(architecture, page, profile=profile)
+                try:
+                    check_precision(device, assumed.precision)
+                    found.append(predict(model, page, assumed, self.time.concurrency))
+                except DeviceError as error:
+                    if leave_out is None:
+                        raise
+                    leave_out(error)
+        return tuple(found)
+
+    def _page(self, workload: AnyWorkload) -> Workload:
+        """The workload for the tape; raises ConfigError if the model has no forward on it."""
+        if not isinstance(workload, Workload):
+            self.directory.dimensions()
+            raise AssertionError("a model that reads no pages has no dimensions")
+        return workload
+
+    @cached_property
+    def session(self) -> DeepSeekOCRSession:
+        """The model, loaded on first use."""
+        self.directory.check_values()  # raises before torch is imported
+        start_torch()
+        with importing():
+            from dsocr_analyze.session import DeepSeekOCRSession
+
+        return DeepSeekOCRSession.from_directory(
+            self.directory,
+            device=self.device,
+            dtype=self.dtype,
+            flash_attention=self.flash_attention,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+def check_precision(device: Device, precision: kernel_seconds.Precision) -> None:
+    """Raise, before any work, for a data type that the GPU lacks."""
+    if precision.weights is not None:
+        device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
+    if precision.cache is not None:
+        device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=precision.cache)
+
+
+def start_torch() -> None:
+    """Import torch, which spends seconds in C++ code, before anything else that imports it.
+
+    Interrupts are held back meanwhile, since one would abort the process.
+
+    Raises:
+        AnalyzeError: The current folder was removed; libraries of torch abort the process then.
+    """
+    try:
+        Path.cwd()
+    except OSError:
+        raise AnalyzeError("the current folder has been removed; change to another one") from None
+    with kept_out(), importing():
+        import torch  # noqa: F401  # for later imports
 
 
 def analyze(
@@ -106,7 +284,6 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     Raises:
         WorkloadError: There are no reports.
     """
-    # Imported here because only this function needs it.
     from dsocr_analyze.report import comparison
 
     if not reports:
@@ -164,7 +341,6 @@ def sweep_workloads(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    # Imported here because only this function needs it.
     from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.columns.setting import CountedModel
     from dsocr_analyze.sweep.combinations import rows_of, sweep_over
@@ -186,5 +362,7 @@ def _directory(model: str | Path | None, architecture: str | None) -> ModelDirec
             f"model={str(model)!r} already determines the architecture; leave out"
             f" architecture={architecture!r}"
         )
+    from dsocr_analyze.model.directory import ModelDirectory
+
     built_in = architecture_named(DEFAULT.name if architecture is None else architecture)
     return ModelDirectory.read(built_in.reference if model is None else Path(model))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.exits import NO
@@ -148,10 +148,7 @@ def advise(
     found = advised(
         directory, wanted, modes, wanted=_requirements(limits), dtype=dtype,
         flash_attention=flash_attention, options=options_used(context),
-        time_of=None if asked is None else partial(
-            asked.entries, architecture, directory.dimensions(), dtype=dtype,
-            flash_attention=flash_attention,
-        ),
+        time_of=Engine("analytic", directory, dtype, flash_attention, time=asked).entries,
     )  # fmt: skip
     warn_of_modes(context, architecture, modes)
     _show(context, found, output_format, json_file, quiet=quiet)

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.cli import html, many_options, options, page_options, time_options
-from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import emit
+from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import StrictOption, warn
 from dsocr_analyze.cli.words import given_options
-from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 __all__ = ["analyze"]
@@ -96,7 +96,10 @@ def analyze(
     options.prepare_output(output, DEFAULT_OUTPUT)
     html.check_html(html_file)
     asked = time_options.request_with_report(context)
-    counts = Engine(engine, directory, dtype, flash_attention, device, trust_remote_code, asked)
+    counts = Engine(
+        engine, directory, dtype, flash_attention, device, trust_remote_code, asked,
+        announced_steps,
+    )  # fmt: skip
     report = counts.report(workload)
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown"}
     files |= {} if html_file is None else {html_file: "html"}

@@ -11,12 +11,12 @@ from typing import Final
 
 import typer
 
+from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.counting import Engine
+from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
     NEW_FILE,
@@ -366,5 +366,5 @@ def _counted(
         )  # fmt: skip
     return Engine(
         name, directory, asked.dtype, asked.use_flash_attn, trust_remote_code=trust_remote_code,
-        time=request,
+        time=request, announced=announced_steps,
     ).report(workload)  # fmt: skip

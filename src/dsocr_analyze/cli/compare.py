@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
 from dsocr_analyze.cli import completion, html, many_options, options, page_options, time_options
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import Said, assumptions, emit, rendered
+from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
-from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.compared_columns import Column, Saved
-    from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
@@ -107,7 +106,7 @@ def compare(
     engines = {
         each.way: Engine(
             engine, each.model.directory, each.setting.dtype.name, each.setting.flash_attention,
-            trust_remote_code=trust_remote_code, time=asked,
+            trust_remote_code=trust_remote_code, time=asked, announced=announced_steps,
         )
         for each in counted
     }  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli.kept_files import user_profiles
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.time_options import time_request
@@ -261,10 +262,10 @@ def predicted_seconds(
             [device.name], profile=profiles, runtime="eager", server="vllm",
             concurrency="1", preprocess_ms=None, workers=1, price=None,
         )  # fmt: skip
-        (entry,) = request.entries(
-            session.architecture, session.loaded.directory.dimensions(), workload,
-            dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
-        )  # fmt: skip
+        (entry,) = Engine(
+            "analytic", session.loaded.directory, session.dtype.name,
+            session.loaded.attention != "eager", time=request,
+        ).entries(workload)  # fmt: skip
     except DeviceError as error:  # keep the measurements anyway
         complain(f"no seconds are predicted: {error}")
         return None

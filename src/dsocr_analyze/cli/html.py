@@ -15,7 +15,7 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.counting import Engine
+    from dsocr_analyze.analysis import Engine
     from dsocr_analyze.errors import DeviceError
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
@@ -98,7 +98,7 @@ def _curves(
     if not isinstance(workload, Workload):
         return (), "Seconds are predicted only for models that read pages."
     try:
-        architecture, dimensions = engine.directory.architecture, engine.directory.dimensions()
+        engine.directory.dimensions()
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
     if asked is not None:
@@ -110,8 +110,5 @@ def _curves(
             corrections=corrections,
         )  # fmt: skip
     lacking: list[DeviceError] = []
-    found = request.entries(
-        architecture, dimensions, workload, dtype=engine.dtype,
-        flash_attention=engine.flash_attention, leave_out=lacking.append,
-    )  # fmt: skip
+    found = replace(engine, time=request).entries(workload, lacking.append)
     return found, "" if found else f"No seconds are predicted: {lacking[0]}"

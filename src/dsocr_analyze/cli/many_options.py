@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dsocr_analyze.analysis import ENGINES, check_precision
 from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.command_options import adding
 from dsocr_analyze.dtypes import MODEL_DTYPES, dtype_named
-from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import OutputError, WorkloadError
 from dsocr_analyze.input_files import is_folder
 
@@ -298,7 +298,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     host = server_named(given["server"])
     precision = time_options.precision_of(given["weights_dtype"], given["kv_dtype"], [runtime])
     for each in profiles:
-        time_options.check_precision(Device(each), precision)
+        check_precision(Device(each), precision)
     file, mean, at_limit = (
         given[name] for name in ("new_tokens_from", "mean_new_tokens", "share_at_limit")
     )

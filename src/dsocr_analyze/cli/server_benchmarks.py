@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dsocr_analyze.analysis import check_precision
 from dsocr_analyze.cli import completion, kept_files, options, time_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
@@ -18,7 +19,7 @@ from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.time_options import TimeRequest
+    from dsocr_analyze.analysis import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.server_benchmarks import BenchmarkReport
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
@@ -172,7 +173,7 @@ def show(
 
     [profile], [job] = request.profiles, request.jobs
     device, architecture = Device(profile), directory.architecture
-    time_options.check_precision(device, job.precision)
+    check_precision(device, job.precision)
     dtype = dtype_named(context.params["dtype"])
     model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
     predictor = Predictor(model, workload, job)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli import completion, options, page_options, server_benchmarks, time_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.many_options import check_files
@@ -78,10 +79,8 @@ def time(
     if measured is not None:
         server_benchmarks.show(context, measured, request, directory, workload, output_format)
         return
-    entries = request.entries(
-        directory.architecture, directory.dimensions(), workload, dtype=dtype,
-        flash_attention=flash_attention, leave_out=None if gpus else _say_left_out,
-    )  # fmt: skip
+    engine = Engine("analytic", directory, dtype, flash_attention, time=request)
+    entries = engine.entries(workload, None if gpus else _say_left_out)
     report = _report(directory, workload, entries, options_used(context))
     if plot is not None:
         from dsocr_analyze.analytic import attention_name

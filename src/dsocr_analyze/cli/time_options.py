@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dsocr_analyze.analysis import TimeRequest
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.command_options import Added, adding
 from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
 from dsocr_analyze.cli.warnings import warn
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.hardware.profile import Profile
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import Precision
     from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.timing.prediction import TimeEntry
-    from dsocr_analyze.workload import Workload
 
 __all__ = [
     "MOST_CONCURRENCY",
     "OF_EVERY_PREDICTION",
     "PANEL",
     "ReservedOption",
-    "TimeRequest",
-    "check_precision",
     "lengths_by_limit",
     "of_a_page",
     "precision_of",
@@ -208,62 +201,6 @@ OF_EVERY_PREDICTION: Final[Added] = {
     "server_version": (_ServerVersionOption, None),
 }
 """Options of every command with predicted seconds."""
-
-
-@dataclass(frozen=True)
-class TimeRequest:
-    """Requested predictions.
-
-    Attributes:
-        profiles: The GPUs' profiles.
-        jobs: Assumptions about each runtime.
-        concurrency: Numbers of pages in flight at a time.
-    """
-
-    profiles: Sequence[Profile]
-    jobs: Sequence[JobAssumptions]
-    concurrency: Sequence[int]
-
-    def entries(
-        self,
-        architecture: Architecture,
-        dimensions: ModelDimensions,
-        workload: Workload,
-        *,
-        dtype: str,
-        flash_attention: bool,
-        leave_out: Callable[[DeviceError], None] | None = None,
-    ) -> tuple[TimeEntry, ...]:
-        """One entry of a report per GPU and runtime, in that order.
-
-        Args:
-            architecture: The model's architecture.
-            dimensions: Its dimensions.
-            workload: The page.
-            dtype: Data type of weights and activations.
-            flash_attention: Whether the eager runtime's decoder uses FlashAttention.
-            leave_out: Called with the reason if a GPU lacks a data type and is left out; by
-                default an error is raised.
-        """
-        from dsocr_analyze.dtypes import dtype_named
-        from dsocr_analyze.hardware.timed_device import Device
-        from dsocr_analyze.timing.predict import TimedModel, predict
-
-        entries = []
-        for profile in self.profiles:
-            model = TimedModel(
-                architecture, dimensions, dtype_named(dtype), flash_attention, Device(profile)
-            )
-            for job in self.jobs:
-                assumptions = job.of(architecture, workload, profile=profile)
-                try:
-                    check_precision(model.device, assumptions.precision)
-                    entries.append(predict(model, workload, assumptions, self.concurrency))
-                except DeviceError as error:
-                    if leave_out is None:
-                        raise
-                    leave_out(error)
-        return tuple(entries)
 
 
 def time_request(
@@ -471,11 +408,3 @@ def _quantized(name: str | None) -> str | None:
 
     full = None if name is None else dtype_name(name)
     return None if full in ("bfloat16", "float16") else full
-
-
-def check_precision(device: Device, precision: Precision) -> None:
-    """Raise, before any work, for a data type that the GPU lacks."""
-    if precision.weights is not None:
-        device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
-    if precision.cache is not None:
-        device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=precision.cache)

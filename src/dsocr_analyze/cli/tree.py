@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options, page_options
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.stages import undescribed_model
