@@ -768,9 +768,9 @@ class Interrupter(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Interrupter())
 from dsocr_analyze import interruption
 interruption.listen()
-from dsocr_analyze.cli import main, torch_start
+from dsocr_analyze.cli import main, progress
 
-@functools.wraps(start_torch := torch_start.start_torch)
+@functools.wraps(start_torch := progress.start_torch)
 def started():  # in whichever process
     try:
         start_torch()
@@ -778,7 +778,7 @@ def started():  # in whichever process
         whole = hasattr(sys.modules.get("torch"), "compile")
         print("whole" if whole else "cut", flush=True)
 
-torch_start.start_torch = started
+progress.start_torch = started
 os._exit(main())
 """
 

@@ -12,9 +12,8 @@ import typer
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.kept_files import PROFILES
 from dsocr_analyze.cli.printing import print_table
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.progress import announced_steps, start_torch
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.measuring import calibration_needs as needs
 from dsocr_analyze.own_folder import own_folder_to_write

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dsocr_analyze import engine
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.progress import announced_steps, start_torch
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest

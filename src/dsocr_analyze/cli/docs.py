@@ -14,8 +14,7 @@ import typer
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.progress import announced_steps, start_torch
 from dsocr_analyze.cli.warnings import print_config_findings
 from dsocr_analyze.errors import WorkloadError
 

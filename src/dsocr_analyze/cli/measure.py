@@ -11,8 +11,7 @@ from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
 from dsocr_analyze.cli.printing import Lines, Said, emit
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.progress import announced_steps, start_torch
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import DeviceError
 

@@ -11,8 +11,7 @@ import typer
 
 from dsocr_analyze import architectures
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.progress import announced_steps, start_torch
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
