@@ -16,7 +16,7 @@ from sampling import every, first, sampled
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import time_options
 from dsocr_analyze.cli.app import app
-from dsocr_analyze.cli.process import main
+from dsocr_analyze.cli.exits import main
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.names import did_you_mean, in_any_case, near_to

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.cli.process import main
+from dsocr_analyze.cli.exits import main
 
 __all__ = ["main"]

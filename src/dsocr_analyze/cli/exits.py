@@ -1,13 +1,20 @@
-"""Exit codes, and which error leads to which."""
+"""From a command line to an exit code: which there are, and which error leads to which."""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dsocr_analyze.cli.streams import ReaderGone
+from dsocr_analyze.cli.streams import ReaderGone, complain, named_failures
+from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import AnalyzeError, OutputError, StrictError
-from dsocr_analyze.interruption import Terminated, safe_point
+from dsocr_analyze.interruption import Terminated, held, safe_point
+
+# Everything else is imported later, where an interrupt already leads to an exit code.
 
 __all__ = [
     "BAD_INPUT",
@@ -18,8 +25,7 @@ __all__ = [
     "NO",
     "READER_GONE",
     "TERMINATED",
-    "Invocation",
-    "outcome_of",
+    "main",
 ]
 
 DONE: Final = 0
@@ -43,6 +49,10 @@ MEANINGS: Final[dict[int, str]] = {
     TERMINATED: "terminated (SIGTERM)",
 }
 
+_NAME: Final = "dsocr-analyze"
+_COMPLETION: Final = "_DSOCR_ANALYZE_COMPLETE"
+"""The variable with which a shell requests completions."""
+
 
 @dataclass
 class Invocation:
@@ -65,35 +75,86 @@ class Invocation:
         safe_point()
         self.is_writing = True
 
-    def refuse_warnings(self) -> None:
-        """Raise StrictError if there are warnings and `is_strict` is set."""
-        if self.is_strict and self.warnings:
-            raise StrictError(f"--strict: {'; '.join(self.warnings)}")
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; errors are one line on stderr.
+
+    All settings of the process are restored.
+
+    Args:
+        arguments: The arguments without the program's name; None for this process's.
+    """
+    invocation = Invocation()
+    try:
+        # Libraries add filters of their own on import.
+        with held(), warnings.catch_warnings(), named_failures():
+            if not sys.warnoptions:  # else the user set -W or PYTHONWARNINGS
+                # Deprecations are for a library's callers, not for users of a command.
+                warnings.simplefilter("ignore", FutureWarning)
+            return _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
+    except BaseException as error:  # noqa: BLE001  # nobody else is left to say what happened
+        return _end(error, invocation)
 
 
-def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str | None]:
-    """The exit code for an error, and its line on stderr, if any."""
-    if isinstance(error, AnalyzeError):
-        from dsocr_analyze.cli.words import in_options
-
-        return error.exit_code, in_options(str(error), error.arguments)
-    if isinstance(error, ReaderGone):
-        return READER_GONE, None
-    written = "its results may be incomplete" if invocation.is_writing else "nothing was written"
-    if isinstance(error, Terminated):
-        return TERMINATED, f"terminated; {written}"
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, f"interrupted; {written}"
+def _invoke(arguments: list[str], invocation: Invocation) -> int:
     import typer
 
-    if isinstance(error, typer.Abort):  # Ctrl-C, or "no" at a prompt
-        return INTERRUPTED, f"interrupted; {written}"
-    if isinstance(error, typer.TyperException):
+    from dsocr_analyze.cli.app import app
+
+    # Not `app()`, which would install its own exception hook and handle closed pipes and Ctrl-C in
+    # its own way.
+    command = typer.main.get_command(app)
+    try:
+        try:
+            if _COMPLETION in os.environ:
+                command.main(arguments, prog_name=_NAME)
+            context = command.make_context(_NAME, arguments, obj=invocation)
+        except SystemExit as answered:  # typer's own: it has shown or installed completions
+            return int(answered.code or 0)
+        with context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except typer.Abort:  # Ctrl-C, or "no" at a prompt
+        raise KeyboardInterrupt from None
+    except typer.TyperException as error:
         from dsocr_analyze.cli.refusals import refusal
 
-        return BAD_INPUT, refusal(error)
-    if isinstance(error, MemoryError):
-        return INTERNAL_ERROR, "internal error: out of memory"
+        raise AnalyzeError(refusal(error)) from error
+    if invocation.is_strict and invocation.warnings:
+        raise StrictError(f"--strict: {'; '.join(invocation.warnings)}")
+    return 0
+
+
+def _end(error: BaseException, invocation: Invocation) -> int:
+    """Print what ended a command, and return its exit code."""
+    try:
+        code, message = _outcome_of(error, invocation)
+    except Exception as another:  # noqa: BLE001  # an error must not hide behind its description
+        code, message = INTERNAL_ERROR, f"internal error: {another!r} while describing an error"
+    if code == INTERNAL_ERROR and invocation.is_debugged and sys.stderr is not None:
+        import traceback
+
+        traceback.print_exception(error)
+    if message is not None:
+        complain(message)
+    return code
+
+
+def _outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str | None]:
+    """The exit code for an error, and its line on stderr, if any."""
+    written = "its results may be incomplete" if invocation.is_writing else "nothing was written"
+    match error:
+        case AnalyzeError():
+            return error.exit_code, in_options(str(error), error.arguments)
+        case ReaderGone():
+            return READER_GONE, None
+        case Terminated():
+            return TERMINATED, f"terminated; {written}"
+        case KeyboardInterrupt():
+            return INTERRUPTED, f"interrupted; {written}"
+        case MemoryError():
+            return INTERNAL_ERROR, "internal error: out of memory"
     described = ": ".join(filter(None, (type(error).__name__, str(error))))
     where = "" if invocation.is_debugged else " (--debug shows where)"
     return INTERNAL_ERROR, f"internal error: {described}{where}"

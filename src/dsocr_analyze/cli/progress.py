@@ -1,4 +1,7 @@
-"""Progress on stderr: live on a terminal, and elsewhere in a line now and then."""
+"""Work that takes long: its progress on stderr, and the import of torch, with which it begins.
+
+Progress is live on a terminal, and elsewhere in a line now and then.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from dsocr_analyze.cli.streams import complain
 
@@ -28,13 +30,13 @@ def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]
     Args:
         in_lines: Where stderr is no terminal, print the step in a line now and then.
     """
-    if not _is_watched():
-        yield _announced_in_lines() if in_lines else lambda _: None
-        return
-    from rich.console import Console
+    if _is_watched():
+        from rich.console import Console
 
-    with Console(stderr=True).status("starting") as status:
-        yield status.update
+        with Console(stderr=True).status("starting") as status:
+            yield status.update
+    else:
+        yield _announced_in_lines() if in_lines else lambda _: None
 
 
 def _announced_in_lines() -> Callable[[str], None]:
@@ -50,7 +52,7 @@ def _announced_in_lines() -> Callable[[str], None]:
     return announce
 
 
-class LateProgress:
+class LateProgress(contextlib.ExitStack):
     """A progress bar that appears after a second, and only if stderr is a terminal.
 
     Args:
@@ -59,54 +61,29 @@ class LateProgress:
     """
 
     def __init__(self, what: str, total: int | None) -> None:
-        self._what = what
-        self._total = total
-        self._done = 0
-        self._started = time.monotonic()
-        self._is_watched = _is_watched()
+        super().__init__()
+        self._what, self._total, self._done = what, total, 0
+        self._begins = time.monotonic() + _PATIENCE_SECONDS
         self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def advance(self, count: int) -> None:
         """Count more of them as done."""
         self._done += count
-        if not self._is_watched or time.monotonic() - self._started < _PATIENCE_SECONDS:
+        if not _is_watched() or time.monotonic() < self._begins:
             return
         if self._bar is None:
-            self._start()
-        self._bar.update(self._task, completed=self._done)
+            from rich import progress
+            from rich.console import Console
 
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._bar.start()
-        self._task = self._bar.add_task(self._what, total=self._total)
+            columns = (
+                progress.TextColumn("{task.description}"), progress.BarColumn(),
+                progress.MofNCompleteColumn(), progress.TimeRemainingColumn(),
+            )  # fmt: skip
+            self._bar = self.enter_context(
+                progress.Progress(
+                    *columns, console=Console(stderr=True), transient=True,
+                    redirect_stdout=False, redirect_stderr=False,
+                )
+            )  # fmt: skip
+            self._bar.add_task(self._what, total=self._total)
+        self._bar.update(self._bar.task_ids[0], completed=self._done)

@@ -50,17 +50,16 @@ class _Stdout:
         with _failures():
             if self._stream is None:
                 raise OSError(0, "it is closed")
-            raw = _unbuffered(self._stream)
-            if raw is None:
+            raw = getattr(self._stream, "buffer", self._stream)
+            if not isinstance(raw, io.RawIOBase):
                 return self._stream.write(data)
-            rest = memoryview(data.encode(self._encoding) if isinstance(data, str) else data)
+            # Unbuffered (`python -u`): writes may be partial, and Python ignores how much was
+            # written.
+            encoding = getattr(self._stream, "encoding", None) or "utf-8"
+            rest = memoryview(data.encode(encoding) if isinstance(data, str) else data)
             while rest:
                 rest = rest[raw.write(rest) or 0 :]
             return len(data)
-
-    @property
-    def _encoding(self) -> str:
-        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def flush(self) -> None:
         """Write what is still buffered."""
@@ -71,15 +70,6 @@ class _Stdout:
     def isatty(self) -> bool:
         """Whether it is a terminal."""
         return self._stream is not None and self._stream.isatty()
-
-
-def _unbuffered(stream: IO[Any]) -> io.RawIOBase | None:
-    """The raw stream below an unbuffered one (`python -u`), whose writes may be partial.
-
-    Python ignores how much was written.
-    """
-    below = getattr(stream, "buffer", stream)
-    return below if isinstance(below, io.RawIOBase) else None
 
 
 @contextlib.contextmanager
@@ -113,7 +103,10 @@ def complain(message: str) -> None:
     """Print one line on stderr, if there is one; control characters are escaped."""
     if sys.stderr is None:  # print() would use stdout instead
         return
-    line = _brief(visible(" ".join(message.split())))
+    line = visible(" ".join(message.split()))
+    # The middle is cut out of overlong words, then of an overlong line.
+    line = " ".join(_ends(word, _LONGEST_WORD, "...") for word in line.split(" "))
+    line = _ends(line, _LONGEST_MESSAGE, " ... ")
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"dsocr-analyze: {line}\n")
         sys.stderr.flush()
@@ -121,12 +114,6 @@ def complain(message: str) -> None:
 
 _LONGEST_MESSAGE: Final = 480
 _LONGEST_WORD: Final = 120
-
-
-def _brief(line: str) -> str:
-    """The line, with the middle cut out of overlong words, then of an overlong line."""
-    words = (_ends(word, _LONGEST_WORD, "...") for word in line.split(" "))
-    return _ends(" ".join(words), _LONGEST_MESSAGE, " ... ")
 
 
 def _ends(text: str, longest: int, gap: str) -> str:
