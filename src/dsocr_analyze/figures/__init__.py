@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from msgspec import Struct
+
+from dsocr_analyze.figures.origin import Count, OperatorLedger, Provenance
 from dsocr_analyze.kernels import Attention, Kernel, Kind, Work, total_work, work_of
 from dsocr_analyze.workload import AnyWorkload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.figures.origin import OperatorLedger, Provenance
 
 __all__ = [
     "BytesAlive",
@@ -211,21 +211,20 @@ class Memory:
     peak: Peak
 
 
-@dataclass(frozen=True, slots=True)
-class BytesAlive:
-    """Bytes alive at a memory peak besides the weights, by kind.
+class BytesAlive(Struct, frozen=True):
+    """What is alive at a memory peak, in addition to the weights.
 
     Attributes:
         inputs_bytes: Inputs of the prefill pass.
-        cache_bytes: Keys and values of the layers that have run.
-        activation_bytes: Everything else.
-        logits_bytes: Logits, summed over every type in which they exist.
+        cache_bytes: The KV cache.
+        activation_bytes: All other tensors except the logits.
+        logits_bytes: The logits.
     """
 
-    inputs_bytes: int
-    cache_bytes: int
-    activation_bytes: int
-    logits_bytes: int
+    inputs_bytes: Count
+    cache_bytes: Count
+    activation_bytes: Count
+    logits_bytes: Count
 
     @property
     def nbytes(self) -> int:

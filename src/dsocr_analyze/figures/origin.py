@@ -1,7 +1,4 @@
-"""How figures were obtained: the model, the engine, what it ran with and what ran.
-
-Not imported with the room, since networks need its types and no JSON.
-"""
+"""How figures were obtained: the model, the engine, what it ran with and what ran."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-__all__ = ["Engine", "Model", "OperatorLedger", "Provenance", "Source"]
+__all__ = ["Count", "Engine", "Model", "OperatorLedger", "Provenance", "Source"]
 
 Engine = Literal["trace", "analytic"]
 Source = Literal["reference", "directory", "config"]

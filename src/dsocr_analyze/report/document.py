@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
-from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
+from dsocr_analyze.figures.origin import Count, Model, OperatorLedger, Provenance
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.frame import Tabular
 from dsocr_analyze.timing.prediction import TimeEntry
@@ -23,6 +23,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Agreement",
     "Batch",
+    "Count",
     "Counts",
     "DecodeStep",
     "ExpertsTouched",
@@ -63,7 +64,6 @@ CONVENTIONS: Final = (
     " decode is one step over a cache of seq_len tokens",
 )
 
-Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0)]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
