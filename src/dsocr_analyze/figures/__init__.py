@@ -210,6 +210,11 @@ class Memory:
     kv_cache_bytes: int
     peak: Peak
 
+    @property
+    def caches(self) -> tuple[int, int]:
+        """Bytes of the KV cache after the prefill pass and at the end."""
+        return self.prefill_cache_bytes, self.kv_cache_bytes
+
 
 class BytesAlive(Struct, frozen=True):
     """What is alive at a memory peak, in addition to the weights.
@@ -249,6 +254,7 @@ class PageFigures:
         ledger: Every operator that ran.
         module_classes: Class of every module by path; empty if no model was built.
         decodes: Whether the model decodes.
+        flops_analytic: FLOPs of each stage by the closed forms, if a trace is compared with them.
         warnings: Reasons to doubt a figure.
         notes: Notes for a reader.
     """
@@ -263,6 +269,7 @@ class PageFigures:
     ledger: OperatorLedger
     module_classes: Mapping[str, str] = field(default_factory=dict)
     decodes: bool = True
+    flops_analytic: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
