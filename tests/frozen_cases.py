@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import msgspec
 import numpy as np
 from freeze import Value, folded, own_records, records
 from frozen_commands import command_cases
@@ -224,6 +225,8 @@ def _plain(value: Any) -> Value:
         return {str(key): _plain(each) for key, each in value.items()}
     if hasattr(value, "_asdict"):
         return _plain(value._asdict())
+    if isinstance(value, msgspec.Struct):
+        return _plain(msgspec.structs.asdict(value))
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 

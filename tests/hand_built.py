@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from msgspec import structs
 
+from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import (
     Memory,
@@ -15,7 +16,7 @@ from dsocr_analyze.figures import (
     Peak,
     StageFigures,
 )
-from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
+from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance, counts_of
 from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
 from dsocr_analyze.workload import ViewBatch, Workload
 
@@ -130,46 +131,39 @@ def traced(figures: PageFigures = FIGURES) -> PageFigures:
     )
 
 
+def compared() -> PageFigures:
+    """The same where closed forms count as many FLOPs."""
+    flops = {name: stage.work.flops for name, stage in STAGES.items()}
+    return replace(traced(), flops_analytic=flops)
+
+
 def batch_of(pages: int) -> PageFigures:
     return replace(FIGURES, workload=replace(WORKLOAD, batch_size=pages))
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    modules: str
-    operators: tuple[str, ...]
-    reason: str
-    work: Work
+AGREEMENT = Agreement(
+    agrees=True,
+    stages={name: {"params": True, "macs": True} for name in STAGES},
+    kv_cache_bytes=True,
+    batch=True,
+    peak_activation_bytes=PeakAgreement(traced=5000, analytic=5000, agrees=True),
+    first_difference=None,
+    not_modelled=(),
+    not_modelled_share={},
+)
+"""How a trace compares with the closed forms: they agree."""
 
-
-@dataclass(frozen=True)
-class StageAgreement:
-    agrees: dict[str, bool]
-    analytic_flops: int
-    left_out: tuple[LeftOut, ...] = ()
-    vector_flops_left_out: float = 0.0
-    bytes_left_out: float = 0.0
-
-
-@dataclass(frozen=True)
-class PeakAgreement:
-    traced: int = 5000
-    analytic: int = 5000
-    agrees: bool = True
-
-
-def _stages() -> dict[str, StageAgreement]:
-    agrees = {"params": True, "macs": True}
-    return {name: StageAgreement(agrees, stage.work.flops) for name, stage in STAGES.items()}
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What `dsocr_analyze.agreement.compare` returns, as far as the report reads it."""
-
-    agrees: bool = True
-    stages: dict[str, StageAgreement] = field(default_factory=_stages)
-    cache_agrees: bool = True
-    batch_agrees: bool | None = True
-    first_difference: str | None = None
-    peak: PeakAgreement = PeakAgreement()
+NOT_MODELLED = NotModelled(
+    **counts_of(Work(vector_flops=5, bytes_read=7)),
+    stage="eye",
+    modules=r"model\.eye",
+    operators=("add", "gt"),
+    reason="nobody knows why",
+)
+LEFT_OUT = structs.replace(
+    AGREEMENT,
+    batch=None,
+    not_modelled=(NOT_MODELLED,),
+    not_modelled_share={"eye": LeftOutShare(vector_flops=0.25, bytes=0.125)},
+)
+"""The same with two operators without a closed form."""

@@ -7,12 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from command_line import run
-from hand_built import CREATED, FIGURES, Agreement, LeftOut, StageAgreement, batch_of, traced
+from hand_built import AGREEMENT, CREATED, FIGURES, LEFT_OUT, batch_of, compared, traced
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.kernels import Work
 from dsocr_analyze.report.answer import answer_of
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.markdown import render_markdown
@@ -131,23 +130,20 @@ class TestWhatItSays:
         assert line(lines, "bound").startswith("prefill 13.84 FLOPs/byte")
 
     def test_the_witnesses(self):
-        assert line(answer(traced(), Agreement()), "checked") == (
+        assert line(answer(traced(), AGREEMENT), "checked") == (
             "1 warning; trace and closed forms agree in all 9 counts"
         )
         assert "traced only" in line(answer(traced()), "checked")
-        eye = StageAgreement({"macs": False}, 4040)
-        differing = Agreement(
+        differing = msgspec.structs.replace(
+            AGREEMENT,
             agrees=False,
-            stages={**Agreement().stages, "eye": eye},
+            stages={**AGREEMENT.stages, "eye": {"macs": False}},
             first_difference="macs of 'model.eye.fc'",
         )
         assert line(answer(traced(), differing), "checked") == (
             "1 warning; trace and closed forms DIFFER: macs of 'model.eye.fc'"
         )
-        left = LeftOut("x", ("add", "gt"), "nobody knows why", Work(vector_flops=5))
-        eye = StageAgreement({"macs": True, "params": True}, 4040, (left,), 0.25, 0.125)
-        agreeing = Agreement(stages={**Agreement().stages, "eye": eye}, batch_agrees=None)
-        assert line(answer(traced(), agreeing), "checked").endswith("all 8 counts but 2 operators")
+        assert line(answer(traced(), LEFT_OUT), "checked").endswith("all 8 counts but 2 operators")
 
     def test_what_bounds_it_is_judged_against_the_named_gpu(self):
         # 13.84 and 5.324 FLOPs per byte.
@@ -235,7 +231,7 @@ names = st.text(alphabet="abcXYZ019._-/", min_size=1, max_size=120)
 @pytest.mark.exhaustive
 @given(st.data())
 def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(data):
-    report = build_report(traced(), Agreement(), CREATED)
+    report = build_report(compared(), AGREEMENT, CREATED)
     workload = msgspec.structs.replace(
         report.workload,
         page=(data.draw(st.integers(1, 10**6)), data.draw(st.integers(1, 10**6))),

@@ -39,9 +39,9 @@ def assert_agreement(page):
     assert page.agreement.agrees
     for name, traced in page.traced.stages.items():
         composed = page.analytic.stages[name]
-        left_out = page.agreement.stages[name].left_out
-        assert page.agreement.stages[name].vector_flops_left_out < 0.001
-        if not left_out:
+        left_out = page.agreement.not_modelled_share.get(name)
+        assert left_out is None or left_out.vector_flops < 0.001
+        if left_out is None:
             assert set(traced.kernels) == set(composed.kernels)
             assert traced.work == composed.work
         assert traced.module_calls == composed.module_calls

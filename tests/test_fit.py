@@ -7,6 +7,7 @@ import pytest
 from both_engines import LATENT, small_directory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
@@ -73,24 +74,24 @@ class TestByHand:
     def test_all_pages_at_once(self):
         # 600 + 100 a page: 4 in 1,000 MB. The fifth fails for its logits.
         found = fit_by_hand(1, batch=3, **PARTS)
-        need = found.need
-        assert (need.prefill_bytes, need.decode_bytes) == (300 * MB, 3 * 38 * MB)
-        assert need.total_bytes == 900 * MB
+        assert (found.prefill_bytes, found.decode_bytes) == (300 * MB, 3 * 38 * MB)
+        assert found.needed_bytes == 900 * MB
         assert (found.fits, found.largest_batch) == (True, 4)
-        assert found.at_once.limit == Limit("logits", "prefill")
+        assert (found.limit, found.limit_moment) == ("logits", "prefill")
 
     def test_one_at_a_time(self):
         # 600, a page's prefill pass of 100, 25 for each other page: 13, whose decode step takes
         # 13 x 28 = 364 MB, no inputs among them. The fourteenth fails for the caches.
         found = fit_by_hand(1, batch=3, **PARTS).one_at_a_time
-        assert found.need.prefill == BytesAlive(10 * MB, (20 + 2 * 25) * MB, 30 * MB, 40 * MB)
-        assert found.need.decode == BytesAlive(0, 3 * 27 * MB, 0, 3 * MB)
+        assert found.prefill == BytesAlive(10 * MB, (20 + 2 * 25) * MB, 30 * MB, 40 * MB)
+        assert found.decode == BytesAlive(0, 3 * 27 * MB, 0, 3 * MB)
         assert found.largest_batch == 13
-        assert found.limit == Limit("cache", "prefill")
+        assert (found.limit, found.limit_moment) == ("cache", "prefill")
 
     def test_the_decode_step_may_be_what_limits(self):
         found = fit_by_hand(1, **{**PARTS, "decode": (10, 39, 0, 1)}).one_at_a_time
-        assert (found.largest_batch, found.limit) == (10, Limit("cache", "decode"))
+        assert found.largest_batch == 10
+        assert (found.limit, found.limit_moment) == ("cache", "decode")
 
     @pytest.mark.parametrize(
         ("change", "largest", "limit"),
@@ -107,17 +108,17 @@ class TestByHand:
     )
     def test_every_part_can_be_the_limit(self, change, largest, limit):
         found = fit_by_hand(1, **{**PARTS, **change})
-        assert (found.largest_batch, found.at_once.limit) == (largest, limit)
+        assert (found.largest_batch, found.limit, found.limit_moment) == (largest, *limit)
         assert found.fits == (largest > 0)
 
     def test_what_nothing_limits(self):
         tiny = {"weights": 1, "prefill": (0, 0, 0, 0), "decode": (0, 0, 0, 0), "cache": 0}
         found = fit_by_hand(1, **tiny)
-        assert (found.largest_batch, found.at_once.limit) == (fitting.LARGEST_BATCH, None)
+        assert (found.largest_batch, found.limit) == (fitting.LARGEST_BATCH, None)
 
     def test_a_batch_that_needs_all_of_the_memory_fits(self):
         found = fit_by_hand(1, batch=4, **PARTS)
-        assert found.need.total_bytes == found.usable_bytes
+        assert found.needed_bytes == found.usable_bytes
         assert found.fits
         assert not fit_by_hand(1, batch=5, **PARTS).fits
 
@@ -150,10 +151,10 @@ class TestParts:
     def test_one_at_a_time_holds_the_other_pages_caches_at_their_full_length(self):
         alone, need = self.need(), self.need(batch_size=9, order="one at a time")
         page = 61_440 * (913 + 1023)
-        assert need.prefill == replace(
+        assert need.prefill == structs.replace(
             alone.prefill, cache_bytes=alone.prefill.cache_bytes + 8 * page
         )
-        assert need.decode == replace(self.need(batch_size=9).decode, inputs_bytes=0)
+        assert need.decode == structs.replace(self.need(batch_size=9).decode, inputs_bytes=0)
 
     def test_one_page_alone_prefills_in_either_order(self):
         assert self.need().prefill == self.need(order="one at a time").prefill
@@ -215,7 +216,7 @@ class TestParts:
 def batch_fits(gpu, workload=PAGE, reserved=0.1, flash=False):
     found = fit(gpu, DEFAULT, DIMENSIONS, workload, dtype=FLOAT16, flash_attention=flash,
                 reserved=reserved)  # fmt: skip
-    return {"at once": found.at_once, "one at a time": found.one_at_a_time}
+    return found.usable_bytes, {"at once": found, "one at a time": found.one_at_a_time}
 
 
 class TestLargestBatches:
@@ -231,7 +232,8 @@ class TestLargestBatches:
             page=(1191, 1684), base_size=page.base_size, image_size=page.image_size,
             crop_mode=page.crop_mode, text_tokens=text_tokens, max_new_tokens=new_tokens,
         )  # fmt: skip
-        for order, found in batch_fits(gpu_with(memory_gb), workload).items():
+        usable, orders = batch_fits(gpu_with(memory_gb), workload)
+        for order, found in orders.items():
 
             def needed(batch, order=order):
                 pages = replace(workload, batch_size=batch)
@@ -239,37 +241,39 @@ class TestLargestBatches:
                     DEFAULT, DIMENSIONS, pages, dtype=FLOAT16, flash_attention=False, order=order
                 )
 
-            usable, largest = found.usable_bytes, found.largest_batch
+            largest = found.largest_batch
             if largest:
                 assert needed(largest).total_bytes <= usable
             assert needed(largest + 1).total_bytes > usable
-            assert found.limit == needed(largest + 1).limit(usable)
+            limit = needed(largest + 1).limit(usable)
+            assert (found.limit, found.limit_moment) == limit
 
     def test_more_memory_holds_no_fewer_pages(self):
         for order in ORDERS:
-            largest = [batch_fits(gpu_with(gb))[order].largest_batch for gb in range(5, 90, 12)]
+            largest = [batch_fits(gpu_with(gb))[1][order].largest_batch for gb in range(5, 90, 12)]
             assert largest == sorted(largest)
             assert largest[0] == 0 < largest[-1]
 
     @pytest.mark.parametrize("name", [*gpu_catalogue()])
     def test_one_at_a_time_there_are_several_times_as_many(self, name):
-        found = batch_fits(gpu_named(name))
+        _, found = batch_fits(gpu_named(name))
         assert found["one at a time"].largest_batch > 5 * found["at once"].largest_batch > 0
 
     def test_the_published_model_on_an_h100(self):
-        found = batch_fits(gpu_named("h100-sxm"))
+        _, found = batch_fits(gpu_named("h100-sxm"))
         at_once, one = found["at once"], found["one at a time"]
         # 65.3 GB beside the weights; 788 MB a page, or 129.6 MB a page of cache and logits.
-        assert at_once.limit == Limit("logits", "prefill")
+        assert (at_once.limit, at_once.limit_moment) == ("logits", "prefill")
         assert 80 <= at_once.largest_batch <= 83
-        assert one.limit == Limit("cache", "decode")
+        assert (one.limit, one.limit_moment) == ("cache", "decode")
         room = 72 * 10**9 - 2 * 3_336_106_240
         page = 61_440 * (913 + 1023)
         assert one.largest_batch == room // (page + page / 12 + 129_280 * 6)
 
     def test_what_is_too_small_for_the_weights_is_limited_by_them(self):
-        for found in batch_fits(gpu_with(4)).values():
-            assert (found.largest_batch, found.limit) == (0, Limit("weights", None))
+        for found in batch_fits(gpu_with(4))[1].values():
+            assert found.largest_batch == 0
+            assert (found.limit, found.limit_moment) == ("weights", None)
 
 
 class TestLacks:
@@ -331,7 +335,7 @@ class TestLacks:
     def test_nothing_fits_where_the_model_does_not_run(self):
         found = fit(gpu_named("t4"), DEFAULT, DIMENSIONS, PAGE, dtype=BFLOAT16,
                     flash_attention=False, reserved=0.1)  # fmt: skip
-        assert found.at_once.fits  # the memory would do
+        assert found.needed_bytes < found.usable_bytes  # the memory would do
         assert (found.fits, found.largest_batch) == (False, 0)
 
     def test_devices_state_it(self):

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from sampling import every, first, sampled
 
+from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
@@ -32,15 +33,7 @@ from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.gate.update import edited, edits_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.document import (
-    Agreement,
-    Counts,
-    LeftOutShare,
-    NotModelled,
-    PeakAgreement,
-    Report,
-    Unassigned,
-)
+from dsocr_analyze.report.document import Counts, Report, Unassigned
 from dsocr_analyze.report.schema import schema_of
 from dsocr_analyze.timing.prediction import TimeCorrection
 

@@ -17,7 +17,7 @@ import pytest
 from any_models import LLAMA
 from browser import chromium, need, wait_for
 from command_line import run
-from hand_built import CREATED, FIGURES, Agreement, traced
+from hand_built import AGREEMENT, CREATED, FIGURES, compared
 
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.profile import all_profiles
@@ -634,7 +634,7 @@ def renamed(value, names):
 def hostile_report():
     from dsocr_analyze.report.document import Report
 
-    report = build_report(traced(), Agreement(), CREATED)
+    report = build_report(compared(), AGREEMENT, CREATED)
     names = {"my-model": HOSTILE, "model.eye": f"model.{HOSTILE}", "linear": HOSTILE,
              "mind the gap": HOSTILE, "it only has one": HOSTILE,
              "eye": f"eye{HOSTILE}"}  # fmt: skip

@@ -14,18 +14,18 @@ import jsonschema
 import msgspec
 import pytest
 from hand_built import (
+    AGREEMENT,
     CREATED,
     FIGURES,
+    LEFT_OUT,
     STAGES,
-    Agreement,
-    LeftOut,
-    PeakAgreement,
-    StageAgreement,
     batch_of,
+    compared,
     traced,
 )
 from test_answer import TIME
 
+from dsocr_analyze.agreement import PeakAgreement
 from dsocr_analyze.cli import documents
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
@@ -59,7 +59,7 @@ COUNTS = (
 
 @pytest.fixture(scope="module")
 def report():
-    return build_report(traced(), Agreement(), CREATED)
+    return build_report(compared(), AGREEMENT, CREATED)
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,7 @@ class TestBatchAndPage:
 
 
 def test_two_reports_differ_in_nothing_but_the_timestamp(report):
-    again = build_report(traced(), Agreement(), CREATED + dt.timedelta(hours=1))
+    again = build_report(compared(), AGREEMENT, CREATED + dt.timedelta(hours=1))
     texts = dump_json(report).splitlines(), dump_json(again).splitlines()
     [(one, other)] = [pair for pair in zip(*texts, strict=True) if pair[0] != pair[1]]
     assert '"created": "2026-01-02T03:04:05+00:00"' in one
@@ -340,11 +340,8 @@ class TestAgreement:
         assert agreement["not_modelled"] == []
 
     def test_what_is_left_out_is_told_with_its_work_and_share(self):
-        work = Work(vector_flops=5, bytes_read=7)
-        left = LeftOut(r"model\.eye", ("add", "gt"), "nobody knows why", work)
-        eye = StageAgreement({"macs": True}, 4040, (left,), 0.25, 0.125)
-        stages = {**Agreement().stages, "eye": eye}
-        report = build_report(traced(), Agreement(stages=stages, batch_agrees=None), CREATED)
+        figures = replace(traced(), flops_analytic={"eye": 4040})
+        report = build_report(figures, LEFT_OUT, CREATED)
         assert report.agreement is not None
         [not_modelled] = report.agreement.not_modelled
         assert (not_modelled.stage, not_modelled.reason) == ("eye", "nobody knows why")
@@ -355,12 +352,12 @@ class TestAgreement:
         assert report.stages["eye"].flops_analytic == 4040
 
     def test_a_difference_is_shown(self):
-        eye = StageAgreement({"params": True, "macs": False}, 4040)
-        agreement = Agreement(
+        agreement = msgspec.structs.replace(
+            AGREEMENT,
             agrees=False,
-            stages={**Agreement().stages, "eye": eye},
+            stages={**AGREEMENT.stages, "eye": {"params": True, "macs": False}},
             first_difference="macs of 'model.eye.fc'",
-            peak=PeakAgreement(5000, 4000, agrees=False),
+            peak_activation_bytes=PeakAgreement(traced=5000, analytic=4000, agrees=False),
         )
         report = build_report(traced(), agreement, CREATED)
         table = next(t for t in tables_of(report) if t.title.startswith("Agreement"))
@@ -379,9 +376,9 @@ class TestAgreement:
         assert alone.agreement is None
 
     def test_an_agreement_about_other_stages_is_refused(self):
-        stages = {**Agreement().stages, "tail": StageAgreement({}, 0)}
+        agreement = msgspec.structs.replace(AGREEMENT, stages={**AGREEMENT.stages, "tail": {}})
         with pytest.raises(ValueError, match="tail"):
-            build_report(traced(), Agreement(stages=stages), CREATED)
+            build_report(traced(), agreement, CREATED)
 
 
 class TestTexts:

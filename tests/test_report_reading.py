@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hand_built import CREATED, Agreement, batch_of, traced
+from hand_built import AGREEMENT, CREATED, batch_of, compared, traced
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.report.build import build_report
@@ -34,14 +34,14 @@ def upgrade(request, tmp_path):
 
 @pytest.mark.parametrize("figures", [traced(), batch_of(3)])
 def test_a_report_that_was_written_is_read_back(tmp_path, figures):
-    report = build_report(figures, Agreement(), CREATED)
+    report = build_report(figures, AGREEMENT, CREATED)
     path = tmp_path / "report.json"
     path.write_text(dump_json(report))
     assert load_report(path) == report
 
 
 def test_keys_that_are_not_known_are_no_error(tmp_path):
-    report = build_report(traced(), Agreement(), CREATED)
+    report = build_report(compared(), AGREEMENT, CREATED)
     document = json.loads(dump_json(report))
     document["time"] = []
     document["memory"]["spilled_bytes"] = 1
@@ -120,7 +120,7 @@ class TestVersion1:
 
 def changed(path, value):
     """A report's text, with one value replaced."""
-    document = json.loads(dump_json(build_report(traced(), Agreement(), CREATED)))
+    document = json.loads(dump_json(build_report(compared(), AGREEMENT, CREATED)))
     inner = document
     for key in path[:-1]:
         inner = inner[key]

@@ -118,7 +118,7 @@ class TestBothEngines:
             small_directory(**DECODERS[name]), flash=flash, page=(1000, 700), base_size=256,
             image_size=192,
         )  # fmt: skip
-        assert not any(stage.left_out for stage in page.agreement.stages.values())
+        assert page.agreement.not_modelled == ()
         traced, composed = (
             {name: stage.kernels for name, stage in figures.stages.items()}
             for figures in (page.traced, page.analytic)

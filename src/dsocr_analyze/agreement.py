@@ -6,24 +6,21 @@ Independent of the engines: either side is a `PageFigures`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from dsocr_analyze.figures.origin import Count, Counts, Share, counts_of
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, NotModelled
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.architectures.architecture import NotModelled as WithoutForm
     from dsocr_analyze.figures import PageFigures, StageFigures
 
-__all__ = [
-    "Agreement",
-    "Difference",
-    "LeftOut",
-    "PeakAgreement",
-    "StageAgreement",
-    "compare",
-]
+__all__ = ["Agreement", "LeftOutShare", "NotModelled", "PeakAgreement", "compare"]
 
 _QUANTITIES: Final = (
     "params",
@@ -36,148 +33,88 @@ _QUANTITIES: Final = (
 )
 """Compared in every stage, exactly, in this order."""
 
-_WORK_QUANTITIES: Final = _QUANTITIES[1:]
-
 _ROUTED_PEAK_TOLERANCE: Final = 0.01
 """Relative difference allowed between peaks when a checkpoint's own routing decides how many
 tokens an expert holds at a time."""
+
+_CACHES_DIFFER: Final = "the KV cache differs in size between the trace and the closed forms"
 
 _LARGEST_SHARE_LEFT_OUT: Final = 0.001
 """Share of a stage that may lack a closed form without a warning."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Traced operators without a closed form.
+class PeakAgreement(Struct, frozen=True, kw_only=True):
+    """Peak activation from both engines.
 
     Attributes:
-        modules: Pattern of the paths of the modules that call them.
-        operators: Their names, sorted.
-        reason: Why they have no closed form.
-        work: Their work.
+        traced: Bytes from the trace.
+        analytic: Bytes from the closed forms.
+        agrees: Whether they agree; null if not compared.
     """
 
+    traced: Count
+    analytic: Count
+    agrees: bool | None
+
+
+class NotModelled(Counts, frozen=True, kw_only=True):
+    """Traced operators without a closed form, which are left out of the comparison.
+
+    Attributes:
+        stage: Stage in which they ran.
+        modules: Pattern that matches the paths of the modules calling them.
+        operators: Their names.
+        reason: Why they have no closed form.
+    """
+
+    stage: str
     modules: str
     operators: tuple[str, ...]
     reason: str
-    work: Work
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A quantity of a module (without its children) on which the engines disagree."""
-
-    stage: str
-    path: str
-    quantity: str
-    traced: int
-    analytic: int
-
-    def __str__(self) -> str:
-        module = repr(self.path) if self.path else "the model itself"
-        return (
-            f"stage {self.stage}: {self.quantity} of {module} is {self.traced} traced"
-            f" and {self.analytic} analytic"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StageAgreement:
-    """How the engines compare on one stage.
+class LeftOutShare(Struct, frozen=True, kw_only=True):
+    """The share of a stage's work in operators without a closed form.
 
     Attributes:
-        agrees: Whether they agree, for each quantity compared.
-        analytic_flops: FLOPs of the stage by the analytic engine.
-        difference: The first module and quantity that differ; None if all agree.
-        left_out: Operators without a closed form.
-        vector_flops_left_out: Their share of the stage's traced vector FLOPs.
-        bytes_left_out: Their share of its traced bytes.
+        vector_flops: Fraction of its vector FLOPs.
+        bytes: Fraction of its bytes.
     """
 
-    agrees: Mapping[str, bool]
-    analytic_flops: int
-    difference: Difference | None
-    left_out: tuple[LeftOut, ...] = ()
-    vector_flops_left_out: float = 0.0
-    bytes_left_out: float = 0.0
+    vector_flops: Share
+    bytes: Share
 
 
-@dataclass(frozen=True, slots=True)
-class PeakAgreement:
-    """Peak activation by both engines.
+class Agreement(Struct, frozen=True, kw_only=True):
+    """Whether the two engines agree.
 
     Attributes:
-        traced: Bytes by the trace.
-        analytic: Bytes by the closed forms.
-        tolerance: Relative difference allowed: 0, except under a checkpoint's own routing.
+        agrees: Whether everything that was compared agrees.
+        stages: Whether each quantity agrees, by stage and quantity.
+        kv_cache_bytes: Whether the KV cache agrees.
+        batch: Whether the work of the whole batch agrees; null if some operators are not modelled.
+        peak_activation_bytes: Peak activation from both engines.
+        first_difference: The first module and quantity that differ; null if all agree.
+        not_modelled: Operators without a closed form.
+        not_modelled_share: Their share of each stage that has any.
     """
 
-    traced: int
-    analytic: int
-    tolerance: float = 0.0
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the two peaks agree."""
-        return abs(self.traced - self.analytic) <= self.tolerance * self.analytic
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How the engines compare on a whole workload.
-
-    Attributes:
-        stages: By stage.
-        cache_agrees: Whether the KV cache has the same size, after the prefill pass and at the end.
-        batch_agrees: Whether the batch's work is the same; None if operators without a closed form
-            are left out.
-        peak: Peak activation.
-        batch_difference: One line naming the first count of the batch that differs.
-    """
-
-    stages: Mapping[str, StageAgreement]
-    cache_agrees: bool
-    batch_agrees: bool | None
-    peak: PeakAgreement
-    batch_difference: str | None = None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether everything compared agrees."""
-        return (
-            self.cache_agrees
-            and self.batch_agrees is not False
-            and self.peak.agrees
-            and all(all(stage.agrees.values()) for stage in self.stages.values())
-        )
-
-    @property
-    def first_difference(self) -> str | None:
-        """One line naming the first disagreement, in stage order."""
-        for stage in self.stages.values():
-            if stage.difference is not None:
-                return str(stage.difference)
-        if not self.cache_agrees:
-            return "the KV cache differs in size between the trace and the closed forms"
-        if self.batch_difference is not None:
-            return self.batch_difference
-        if not self.peak.agrees:
-            return (
-                f"peak activation is {self.peak.traced} bytes traced and {self.peak.analytic}"
-                " analytic"
-            )
-        return None
+    agrees: bool
+    stages: Mapping[str, Mapping[str, bool]]
+    kv_cache_bytes: bool
+    batch: bool | None
+    peak_activation_bytes: PeakAgreement
+    first_difference: str | None
+    not_modelled: tuple[NotModelled, ...]
+    not_modelled_share: Mapping[str, LeftOutShare]
 
     @property
     def warnings(self) -> list[str]:
         """Warnings for a reader, one line each."""
         lines = [
             f"operators without a closed form are {share:.2%} of the {quantity} of stage {name}"
-            for name, stage in self.stages.items()
-            for quantity, share in (
-                ("vector_flops", stage.vector_flops_left_out),
-                ("bytes", stage.bytes_left_out),
-            )
+            for name, left_out in self.not_modelled_share.items()
+            for quantity, share in asdict(left_out).items()
             if share > _LARGEST_SHARE_LEFT_OUT
         ]
         if self.first_difference is not None:
@@ -210,37 +147,47 @@ def compare(
         for name, stage in traced.stages.items()
     }
     one, other = traced.memory, analytic.memory
-    batch_agrees, batch_difference = _compare_batch(traced, analytic)
+    has_weights = traced.provenance.model.weights == "checkpoint"
+    tolerance = _ROUTED_PEAK_TOLERANCE if has_weights else 0.0
+    peak = PeakAgreement(
+        traced=one.peak.nbytes,
+        analytic=other.peak.nbytes,
+        agrees=abs(one.peak.nbytes - other.peak.nbytes) <= tolerance * other.peak.nbytes,
+    )
+    not_modelled = tuple(left for stage in stages.values() for left in stage.not_modelled)
+    of_stages = [stage.difference for stage in stages.values() if stage.difference]
+    of_caches = [] if one.caches == other.caches else [_CACHES_DIFFER]
+    of_batch = [*_batch_differences(traced.batch, analytic.batch, has_weights=has_weights)]
+    of_peak = f"peak activation is {peak.traced} bytes traced and {peak.analytic} analytic"
+    differences = [*of_stages, *of_caches, *of_batch, *([] if peak.agrees else [of_peak])]
+    batch = None if not_modelled else not of_batch
     return Agreement(
-        stages=stages,
-        cache_agrees=(one.prefill_cache_bytes, one.kv_cache_bytes)
-        == (other.prefill_cache_bytes, other.kv_cache_bytes),
-        batch_agrees=None if any(stage.left_out for stage in stages.values()) else batch_agrees,
-        peak=PeakAgreement(
-            one.peak.nbytes,
-            other.peak.nbytes,
-            _ROUTED_PEAK_TOLERANCE if traced.provenance.model.weights == "checkpoint" else 0.0,
-        ),
-        batch_difference=batch_difference,
+        agrees=not of_stages and not of_caches and batch is not False and bool(peak.agrees),
+        stages={name: stage.agrees for name, stage in stages.items()},
+        kv_cache_bytes=not of_caches,
+        batch=batch,
+        peak_activation_bytes=peak,
+        first_difference=differences[0] if differences else None,
+        not_modelled=not_modelled,
+        not_modelled_share={name: each.share for name, each in stages.items() if each.not_modelled},
     )
 
 
-def _compare_batch(traced: PageFigures, analytic: PageFigures) -> tuple[bool, str | None]:
+def _batch_differences(traced: Work, analytic: Work, *, has_weights: bool) -> Iterator[str]:
     # A checkpoint's routing reads other experts than uniform routing, and different ones per step.
-    has_weights = traced.provenance.model.weights == "checkpoint"
     for name in Work._fields[:3] if has_weights else Work._fields:
-        one, other = getattr(traced.batch, name), getattr(analytic.batch, name)
+        one, other = getattr(traced, name), getattr(analytic, name)
         if one != other:
-            return False, f"{name} of the batch is {one} traced and {other} analytic"
-    return True, None
+            yield f"{name} of the batch is {one} traced and {other} analytic"
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Own work of a stage's modules, and the work left out."""
+class _StageAgreement(NamedTuple):
+    """How the engines compare on one stage."""
 
-    modules: dict[str, Work] = field(default_factory=dict)
-    left_out: dict[NotModelled, Work] = field(default_factory=dict)
+    agrees: Mapping[str, bool]
+    difference: str | None
+    not_modelled: Sequence[NotModelled]
+    share: LeftOutShare
 
 
 def _compare_stage(
@@ -248,25 +195,31 @@ def _compare_stage(
     analytic: StageFigures,
     architecture: Architecture,
     expert_weights_bytes: int,
-) -> StageAgreement:
-    rows = _modelled(traced, architecture.forms.not_modelled)
+) -> _StageAgreement:
+    modelled, left_out = _modelled(traced, architecture.forms.not_modelled)
     closed = dict(analytic.own)
     if architecture.routed_expert is not None:
-        _join_experts(rows.modules, closed, architecture.routed_expert, expert_weights_bytes)
-    differences = list(_differences(traced, analytic, rows.modules, closed))
-    wrong = {difference.quantity for difference in differences}
-    total = total_work(rows.modules.values())
-    left_out = total_work(rows.left_out.values())
-    return StageAgreement(
-        agrees={quantity: quantity not in wrong for quantity in _QUANTITIES},
-        analytic_flops=analytic.work.flops,
-        difference=differences[0] if differences else None,
-        left_out=tuple(
-            LeftOut(entry.modules, tuple(sorted(entry.operators)), entry.reason, work)
-            for entry, work in rows.left_out.items()
+        _join_experts(modelled, closed, architecture.routed_expert, expert_weights_bytes)
+    differences = [*_differences(traced, analytic, modelled, closed)]
+    wrong = {quantity for quantity, _ in differences}
+    total, left = total_work(modelled.values()), total_work(left_out.values())
+    return _StageAgreement(
+        {quantity: quantity not in wrong for quantity in _QUANTITIES},
+        differences[0][1] if differences else None,
+        [
+            NotModelled(
+                **counts_of(work),
+                stage=traced.name,
+                modules=entry.modules,
+                operators=tuple(sorted(entry.operators)),
+                reason=entry.reason,
+            )
+            for entry, work in left_out.items()
+        ],
+        LeftOutShare(
+            vector_flops=_share(left.vector_flops, total.vector_flops),
+            bytes=_share(left.bytes_moved, total.bytes_moved),
         ),
-        vector_flops_left_out=_share(left_out.vector_flops, total.vector_flops),
-        bytes_left_out=_share(left_out.bytes_moved, total.bytes_moved),
     )
 
 
@@ -275,34 +228,46 @@ def _differences(
     analytic: StageFigures,
     modules: Mapping[str, Work],
     closed: Mapping[str, Work],
-) -> Iterable[Difference]:
-    """Yields every module and quantity that differ, in the order the modules ran."""
+) -> Iterator[tuple[str, str]]:
+    """Every quantity of a module, without its children, that differs, and a line that says so.
+
+    In the order in which the modules ran.
+    """
+
+    def difference(path: str, quantity: str, one: int, other: int) -> tuple[str, str]:
+        module = repr(path) if path else "the model itself"
+        values = f"{one} traced and {other} analytic"
+        return quantity, f"stage {traced.name}: {quantity} of {module} is {values}"
+
     if traced.params != analytic.params:
-        yield Difference(traced.name, "", "params", traced.params, analytic.params)
+        yield difference("", "params", traced.params, analytic.params)
     for path in (*modules, *(path for path in closed if path not in modules)):
         one, other = modules.get(path, NO_WORK), closed.get(path, NO_WORK)
         if one == other:
             continue
-        for quantity in _WORK_QUANTITIES:
+        for quantity in _QUANTITIES[1:]:
             values = getattr(one, quantity), getattr(other, quantity)
             if values[0] != values[1]:
-                yield Difference(traced.name, path, quantity, *values)
+                yield difference(path, quantity, *values)
 
 
-def _modelled(stage: StageFigures, not_modelled: Iterable[NotModelled]) -> _Rows:
-    """Own work of every module, with operators that have no closed form summed separately."""
-    rows = _Rows()
+def _modelled(
+    stage: StageFigures, not_modelled: Iterable[WithoutForm]
+) -> tuple[dict[str, Work], dict[WithoutForm, Work]]:
+    """Own work of every module, and the work of operators that have no closed form."""
+    modules: dict[str, Work] = {}
+    left_out: dict[WithoutForm, Work] = {}
     for path, operators in stage.own_operators.items():
-        entry = next((e for e in not_modelled if _is_meant(e, path, operators)), None)
+        entry = next((each for each in not_modelled if _is_meant(each, path, operators)), None)
         for operator, work in operators.items():
             if entry is not None and operator in entry.operators:
-                rows.left_out[entry] = rows.left_out.get(entry, NO_WORK).plus(work)
+                left_out[entry] = left_out.get(entry, NO_WORK).plus(work)
             else:
-                rows.modules[path] = rows.modules.get(path, NO_WORK).plus(work)
-    return rows
+                modules[path] = modules.get(path, NO_WORK).plus(work)
+    return modules, left_out
 
 
-def _is_meant(entry: NotModelled, path: str, operators: Mapping[str, Work]) -> bool:
+def _is_meant(entry: WithoutForm, path: str, operators: Mapping[str, Work]) -> bool:
     return entry.operators <= operators.keys() and bool(re.fullmatch(entry.modules, path))
 
 

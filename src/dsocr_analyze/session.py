@@ -329,6 +329,8 @@ class DeepSeekOCRSession:
                 expert_weights_bytes=self._expert_params * self.dtype.nbytes,
             )
             warnings += agreement.warnings
+            forms = {name: stage.work.flops for name, stage in analytic.stages.items()}
+            traced = replace(traced, flops_analytic=forms)
         warnings += [
             f"unknown operator {name}: {calls} calls are not counted"
             for name, calls in traced.ledger.unknown.items()

@@ -77,7 +77,7 @@ def fit(
     source = directory.source(architecture.name)
     document = fit_document(source, workload, fits, options_used(context))
     attention = attention_name(flash_attention=flash_attention)
-    titles = [each.gpu.title for each in fits]
+    titles = [gpu_named(each.gpu).title for each in fits]
     emit(output_format, lambda: document, lambda: _said(document, titles, element.name, attention))
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from msgspec import Struct
+
+from dsocr_analyze.figures.origin import Count, OperatorLedger, Provenance
 from dsocr_analyze.kernels import Attention, Kernel, Kind, Work, total_work, work_of
 from dsocr_analyze.workload import AnyWorkload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.figures.origin import OperatorLedger, Provenance
 
 __all__ = [
     "BytesAlive",
@@ -210,22 +210,26 @@ class Memory:
     kv_cache_bytes: int
     peak: Peak
 
+    @property
+    def caches(self) -> tuple[int, int]:
+        """Bytes of the KV cache after the prefill pass and at the end."""
+        return self.prefill_cache_bytes, self.kv_cache_bytes
 
-@dataclass(frozen=True, slots=True)
-class BytesAlive:
-    """Bytes alive at a memory peak besides the weights, by kind.
+
+class BytesAlive(Struct, frozen=True):
+    """What is alive at a memory peak, in addition to the weights.
 
     Attributes:
         inputs_bytes: Inputs of the prefill pass.
-        cache_bytes: Keys and values of the layers that have run.
-        activation_bytes: Everything else.
-        logits_bytes: Logits, summed over every type in which they exist.
+        cache_bytes: The KV cache.
+        activation_bytes: All other tensors except the logits.
+        logits_bytes: The logits.
     """
 
-    inputs_bytes: int
-    cache_bytes: int
-    activation_bytes: int
-    logits_bytes: int
+    inputs_bytes: Count
+    cache_bytes: Count
+    activation_bytes: Count
+    logits_bytes: Count
 
     @property
     def nbytes(self) -> int:
@@ -250,6 +254,7 @@ class PageFigures:
         ledger: Every operator that ran.
         module_classes: Class of every module by path; empty if no model was built.
         decodes: Whether the model decodes.
+        flops_analytic: FLOPs of each stage by the closed forms, if a trace is compared with them.
         warnings: Reasons to doubt a figure.
         notes: Notes for a reader.
     """
@@ -264,6 +269,7 @@ class PageFigures:
     ledger: OperatorLedger
     module_classes: Mapping[str, str] = field(default_factory=dict)
     decodes: bool = True
+    flops_analytic: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -1,7 +1,4 @@
-"""How figures were obtained: the model, the engine, what it ran with and what ran.
-
-Not imported with the room, since networks need its types and no JSON.
-"""
+"""What reports say of figures: counts of work, how they were obtained and what ran."""
 
 from __future__ import annotations
 
@@ -10,11 +7,64 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-__all__ = ["Engine", "Model", "OperatorLedger", "Provenance", "Source"]
+from dsocr_analyze.kernels import Work
+
+__all__ = [
+    "Count",
+    "Counts",
+    "Engine",
+    "Model",
+    "OperatorLedger",
+    "Provenance",
+    "Share",
+    "Source",
+    "counts_of",
+]
 
 Engine = Literal["trace", "analytic"]
 Source = Literal["reference", "directory", "config"]
 Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0)]
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """Additive counts of a piece of work.
+
+    Attributes:
+        macs: Multiply-accumulates of matrix operators.
+        matrix_flops: FLOPs of matrix operators: 2 * macs.
+        vector_flops: FLOPs of all other operators.
+        flops: matrix_flops + vector_flops.
+        activations: Output elements of matrix operators.
+        bytes_read: Bytes of all inputs, weights included, counted for each operator on its own.
+        bytes_written: Bytes of all outputs, counted for each operator on its own.
+    """
+
+    macs: Count
+    matrix_flops: Count
+    vector_flops: Count
+    flops: Count
+    activations: Count
+    bytes_read: Count
+    bytes_written: Count
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+def counts_of(work: Work) -> dict[str, int]:
+    """The fields of `Counts`."""
+    return {
+        "macs": work.macs,
+        "matrix_flops": work.matrix_flops,
+        "vector_flops": work.vector_flops,
+        "flops": work.flops,
+        "activations": work.activations,
+        "bytes_read": work.bytes_read,
+        "bytes_written": work.bytes_written,
+    }
 
 
 class Model(Struct, frozen=True, kw_only=True):

@@ -6,21 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import asdict
+from msgspec.structs import replace as with_changes
+
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.devices import MissingFeature, missing_features
+from dsocr_analyze.figures import BytesAlive
+from dsocr_analyze.figures.origin import Count
+from dsocr_analyze.hardware.devices import missing_features
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import BytesAlive
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.workload import Workload
 
 __all__ = [
     "ASSUMPTIONS",
     "LARGEST_BATCH",
-    "BatchFit",
-    "Fit",
+    "BatchNeed",
+    "GpuFit",
     "Limit",
     "MemoryNeed",
     "Order",
@@ -104,65 +109,53 @@ class MemoryNeed:
         return Limit(largest, "prefill" if is_prefill else "decode")
 
 
-@dataclass(frozen=True)
-class BatchFit:
-    """How large a batch may be if its pages prefill in one order.
+class BatchNeed(Struct, frozen=True, kw_only=True):
+    """How much memory the requested batch needs, and the largest batch that fits.
 
     Attributes:
-        usable_bytes: Available memory.
-        need: What the requested batch needs.
-        largest_batch: Most pages in a batch; 0 if not even one fits.
-        limit: What takes the most memory in the first batch that does not fit; None if
-            `LARGEST_BATCH` pages fit.
+        assumption: How pages are prefilled, and what is held in memory meanwhile.
+        needed_bytes: Weights plus the higher of the two peaks.
+        weights_bytes: Weights.
+        prefill_bytes: Peak of the prefill pass.
+        prefill: Breakdown of that peak.
+        decode_bytes: Peak of the last decode step.
+        decode: Breakdown of that peak.
+        fits: Whether the requested batch fits.
+        largest_batch: Prompts in the largest batch that fits; 0 if the GPU cannot run the model.
+        limit: What takes most memory in the smallest batch that does not fit; null if there is
+            none.
+        limit_moment: The peak at which it does; null for the weights.
     """
 
-    usable_bytes: int
-    need: MemoryNeed
-    largest_batch: int
-    limit: Limit | None
+    assumption: str
+    needed_bytes: Count
+    weights_bytes: Count
+    prefill_bytes: Count
+    prefill: BytesAlive
+    decode_bytes: Count
+    decode: BytesAlive
+    fits: bool
+    largest_batch: Count
+    limit: str | None
+    limit_moment: str | None
 
-    @property
-    def fits(self) -> bool:
-        """Whether the requested batch fits into memory."""
-        return self.need.total_bytes <= self.usable_bytes
 
-
-@dataclass(frozen=True)
-class Fit:
-    """What fits into one GPU.
+class GpuFit(BatchNeed, frozen=True, kw_only=True):
+    """One GPU; this object's own figures are for prefilling all pages at once.
 
     Attributes:
-        gpu: The GPU.
-        lacks: Features that the model needs and the GPU does not have; if there are any, nothing
-            runs, however much memory there is.
-        at_once: For a batch whose pages all prefill at once.
-        one_at_a_time: For a batch in which one page prefills while the others decode.
+        gpu: Name of the GPU.
+        memory_bytes: Its memory as sold.
+        usable_bytes: The part of it available for weights and pages.
+        lacks: Data types and kernels that the GPU does not support.
+        one_at_a_time: The same figures for prefilling pages one at a time.
     """
 
-    gpu: Gpu
-    lacks: tuple[MissingFeature, ...]
-    at_once: BatchFit
-    one_at_a_time: BatchFit
-
-    @property
-    def usable_bytes(self) -> int:
-        """Available memory, less what is reserved."""
-        return self.at_once.usable_bytes
-
-    @property
-    def need(self) -> MemoryNeed:
-        """What the requested batch needs if all its pages prefill at once."""
-        return self.at_once.need
-
-    @property
-    def fits(self) -> bool:
-        """Whether the GPU can run the requested batch with all its pages prefilling at once."""
-        return not self.lacks and self.at_once.fits
-
-    @property
-    def largest_batch(self) -> int:
-        """Most pages in a batch whose pages all prefill at once; 0 if nothing runs."""
-        return 0 if self.lacks else self.at_once.largest_batch
+    gpu: str
+    memory_bytes: Count
+    usable_bytes: Count
+    lacks: tuple[str, ...]
+    one_at_a_time: BatchNeed
 
 
 def memory_need(
@@ -191,8 +184,8 @@ def memory_need(
     memory = architecture.forms.memory(dimensions, alone, dtype, flash_attention)
     if order == "one at a time":
         decoding = (workload.batch_size - 1) * memory.kv_cache_bytes
-        prefill = replace(prefill, cache_bytes=prefill.cache_bytes + decoding)
-        decode = replace(decode, inputs_bytes=0)
+        prefill = with_changes(prefill, cache_bytes=prefill.cache_bytes + decoding)
+        decode = with_changes(decode, inputs_bytes=0)
     return MemoryNeed(memory.weights_bytes, prefill, decode)
 
 
@@ -205,7 +198,7 @@ def fit(
     dtype: Dtype,
     flash_attention: bool,
     reserved: float,
-) -> Fit:
+) -> GpuFit:
     """Whether `workload` fits into `gpu`, and the largest batches that do.
 
     Args:
@@ -228,7 +221,9 @@ def fit(
         )
     usable = int(gpu.memory_bytes * (1 - reserved))
 
-    def batch_fit(order: Order) -> BatchFit:
+    lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
+
+    def batch_need(order: Order) -> BatchNeed:
         def need(batch: int) -> MemoryNeed:
             return memory_need(
                 architecture,
@@ -239,12 +234,38 @@ def fit(
                 order=order,
             )
 
-        largest = largest_batch(lambda batch: need(batch).total_bytes <= usable)
-        limit = need(largest + 1).limit(usable) if largest < LARGEST_BATCH else None
-        return BatchFit(usable, need(workload.batch_size), largest, limit)
+        return _batch_need(order, need, workload.batch_size, usable, runs=not lacks)
 
-    lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
-    return Fit(gpu, lacks, batch_fit("at once"), batch_fit("one at a time"))
+    return GpuFit(
+        **asdict(batch_need("at once")),
+        gpu=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        usable_bytes=usable,
+        lacks=tuple(lack.what for lack in lacks),
+        one_at_a_time=batch_need("one at a time"),
+    )
+
+
+def _batch_need(
+    order: Order, need: Callable[[int], MemoryNeed], batch: int, usable: int, *, runs: bool
+) -> BatchNeed:
+    """The need of a batch in one order; the largest batch is 0 if the GPU cannot run the model."""
+    largest = largest_batch(lambda batch: need(batch).total_bytes <= usable) if runs else 0
+    limit = need(largest + 1).limit(usable) if runs and largest < LARGEST_BATCH else None
+    found = need(batch)
+    return BatchNeed(
+        assumption=ASSUMPTIONS[order],
+        needed_bytes=found.total_bytes,
+        weights_bytes=found.weights_bytes,
+        prefill_bytes=found.prefill_bytes,
+        prefill=found.prefill,
+        decode_bytes=found.decode_bytes,
+        decode=found.decode,
+        fits=runs and found.total_bytes <= usable,
+        largest_batch=largest,
+        limit=limit and limit.part,
+        limit_moment=limit and limit.moment,
+    )
 
 
 def largest_batch(possible: Callable[[int], bool]) -> int:

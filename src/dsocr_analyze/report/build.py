@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec import structs
 
 from dsocr_analyze import kernels
 from dsocr_analyze.figures import PageFigures, StageFigures
+from dsocr_analyze.figures.origin import counts_of
 from dsocr_analyze.kernels import NO_WORK, ancestors, with_ancestors
 from dsocr_analyze.report.document import (
     CONVENTIONS,
@@ -23,13 +23,10 @@ from dsocr_analyze.report.document import (
     DecodeStep,
     ExpertsTouched,
     Family,
-    LeftOutShare,
     Memory,
     Metadata,
     Module,
-    NotModelled,
     PageShare,
-    PeakAgreement,
     Report,
     Stage,
     Total,
@@ -37,19 +34,16 @@ from dsocr_analyze.report.document import (
     Workload,
 )
 from dsocr_analyze.report.quantities import counted
+from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import AnyWorkload
 from dsocr_analyze.workload import Workload as PageWorkload
-
-if TYPE_CHECKING:
-    from dsocr_analyze import agreement as comparing
-    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["build_report", "workload_document"]
 
 
 def build_report(
     figures: PageFigures,
-    agreement: comparing.Agreement | None,
+    agreement: Agreement | None,
     created: datetime,
     times: Iterable[TimeEntry] = (),
 ) -> Report:
@@ -64,38 +58,25 @@ def build_report(
     return Report(
         schema_version=SCHEMA_VERSION,
         metadata=Metadata(
-            **asdict(figures.provenance),
+            **structs.asdict(figures.provenance),
             kernels_of="cuda",
             conventions=CONVENTIONS,
             created=created.isoformat(timespec="seconds"),
         ),
         workload=workload_document(figures.workload),
         total=_total(figures),
-        stages={name: _stage(figures, stage, agreement) for name, stage in figures.stages.items()},
+        stages={name: _stage(figures, stage) for name, stage in figures.stages.items()},
         unassigned=Unassigned(
             params=sum(figures.parameters.unassigned.values()),
             names=tuple(figures.parameters.unassigned),
         ),
         memory=_memory(figures),
-        agreement=None if agreement is None else _agreement(agreement),
+        agreement=agreement,
         time=tuple(times),
         operator_ledger=figures.ledger,
         warnings=figures.warnings,
         notes=figures.notes,
     )
-
-
-def _counts(work: kernels.Work) -> dict[str, int]:
-    """The fields of `Counts`."""
-    return {
-        "macs": work.macs,
-        "matrix_flops": work.matrix_flops,
-        "vector_flops": work.vector_flops,
-        "flops": work.flops,
-        "activations": work.activations,
-        "bytes_read": work.bytes_read,
-        "bytes_written": work.bytes_written,
-    }
 
 
 def _intensity(work: kernels.Work) -> float | None:
@@ -113,20 +94,20 @@ def _total(figures: PageFigures) -> Total:
     workload = figures.workload
     prefill, step = figures.prefill_pass, figures.decode_step
     batch = Batch(
-        **_counts(figures.batch),
+        **counts_of(figures.batch),
         arithmetic_intensity=_intensity(figures.batch),
         max_new_tokens=workload.max_new_tokens,
         decode_steps=max(0, workload.max_new_tokens - 1),
     )
     return Total(
-        **_counts(prefill),
+        **counts_of(prefill),
         arithmetic_intensity=_intensity(prefill),
         params=figures.parameters.total,
         causal_savable_flops=figures.causal_savable_flops,
         decode_step=None
         if step is None
         else DecodeStep(
-            **_counts(step),
+            **counts_of(step),
             arithmetic_intensity=_intensity(step),
             cached_tokens=workload.seq_len,
         ),
@@ -135,19 +116,15 @@ def _total(figures: PageFigures) -> Total:
     )
 
 
-def _stage(
-    figures: PageFigures, stage: StageFigures, agreement: comparing.Agreement | None
-) -> Stage:
-    flops_analytic = stage.work.flops if figures.provenance.engine == "analytic" else None
-    if agreement is not None:
-        flops_analytic = agreement.stages[stage.name].analytic_flops
+def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
+    is_analytic = figures.provenance.engine == "analytic"
     # The decoder's part of the prefill pass is the last of it.
     in_prefill_pass = [
         name for name in figures.stages if figures.stages[name] is not figures.decode
     ]
     is_prefill, experts = stage.name == in_prefill_pass[-1], stage.experts
     return Stage(
-        **_counts(stage.work),
+        **counts_of(stage.work),
         arithmetic_intensity=_intensity(stage.work),
         params=stage.params,
         calls=stage.calls,
@@ -169,7 +146,7 @@ def _stage(
             for kind, work in stage.kinds.items()
         },
         by_module=_modules(figures, stage),
-        flops_analytic=flops_analytic,
+        flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),
         notes=stage.notes,
     )
 
@@ -182,11 +159,11 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
         params.update(dict.fromkeys(ancestors(path), count))
     return {
         path: Module(
-            **_counts(work),
+            **counts_of(work),
             class_name=figures.module_classes.get(path),
             calls=stage.module_calls.get(path, 0),
             params=None if stage.own_params is None else params[path],
-            own=Counts(**_counts(own.get(path, NO_WORK))),
+            own=Counts(**counts_of(own.get(path, NO_WORK))),
         )
         for path, work in sorted(with_ancestors(own).items(), key=lambda item: _place(item[0]))
     }
@@ -218,39 +195,5 @@ def _memory(figures: PageFigures) -> Memory:
             else "the model does not decode",
             "peak_activation_bytes": "the prefill pass: tensors alive at once, without weights and"
             " inputs but with the KV cache",
-        },
-    )
-
-
-# --- agreement ---------------------------------------------------------------------------------
-
-
-def _agreement(agreement: comparing.Agreement) -> Agreement:
-    return Agreement(
-        agrees=agreement.agrees,
-        stages={name: dict(stage.agrees) for name, stage in agreement.stages.items()},
-        kv_cache_bytes=agreement.cache_agrees,
-        batch=agreement.batch_agrees,
-        peak_activation_bytes=PeakAgreement(
-            traced=agreement.peak.traced,
-            analytic=agreement.peak.analytic,
-            agrees=agreement.peak.agrees,
-        ),
-        first_difference=agreement.first_difference,
-        not_modelled=tuple(
-            NotModelled(
-                **_counts(left.work),
-                stage=name,
-                modules=left.modules,
-                operators=left.operators,
-                reason=left.reason,
-            )
-            for name, stage in agreement.stages.items()
-            for left in stage.left_out
-        ),
-        not_modelled_share={
-            name: LeftOutShare(vector_flops=stage.vector_flops_left_out, bytes=stage.bytes_left_out)
-            for name, stage in agreement.stages.items()
-            if stage.left_out
         },
     )

@@ -13,7 +13,8 @@ from typing import Annotated, Final, Literal, Self
 from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
-from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance
+from dsocr_analyze.agreement import Agreement
+from dsocr_analyze.figures.origin import Count, Counts, Model, OperatorLedger, Provenance, Share
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.frame import Tabular
 from dsocr_analyze.timing.prediction import TimeEntry
@@ -23,20 +24,19 @@ __all__ = [
     "SCHEMA_VERSION",
     "Agreement",
     "Batch",
+    "Count",
     "Counts",
     "DecodeStep",
     "ExpertsTouched",
     "Family",
-    "LeftOutShare",
     "Memory",
     "Metadata",
     "Model",
     "Module",
-    "NotModelled",
     "OperatorLedger",
     "PageShare",
-    "PeakAgreement",
     "Report",
+    "Share",
     "Stage",
     "Total",
     "Unassigned",
@@ -63,40 +63,11 @@ CONVENTIONS: Final = (
     " decode is one step over a cache of seq_len tokens",
 )
 
-Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-Share = Annotated[float, Meta(ge=0)]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
 """A kind of operator; reports of schema version 1 name their families differently."""
 
 # --- work --------------------------------------------------------------------------------------
-
-
-class Counts(Struct, frozen=True, kw_only=True):
-    """Additive counts of a piece of work.
-
-    Attributes:
-        macs: Multiply-accumulates of matrix operators.
-        matrix_flops: FLOPs of matrix operators: 2 * macs.
-        vector_flops: FLOPs of all other operators.
-        flops: matrix_flops + vector_flops.
-        activations: Output elements of matrix operators.
-        bytes_read: Bytes of all inputs, weights included, counted for each operator on its own.
-        bytes_written: Bytes of all outputs, counted for each operator on its own.
-    """
-
-    macs: Count
-    matrix_flops: Count
-    vector_flops: Count
-    flops: Count
-    activations: Count
-    bytes_read: Count
-    bytes_written: Count
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes read and written."""
-        return self.bytes_read + self.bytes_written
 
 
 class Work(Counts, frozen=True, kw_only=True):
@@ -354,7 +325,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return f"page of {width} x {height} pixels, {prompt}"
 
 
-# --- memory, agreement, ledger -----------------------------------------------------------------
+# --- memory, ledger ----------------------------------------------------------------------------
 
 
 class Unassigned(Struct, frozen=True, kw_only=True):
@@ -389,72 +360,6 @@ class Memory(Struct, frozen=True, kw_only=True):
     peak_activation_bytes: Count
     peak_module: str | None
     stated_for: Mapping[str, str]
-
-
-class PeakAgreement(Struct, frozen=True, kw_only=True):
-    """Peak activation from both engines.
-
-    Attributes:
-        traced: Bytes from the trace.
-        analytic: Bytes from the closed forms.
-        agrees: Whether they agree; null if not compared.
-    """
-
-    traced: Count
-    analytic: Count
-    agrees: bool | None
-
-
-class NotModelled(Counts, frozen=True, kw_only=True):
-    """Traced operators without a closed form, which are left out of the comparison.
-
-    Attributes:
-        stage: Stage in which they ran.
-        modules: Pattern that matches the paths of the modules calling them.
-        operators: Their names.
-        reason: Why they have no closed form.
-    """
-
-    stage: str
-    modules: str
-    operators: tuple[str, ...]
-    reason: str
-
-
-class LeftOutShare(Struct, frozen=True, kw_only=True):
-    """The share of a stage's work in operators without a closed form.
-
-    Attributes:
-        vector_flops: Fraction of its vector FLOPs.
-        bytes: Fraction of its bytes.
-    """
-
-    vector_flops: Share
-    bytes: Share
-
-
-class Agreement(Struct, frozen=True, kw_only=True):
-    """Whether the two engines agree.
-
-    Attributes:
-        agrees: Whether everything that was compared agrees.
-        stages: Whether each quantity agrees, by stage and quantity.
-        kv_cache_bytes: Whether the KV cache agrees.
-        batch: Whether the work of the whole batch agrees; null if some operators are not modelled.
-        peak_activation_bytes: Peak activation from both engines.
-        first_difference: The first module and quantity that differ; null if all agree.
-        not_modelled: Operators without a closed form.
-        not_modelled_share: Their share of each stage that has any.
-    """
-
-    agrees: bool
-    stages: Mapping[str, Mapping[str, bool]]
-    kv_cache_bytes: bool
-    batch: bool | None
-    peak_activation_bytes: PeakAgreement
-    first_difference: str | None
-    not_modelled: tuple[NotModelled, ...]
-    not_modelled_share: Mapping[str, LeftOutShare]
 
 
 class Report(Tabular, Struct, frozen=True, kw_only=True):

@@ -8,28 +8,40 @@ peak, nor the touched experts; all of these become None.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
-from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec import structs
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
-from dsocr_analyze.report import document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Counts, Report
+from dsocr_analyze.report.document import SCHEMA_VERSION, Batch, PageShare, Report, Stage, Total
 
 __all__ = ["LARGEST_NUMBER", "load_report"]
 
-_READABLE_VERSIONS: Final = ("1", SCHEMA_VERSION)
-
-_LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
-"""Keys that version 1 and early reports of this version lack."""
-
 LARGEST_NUMBER: Final = 10**30
 """Above any figure that a workload can reach."""
+
+_Keys: TypeAlias = Mapping[tuple[str, ...], Sequence[str]]
+"""Keys of the objects at a path, in which * stands for every key."""
+
+_READABLE_VERSIONS: Final = ("1", SCHEMA_VERSION)
+
+_LATER_KEYS: Final[_Keys] = {
+    ("stages", "*"): ("experts_touched", "bytes_read_expected", "operator_bytes"),
+}
+"""Keys that version 1 and early reports of this version lack, by the objects that have them."""
+
+_KEYS_OF_VERSION_2: Final[_Keys] = {
+    ("metadata",): ("kernels_of",),
+    ("metadata", "model"): ("architecture", "class"),
+    ("stages", "*", "by_module", "*"): ("class", "calls", "params"),
+    ("memory",): ("inputs_bytes", "peak_module"),
+    ("agreement", "peak_activation_bytes"): ("agrees",),
+}
+"""Keys that version 1 may lack."""
 
 
 def load_report(path: Path) -> Report:
@@ -65,14 +77,11 @@ def _decoded(data: bytes) -> Report:
             f" {' or '.join(map(repr, _READABLE_VERSIONS))}"
         )
     _check_sizes(parsed)
-    stages = parsed.get("stages")
-    for stage in stages.values() if isinstance(stages, dict) else ():
-        if isinstance(stage, dict):
-            stage.update({key: None for key in _LATER_STAGE_KEYS if key not in stage})
+    _complete(parsed, _LATER_KEYS)
     try:
         if version == SCHEMA_VERSION:
             return msgspec.convert(parsed, Report)
-        return _upgraded(msgspec.convert(parsed, _Report1))
+        return _upgraded(parsed)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
 
@@ -86,131 +95,71 @@ def _check_sizes(value: object) -> None:
         raise ValueError(f"contains {reprlib.repr(value)}; no figure is above {LARGEST_NUMBER:.0e}")
 
 
+def _complete(parsed: object, later: _Keys) -> None:
+    """Give the objects at some paths the keys that they lack, as unknown."""
+    for path, keys in later.items():
+        for each in _objects(parsed, *path):
+            each.update({key: None for key in keys if key not in each})
+
+
+def _objects(value: Any, *path: str) -> Iterator[dict[str, Any]]:
+    """The objects at a path."""
+    if isinstance(value, dict) and not path:
+        yield value
+    elif isinstance(value, dict):
+        for key in value if path[0] == "*" else path[:1]:
+            yield from _objects(value.get(key), *path[1:])
+
+
 # --- version 1: what differs from the structs of this version ------------------------------------
 
 
-class _Page1(document.Batch, frozen=True, kw_only=True):
-    """Work of the whole batch."""
+class _Total1(Total, frozen=True, kw_only=True):
+    """The `total` object, whose `page` is the whole batch."""
 
-    max_new_tokens: Count = field(name="new_tokens")
-
-
-class _Total1(document.Work, frozen=True, kw_only=True):
-    """The `total` object."""
-
-    params: Count
-    causal_savable_flops: Count
-    decode_step: document.DecodeStep
-    page: _Page1
+    batch: None = None  # type: ignore[assignment]  # it is called page
+    page: Batch  # type: ignore[assignment]  # a page's share is not written
 
 
-class _Module1(Counts, frozen=True, kw_only=True):
-    """A row of `by_module`; the analytic engine wrote counts only."""
-
-    class_name: str | None = field(name="class", default=None)
-    calls: Count | None = None
-    params: Count | None = None
-    own: Counts | None = None
-
-
-class _Stage1(document.Stage, frozen=True, kw_only=True):
-    """A stage."""
-
-    by_module: Mapping[str, _Module1]  # type: ignore[assignment]  # rows may lack what they own
+class _Stages1(TypedDict):
+    sam: Stage
+    clip: Stage
+    projector: Stage
+    prefill: Stage
+    decode: Stage
 
 
-class _Stages1(Struct, frozen=True, kw_only=True):
-    """The five stages."""
-
-    sam: _Stage1
-    clip: _Stage1
-    projector: _Stage1
-    prefill: _Stage1
-    decode: _Stage1
-
-
-class _Model1(document.Model, frozen=True, kw_only=True):
-    """Where the model comes from; the analytic engine wrote no class."""
-
-    architecture: None = None
-    source: Literal["reference", "directory"]
-    class_name: str | None = field(name="class", default=None)
-
-
-class _Metadata1(document.Metadata, frozen=True, kw_only=True):
-    """How the figures were obtained."""
-
-    model: _Model1
-    kernels_of: None = None
-
-
-class _Memory1(document.Memory, frozen=True, kw_only=True):
-    """What the batch holds in memory."""
-
-    inputs_bytes: None = None
-    peak_module: None = None
-
-
-class _Peak1(document.PeakAgreement, frozen=True, kw_only=True):
-    """Peak activation by both engines, which were not compared."""
-
-    agrees: None = None
-
-
-class _Agreement1(document.Agreement, frozen=True, kw_only=True):
-    """Whether traced and analytic figures agree, the peak aside."""
-
-    batch: bool | None = field(name="page")
-    peak_activation_bytes: _Peak1
-
-
-class _Report1(Struct, frozen=True, kw_only=True):
+class _Report1(Report, frozen=True, kw_only=True):
     """A report of schema version 1."""
 
-    metadata: _Metadata1
-    workload: document.Workload
+    schema_version: Literal["1"]  # type: ignore[assignment]  # the other one
     total: _Total1
-    stages: _Stages1
-    unassigned: document.Unassigned
-    memory: _Memory1
-    agreement: _Agreement1 | None
-    operator_ledger: document.OperatorLedger
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    stages: _Stages1  # type: ignore[assignment]  # exactly these five
+    time: tuple[()] = ()
 
 
-def _upgraded(report: _Report1) -> Report:
+def _upgraded(parsed: object) -> Report:
     """The same report in this version; ValueError if its parts contradict each other."""
-    model, agreement = report.metadata.model, report.agreement
-    batch = _as(document.Batch, report.total.page)
-    share = document.PageShare.of(batch, report.workload.batch_size)
+    _complete(parsed, _KEYS_OF_VERSION_2)
+    for agreement in _objects(parsed, "agreement"):
+        agreement["batch"] = agreement.pop("page", None)
+    for page in _objects(parsed, "total", "page"):
+        page["max_new_tokens"] = page.pop("new_tokens", None)
+    for row in _objects(parsed, "stages", "*", "by_module", "*"):
+        row.setdefault("own", {**row})
+    report = msgspec.convert(parsed, _Report1)
+    batch, model = report.total.page, report.metadata.model
+    share = PageShare.of(batch, report.workload.batch_size)
+    found: Mapping[str, Any] = {**report.stages}
+    stages = {}
+    for name in _Stages1.__annotations__:
+        # Version 1 named the model itself after its class.
+        rows = found[name].by_module.items()
+        by_module = {"" if path == model.class_name else path: row for path, row in rows}
+        stages[name] = structs.replace(found[name], by_module=by_module)
     later = {
         "schema_version": SCHEMA_VERSION,
-        "metadata": _as(document.Metadata, report.metadata, model=_as(document.Model, model)),
-        "total": _as(document.Total, report.total, batch=batch, page=share),
-        "stages": {
-            name: _as(document.Stage, stage, by_module=_modules(stage, model.class_name))
-            for name, stage in asdict(report.stages).items()
-        },
-        "memory": _as(document.Memory, report.memory),
-        "agreement": agreement and _as(
-            document.Agreement, agreement,
-            peak_activation_bytes=_as(document.PeakAgreement, agreement.peak_activation_bytes),
-        ),
-        "time": (),
-    }  # fmt: skip
-    return Report(**asdict(report) | later)
-
-
-def _as(kind: Any, value: Struct, **changes: object) -> Any:
-    """A struct with another's fields, but for some."""
-    return kind(**asdict(value) | changes)
-
-
-def _modules(stage: _Stage1, model_class: str | None) -> dict[str, document.Module]:
-    """A stage's modules by path: version 1 named the model itself after its class."""
-    rows = {}
-    for path, row in stage.by_module.items():
-        own = row.own or Counts(**{key: getattr(row, key) for key in Counts.__struct_fields__})
-        rows["" if path == model_class else path] = _as(document.Module, row, own=own)
-    return rows
+        "total": Total(**structs.asdict(report.total) | {"batch": batch, "page": share}),
+        "stages": stages,
+    }
+    return Report(**structs.asdict(report) | later)
