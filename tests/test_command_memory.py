@@ -19,7 +19,7 @@ from both_engines import small_directory
 from dsocr_analyze.cli import main, progress
 from dsocr_analyze.cli.commands import COMMANDS, _command
 from dsocr_analyze.measuring import calibration_needs, cpu_calibration
-from dsocr_analyze.measuring.free_memory import free_memory_bytes
+from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 
 MB = 10**6
 PROGRAM = (sys.executable, "-m", "dsocr_analyze")

@@ -35,13 +35,13 @@ from dsocr_analyze.cli.device_runs import predicted_seconds
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring import picture_transforms
+from dsocr_analyze.measuring.infer_call import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.measuring.inference import (
     MeasuredInference,
     PassShape,
     Question,
     measure_inference,
 )
-from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.measured import inference_report, inference_tables
 from dsocr_analyze.report.quantities import bytes_text, scaled

@@ -48,10 +48,9 @@ from dsocr_analyze.measuring import (
     memory,
     preprocessing,
 )
-from dsocr_analyze.measuring.cpu_calibration import fitted_families
+from dsocr_analyze.measuring.cpu_calibration import fitted, fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
-from dsocr_analyze.measuring.kept_memory import can_keep_memory
-from dsocr_analyze.measuring.least_squares import fitted
+from dsocr_analyze.measuring.memory import can_keep_memory
 from dsocr_analyze.measuring.passes import Protocol, measure_page, measure_pages
 from dsocr_analyze.measuring.predicted import predicted_page
 from dsocr_analyze.measuring.preprocessing import measured_preprocessing
@@ -403,7 +402,7 @@ def test_garbage_of_an_earlier_call_that_is_freed_during_a_later_one_does_not_lo
 
 FAULTS = """
 import resource, torch
-from dsocr_analyze.measuring.kept_memory import kept_memory
+from dsocr_analyze.measuring.memory import kept_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -20,13 +20,17 @@ from dsocr_analyze.hardware.fit import largest_batch, memory_need
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import machine
-from dsocr_analyze.measuring.infer_call import stands_in_for_torchvision
+from dsocr_analyze.measuring.infer_call import (
+    load_tokenizer,
+    stand_in_tokenizer,
+    stands_in_for_torchvision,
+    text_tokens,
+)
 from dsocr_analyze.measuring.inference import Question, measure_inference
-from dsocr_analyze.measuring.kept_memory import can_keep_memory
+from dsocr_analyze.measuring.memory import can_keep_memory
 from dsocr_analyze.measuring.passes import Protocol, measure_page
 from dsocr_analyze.measuring.predicted import Predicted, predicted_page
 from dsocr_analyze.measuring.preprocessing import measured_preprocessing
-from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
@@ -34,15 +35,15 @@ from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.kernels import Gemm, Kernel
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
-from dsocr_analyze.measuring.kept_memory import give_back_memory, kept_memory
-from dsocr_analyze.measuring.least_squares import fitted
+from dsocr_analyze.measuring.memory import give_back_memory, kept_memory
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import Generation, left_as_it_was
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.running.process_settings import exclusive
 
-__all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
+__all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted", "fitted_families"]
+
 
 CPU_NAME: Final = "cpu"
 """Name of the profile of this machine's CPU."""
@@ -270,3 +271,53 @@ def cpu_title() -> str:
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# --- least squares ---------------------------------------------------------------------------
+
+
+_ROUNDS = 6
+_SWEEPS = 400
+_SETTLED = 1e-9
+"""Change of a sweep, relative to the largest coefficient, after which further ones add nothing."""
+_SCALE = 0.1
+"""Relative error beyond which a row counts as disturbed and gets less weight."""
+
+Floats = NDArray[np.float64]
+
+
+def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
+    """Coefficients `x >= 0` that bring `sizes @ x` close to `seconds`, in relative error per row.
+
+    Coordinate descent (Franc, Hlavac and Navara 2005), reweighted for a soft-L1 loss.
+
+    Args:
+        sizes: `[rows, columns]`, none below 0.
+        seconds: `[rows]`, all above 0.
+        importance: `[rows]`, weight of each row.
+
+    Returns:
+        `[columns]`.
+    """
+    relative = sizes / seconds[:, None]
+    scale = relative.max(axis=0)
+    scale[scale == 0] = 1.0
+    columns = relative / scale
+    x = np.zeros(columns.shape[1])
+    weights = importance
+    for _ in range(_ROUNDS):
+        weighted = columns * weights[:, None]
+        gram, target = weighted.T @ columns, weighted.sum(axis=0)
+        # Slight regularization, so that a column that others also explain stays small.
+        gram[np.diag_indices_from(gram)] += 1e-9 * max(1.0, float(gram.max()))
+        for _ in range(_SWEEPS):
+            before = x.copy()
+            for j in range(len(x)):
+                slope = gram[j] @ x - target[j]
+                x[j] = max(0.0, x[j] - slope / gram[j, j])
+            if np.abs(x - before).max() <= _SETTLED * x.max():
+                break
+        errors = columns @ x - 1
+        weights = importance / np.sqrt(1 + (errors / _SCALE) ** 2)
+    found: Floats = x / scale
+    return found

@@ -15,7 +15,7 @@ import torch
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.cpu_kernels import Run, sample_makers
-from dsocr_analyze.measuring.kept_memory import give_back_memory
+from dsocr_analyze.measuring.memory import give_back_memory
 from dsocr_analyze.running.torch_calls import Value
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.single_module import FunctionModule

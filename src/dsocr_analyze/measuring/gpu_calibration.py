@@ -1,30 +1,52 @@
-"""Measure a CUDA GPU's kernels and its host, and write them as a device profile."""
+"""Measure a CUDA GPU's kernels and its host, fit formulas to them, and write a device profile."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from dataclasses import replace
+from itertools import product
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.kernel_times.experts import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
+from dsocr_analyze.hardware.kernel_times.fitting import (
+    SEED,
+    check_can_fit,
+    first_guess,
+    fit_errors,
+    fitted,
+    with_slow_sizes,
+)
 from dsocr_analyze.hardware.kernel_times.rows import Rows
-from dsocr_analyze.hardware.profile import MeasuredHost, all_profiles, gpu_text, host_text, top_text
+from dsocr_analyze.hardware.profile import (
+    MeasuredHost,
+    all_profiles,
+    gpu_text,
+    host_text,
+    kind_text,
+    top_text,
+)
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_fit import fitted_kind, is_enough
 from dsocr_analyze.measuring.gpu_host import host_figures
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
 from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.running.process_settings import exclusive
 
-__all__ = ["calibrated_gpu", "calibrated_profile"]
+__all__ = [
+    "calibrated_gpu",
+    "calibrated_profile",
+]
+
 
 _BUDGET_SECONDS: Final = 300.0
 _SHARE_OF_FITS: Final = 0.15
@@ -142,10 +164,10 @@ def calibrated_profile(
         seconds = (1 - _SHARE_OF_FITS) * max(0.0, end - now) * share / shares_left
         rows = _measured_rows(kind, cases(kind, dtype), timer, now + seconds, name, on_progress)
         shares_left -= share
-        if rows is None or not is_enough(rows):
+        if rows is None or not _is_enough(rows):
             on_progress(f"{name}: too few measurements; left out")
             continue
-        text, median = fitted_kind(kind, dtype, rows, found.gpu)
+        text, median = _fitted_kind(kind, dtype, rows, found.gpu)
         on_progress(
             f"{name}: {len(rows.seconds)} kernels measured;"
             f" median error {100 * median:.1f} % on kernels held out of the fit"
@@ -195,3 +217,62 @@ def _measured_rows(
             continue
         done.append(case)
     return rows_of(done, seconds, timer.framework(kind)) if done else None
+
+
+# --- the fit ---------------------------------------------------------------------------------
+
+
+_PREFILL: Final[dict[str, tuple[int, ...]]] = {
+    "tile_queries": (64, 128, 192, 256), "tile_keys": (64, 128), "slots": (1, 2),
+    "head_step": (32,), "splits": (0, 1),
+}  # fmt: skip
+_CHOICES: Final[dict[str, dict[str, tuple[int, ...]]]] = {
+    "gemm": {},
+    "encoder_attention": _PREFILL,
+    "context_attention": _PREFILL,
+    "generation_attention": {
+        "tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2), "split_needs_groups": (0,),
+    },
+    "masked_attention": {"tile_queries": (32, 64, 128), "tile_keys": (64, 128)},
+    "experts": {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS), "inter_step": (1,)},
+    "movement": {},
+}  # fmt: skip
+"""Integer coefficients to try for each kind."""
+
+_FEW: Final = 150
+"""Rows used to try them."""
+_LEAST_ROWS: Final = 24
+_LEAST_HELD_OUT: Final = 8
+
+
+def _is_enough(rows: Rows) -> bool:
+    """Whether there are enough rows, training and held-out, for a fit and its error."""
+    held_out = int(rows.held_out.sum())
+    return len(rows.seconds) - held_out >= _LEAST_ROWS and held_out >= _LEAST_HELD_OUT
+
+
+def _fitted_kind(kind: str, dtype: str, rows: Rows, gpu: Gpu) -> tuple[str, float]:
+    """The tables of a profile for a kind in a data type, and its held-out median error."""
+    coefficients = _coefficients(kind, dtype, rows.taken(~rows.held_out), gpu)
+    errors = fit_errors(kind, rows, gpu, dtype, coefficients)
+    return kind_text(kind, dtype, coefficients, errors, rows.version), errors.held_out_median
+
+
+def _coefficients(kind: str, dtype: str, training: Rows, gpu: Gpu) -> records.Coefficients:
+    choices = _CHOICES[kind]
+    guess: Any = first_guess(kind, dtype)
+    tried: list[records.Coefficients] = [
+        replace(guess, **dict(zip(choices, values, strict=True)))
+        for values in product(*choices.values())
+    ]
+    first = tried[0]
+    if len(tried) > 1:
+        order = np.random.default_rng(SEED).permutation(len(training.seconds))
+        few = training.taken(order[:_FEW])
+        costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=12) for each in tried]
+        first = min(costs, key=lambda pair: pair[1])[0]
+    found = fitted(kind, training, gpu, dtype, first, starts=3, evaluations=50)[0]
+    if isinstance(found, records.GemmCoefficients) and dtype == "bfloat16":
+        slowed = with_slow_sizes(found, training, gpu)
+        found = fitted(kind, training, gpu, dtype, slowed, starts=1, evaluations=50)[0]
+    return found

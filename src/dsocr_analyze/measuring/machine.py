@@ -10,8 +10,8 @@ from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 from dsocr_analyze.measuring.cpu_calibration import CPU_NAME, cpu_title
-from dsocr_analyze.measuring.free_memory import free_memory_bytes
 
 __all__ = ["device_title", "free_bytes", "matching_device", "versions"]
 

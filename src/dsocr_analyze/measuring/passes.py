@@ -13,8 +13,7 @@ import torch
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.measuring.kept_memory import kept_memory
-from dsocr_analyze.measuring.memory import allocated_at_most
+from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import Samples
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
 from dsocr_analyze.measuring.timers import Timer, timer_of
