@@ -15,9 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["importing", "is_forked", "undone"]
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+__all__ = ["importing", "is_forked", "other_process", "undone"]
 
 _MOST_SECONDS: Final = 60.0
 """Longest wait of a fork; without an end, two threads might wait for each other."""
@@ -36,6 +39,23 @@ _is_forked = False
 def is_forked() -> bool:
     """Whether this process was forked after this package had been imported."""
     return _is_forked
+
+
+def other_process(first: Callable[[], None] | None = None) -> Executor:
+    """Another process, a thread where none can be forked safely.
+
+    Args:
+        first: What it begins with at once. A thread does not, as it would import what others do.
+    """
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from multiprocessing import get_context
+
+    if sys.platform != "linux":
+        return ThreadPoolExecutor(1)
+    process = ProcessPoolExecutor(1, get_context("fork"))
+    if first is not None:
+        process.submit(first)
+    return process
 
 
 @contextlib.contextmanager

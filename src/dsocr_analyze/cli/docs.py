@@ -18,6 +18,7 @@ from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import print_config_findings
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.forking import other_process
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -63,23 +64,25 @@ def docs(
         raise WorkloadError(
             "--check is about the pages in place", arguments=["--check", "--output"]
         )
-    from dsocr_analyze.documents.library import Library, filled_documents
-    from dsocr_analyze.documents.markdown import DATA, Sources
-    from dsocr_analyze.output_files import write_files
-
-    sources = Sources()
-    if output is None and sources.folder == DATA:
-        raise WorkloadError(
-            "this is no checkout, whose pages could be filled in place; give a folder",
-            arguments=["--output"],
-        )
     architecture, values = _model(context, arch, config)
     for folder in () if output is None else (output, output / "modules"):
         options.prepare_output(folder)
-    library = Library(sources, architecture, values, {"commands": _commands, "tasks": task_table})
-    with announced_steps() as announce:
+    with announced_steps() as announce, other_process(start_torch) as process:
         announce("computing the figures of all pages")
-        pages = filled_documents(library, start_torch)
+        # While the other process imports torch.
+        from dsocr_analyze.documents.library import Library, filled_documents
+        from dsocr_analyze.documents.markdown import DATA, Sources
+
+        sources = Sources()
+        if output is None and sources.folder == DATA:
+            raise WorkloadError(
+                "this is no checkout, whose pages could be filled in place; give a folder",
+                arguments=["--output"],
+            )
+        names = {"commands": _commands, "tasks": task_table}
+        pages = filled_documents(
+            Library(sources, architecture, values, names), process, start_torch
+        )
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
         for path, page in stale.items():
@@ -87,6 +90,8 @@ def docs(
                 sys.stdout.write(f"{path}: {marker} is stale\n")
         sys.stdout.write(f"{len(stale)} of {len(pages)} pages are stale\n")
         raise typer.Exit(NO if stale else 0)
+    from dsocr_analyze.output_files import write_files
+
     written = stale if output is None else pages
     context.obj.begin_writing()
     write_files({(output or sources.folder) / path: page.text for path, page in written.items()})

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache, cached_property
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -28,6 +26,7 @@ from dsocr_analyze.documents.markdown import (
 )
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DocumentError
+from dsocr_analyze.forking import other_process
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.kernels import Kernel
@@ -405,33 +404,29 @@ class Library:
             raise DocumentError(f"{path}: {error}") from error
 
 
-def filled_documents(library: Library, start: Callable[[], None]) -> dict[str, Filled]:
+def filled_documents(
+    library: Library, process: Executor, start: Callable[[], None]
+) -> dict[str, Filled]:
     """Every document with its computed parts, by path.
 
     Args:
         library: The documents.
-        start: Called before the first model is built, in the process that builds it.
+        process: Another process, which builds the models.
+        start: Called there before the first model is built.
 
     Raises:
         DocumentError: As for one of them, or a page is in no list.
     """
     sections = list(_sections(library))
     others = [each for each in sections if each[0] in _WITHOUT_MODEL]
-    with _process() as process:
-        traced = [each for each in sections if each not in others]
-        modelled = process.submit(_with_models, library, traced, start)
-        done = _filled(library, others) | modelled.result()
+    traced = [each for each in sections if each not in others]
+    modelled = process.submit(_with_models, library, traced, start)
+    done = _filled(library, others) | modelled.result()
     pages: dict[str, Filled] = {}
     for section in sections:
         before, (text, changed) = pages.get(section[0], Filled("", [])), done[section]
         pages[section[0]] = Filled(before.text + text, before.changed + changed)
     return pages
-
-
-def _process() -> Executor:
-    """Another process; a thread where none can be forked."""
-    fork = sys.platform == "linux" and get_context("fork")
-    return ProcessPoolExecutor(1, fork) if fork else ThreadPoolExecutor(1)
 
 
 def _with_models(
@@ -440,7 +435,7 @@ def _with_models(
     """Sections whose models are traced: those on the first architecture are half of the work."""
     start()
     first = [each for each in sections if each[2] == library.architectures[0]]
-    with _process() as process:
+    with other_process() as process:
         rest = process.submit(_filled, library, [each for each in sections if each not in first])
         return _filled(library, first) | rest.result()
 
