@@ -16,16 +16,12 @@ There is no limit, as the image is not known.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from functools import partial
 from typing import Any
 
 from conditions import print_environment
 
 from dsocr_analyze.architectures import architecture_named
-from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.deepseek_ocr_2.network import NETWORK
-from dsocr_analyze.architectures.ocr_family.served import views
+from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
@@ -39,17 +35,11 @@ MEASURED = {"before": (2.36, 4.193), "after": (4.31, 2.283)}
 CONCURRENCY, PAGE = 10, "a4"
 
 
-class Before(type(NETWORK)):  # type: ignore[misc]  # a class that is known by its only instance
+class Before(type(DEEPSEEK_OCR_2)):  # type: ignore[misc]  # known by its only instance
     """The encoder's mask is written row by row in every call, as the model's own code does."""
 
     def encode(self, *args: Any, is_served: bool = False) -> None:
         super().encode(*args)
-
-
-def before_the_change(after: Architecture) -> Architecture:
-    served = dataclasses.replace(after.forms.served, views=partial(views, Before()))
-    forms = dataclasses.replace(after.forms, served=served)
-    return dataclasses.replace(after, closed_forms=forms)
 
 
 def main() -> None:
@@ -59,7 +49,7 @@ def main() -> None:
     workload = after.plan(page=parse_page(PAGE), max_new_tokens=1)
     dimensions = after.forms.dimensions(ModelDirectory.read(after.reference).config)
     prepared = estimated_preprocessing(after, workload)
-    for when, architecture in (("before", before_the_change(after)), ("after", after)):
+    for when, architecture in (("before", Before()), ("after", after)):
         model = TimedModel(architecture, dimensions, BFLOAT16, False, device("a10"))
         assumptions = Assumptions(server_named("vllm"), OutputLengths.fixed(1), prepared)
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput

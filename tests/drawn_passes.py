@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
+from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.modules import ACTIVATIONS
@@ -50,11 +50,6 @@ class Case:
     @property
     def arch(self) -> Any:
         return ARCHITECTURES[self.architecture]
-
-    @property
-    def network(self) -> Any:
-        """What distinguishes it from its relatives."""
-        return self.arch.forms.compose.args[0]
 
     @property
     def dimensions(self) -> Any:
@@ -109,11 +104,11 @@ def page(
     """
     if prompt_pages > 1:
         grid = (1, 1)
-    network = ARCHITECTURES[architecture].forms.compose.args[0]
-    tokens = network.whole_tokens(tokens_per_side(base_size))
+    model = ARCHITECTURES[architecture]
+    tokens = model.whole_tokens(tokens_per_side(base_size))
     views = [ViewBatch(1, base_size)]
     if grid != (1, 1):
-        tokens += network.local_tokens(tokens_per_side(image_size), *grid)
+        tokens += model.local_tokens(tokens_per_side(image_size), *grid)
         views.insert(0, ViewBatch(grid[0] * grid[1], image_size))
     return Workload(
         page=(base_size, base_size),

@@ -12,8 +12,8 @@ from drawn_passes import Case, drawn
 from taped_passes import noted, taped
 from traced_passes import traced
 
-from dsocr_analyze.architectures.deepseek_ocr_2 import network as ocr2_network
-from dsocr_analyze.architectures.deepseek_ocr_2 import qwen2_encoder
+from dsocr_analyze.architectures import deepseek_ocr_2
+from dsocr_analyze.architectures.deepseek_ocr_2 import encoder
 from dsocr_analyze.architectures.ocr_family import (
     attention,
     clip,
@@ -21,16 +21,16 @@ from dsocr_analyze.architectures.ocr_family import (
     latent_attention,
     llama,
     mixture,
-    network,
-    page,
+    ocr_model,
+    passes,
     projector,
     sam,
 )
 from dsocr_analyze.tape import modules
 
 FORWARDS = (
-    page, network, ocr2_network, decoder, attention, latent_attention, mixture, llama, sam,
-    clip, projector, qwen2_encoder, modules,
+    passes, ocr_model, deepseek_ocr_2, decoder, attention, latent_attention, mixture, llama, sam,
+    clip, projector, encoder, modules,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -31,8 +32,9 @@ STAGES = (
     Stage("prefill", ("model.embed_tokens", "model.layers", "model.norm"), "prefill"),
     Stage("decode", ("lm_head",), "decode"),
 )
-CALLED = dataclasses.replace(DEFAULT, stages=STAGES)
+CALLED = copy.copy(DEFAULT)
 """Called as DeepSeek-OCR is: the same arguments, other counts of tokens."""
+CALLED.stages = STAGES
 
 
 def loaded(path: Path, *, device: str = "meta", dtype=torch.bfloat16, flash=False, **config: Any):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from drawn_passes import Case, drawn
 
-from dsocr_analyze.architectures.ocr_family import composition
+from dsocr_analyze.architectures.ocr_family import closed_forms
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.page import whole_model
+from dsocr_analyze.architectures.ocr_family.passes import whole_model
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape.tape import Tape
@@ -59,7 +59,7 @@ def pass_of_prefill(case: Case) -> Pass:
 
 
 def pass_of_step(case: Case, number: int) -> Pass:
-    return composition._pass_of_step(case.dimensions, case.workload, number, flash=case.flash)
+    return closed_forms._pass_of_step(case.dimensions, case.workload, number, flash=case.flash)
 
 
 class Taped(NamedTuple):
@@ -71,14 +71,14 @@ class Taped(NamedTuple):
 
 def taped(case: Case, number: int | None = None, kind: Callable[..., Tape] = WholeTape) -> Taped:
     """The prefill pass, or the decode step of a number."""
-    network = case.network
+    model = case.arch
     if number is None:
-        begins = {prefix: stage.name for stage in network.vision for prefix in stage.prefixes}
+        begins = {prefix: stage.name for stage in model.vision for prefix in stage.prefixes}
         tape, p = kind(case.dtype, begins, PREFILL.name), pass_of_prefill(case)
     else:
         tape, p = kind(case.dtype, stage=DECODE.name), pass_of_step(case, number)
     page = case.workload if number is None else None
-    cache = whole_model(tape, network, case.dimensions, p, page)
+    cache = whole_model(tape, model, case.dimensions, p, page)
     nbytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     tape.check_nothing_is_left()

@@ -42,7 +42,7 @@ def planned(name, mode, page):
 def shown(name, mode, page):
     return [
         (each.views, each.resolution, each.content, each.tokens)
-        for each in ARCHITECTURES[name].forms.page_in_views(planned(name, mode, page))
+        for each in ARCHITECTURES[name].forms.crop_grids.page_in_views(planned(name, mode, page))
     ]
 
 
@@ -84,7 +84,7 @@ class TestGeometry:
     )  # fmt: skip
     def test_views_and_tokens_are_those_of_the_workload(self, named, page):
         workload = planned(*named, page)
-        found = ARCHITECTURES[named[0]].forms.page_in_views(workload)
+        found = ARCHITECTURES[named[0]].forms.crop_grids.page_in_views(workload)
         assert [(each.views, each.resolution) for each in found] == [
             (each.count, each.resolution) for each in workload.views
         ]

@@ -22,7 +22,7 @@ from PIL import Image
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr import MODES, NETWORK
+from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.document import PagesOfGrid
 from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
@@ -43,7 +43,7 @@ from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
-crop_grid, GRIDS, CROP_GRIDS = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.forms.crop_grids
+crop_grid, GRIDS, CROP_GRIDS = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.forms.crop_grids
 WORK = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))

@@ -1,5 +1,6 @@
 """What fits into a GPU: parts of the need, two orders of prefilling, limits, and what GPUs lack."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from msgspec import structs
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.composition import _logits_bytes
+from dsocr_analyze.architectures.ocr_family.closed_forms import OcrForms, _logits_bytes
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
@@ -49,15 +50,19 @@ def architecture_of(weights, prefill, decode, cache):
     def alive(parts, workload):
         return BytesAlive(*(workload.batch_size * part * MB for part in parts))
 
-    forms = replace(
-        DEFAULT.forms,
-        memory=lambda _, workload, *__: Memory(
-            weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, "")
-        ),
-        prefill_bytes_alive=lambda _, workload, *__: alive(prefill, workload),
-        decode_bytes_alive=lambda _, workload, *__: alive(decode, workload),
-    )
-    return replace(DEFAULT, closed_forms=forms)
+    class Forms(OcrForms):
+        def memory(self, c, workload, *_):
+            return Memory(weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, ""))
+
+        def prefill_bytes_alive(self, c, workload, *_):
+            return alive(prefill, workload)
+
+        def decode_bytes_alive(self, c, workload, *_):
+            return alive(decode, workload)
+
+    made_up = copy.copy(DEFAULT)
+    made_up.closed_forms = Forms(DEFAULT)
+    return made_up
 
 
 def fit_by_hand(memory_gb, batch=1, **parts):

@@ -979,7 +979,7 @@ def test_a_page_is_squeezed_into_a_view_no_larger_than_a_tile(name, side, resize
     workload = architecture.plan(
         page=(1000, 2000), base_size=1024, image_size=side, crop_mode=False, max_new_tokens=1
     )
-    work = architecture.closed_forms.pixel_work(workload)
+    work = architecture.closed_forms.crop_grids.pixel_work(workload)
     assert (work.resized, work.viewed) == (resized, side**2)
 
 

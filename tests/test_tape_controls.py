@@ -11,7 +11,7 @@ import pytest
 from drawn_passes import ONE, TWO, UNLIMITED, Case
 from edited_forwards import drawn_as, noticed, run_as
 
-from dsocr_analyze.architectures.deepseek_ocr_2 import network as ocr2_network
+from dsocr_analyze.architectures import deepseek_ocr_2
 from dsocr_analyze.architectures.ocr_family import (
     attention,
     clip,
@@ -19,7 +19,7 @@ from dsocr_analyze.architectures.ocr_family import (
     latent_attention,
     llama,
     mixture,
-    page,
+    passes,
     sam,
 )
 from dsocr_analyze.tape import modules
@@ -199,7 +199,7 @@ CONTROLS = {
         {"records", "weights"},
     ),
     "the last prompt's tokens are kept": Control(
-        page,
+        passes,
         [
             ("        seen.tokens = None  # frees those of the last prompt first\n", ""),
         ],
@@ -207,7 +207,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the last page's tokens are kept": Control(
-        ocr2_network,
+        deepseek_ocr_2,
         [
             ("features.tokens = features.semantic", "pass"),
             ("projector, features.tokens, N", "projector, features.semantic, N"),
@@ -355,11 +355,11 @@ CONTROLS = {
         {"weights"},
     ),
     "a page's tokens are kept twice": Control(
-        page,
+        passes,
         [
             (
-                "pages.append(_page(t, network, c, seen, w))",
-                "pages.append(t.clone(_page(t, network, c, seen, w)))",
+                "pages.append(_page(t, model, c, seen, w))",
+                "pages.append(t.clone(_page(t, model, c, seen, w)))",
             ),
         ],
         has_pages,

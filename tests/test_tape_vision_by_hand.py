@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from taped import alone, features, own, params, summed
 
-from dsocr_analyze.architectures.deepseek_ocr import NETWORK
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.clip import _attention as clip_attention
 from dsocr_analyze.architectures.ocr_family.dimensions import (
@@ -14,8 +14,8 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.architectures.ocr_family.page import (
-    ViewFeatures,
+from dsocr_analyze.architectures.ocr_family.ocr_model import ViewFeatures
+from dsocr_analyze.architectures.ocr_family.passes import (
     _sum_of_pixels,
     embedded_page,
 )
@@ -64,7 +64,7 @@ def laid_out(t, columns, rows, q, d, joined):
     t.cat(features(t, view.count, q, q, joined))
     seen = ViewFeatures()
     seen.tokens = features(t, view.count, q, q, d)
-    NETWORK.lay_out(t, seen, view, (columns, rows), of_width(d))
+    DEFAULT.lay_out(t, seen, view, (columns, rows), of_width(d))
     return seen.tokens
 
 

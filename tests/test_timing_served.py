@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.ocr_family import fusions
-from dsocr_analyze.architectures.ocr_family.fusions import FUSIONS
+from dsocr_analyze.architectures.ocr_family import served as fused
+from dsocr_analyze.architectures.ocr_family.served import FUSIONS
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware import device
@@ -153,12 +153,12 @@ class TestFusions:
 
     def test_bytes_of_a_fused_norm_and_of_attention_by_hand(self):
         t = RecordTape(BFLOAT16)
-        fusions.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
+        fused.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
         # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
         heads = dataclasses.replace(SMALL.decoder, heads=4, kv_heads=2, head_dim=16)
-        fusions.paged_attention(t, t.input(3 * 4 * 16, BFLOAT16), 3, 1, 50, heads, 8)
+        fused.paged_attention(t, t.input(3 * 4 * 16, BFLOAT16), 3, 1, 50, heads, 8)
         # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
-        fusions.cache_write(t, t.input(5 * 64, BFLOAT16), 5, 4)
+        fused.cache_write(t, t.input(5 * 64, BFLOAT16), 5, 4)
         norm, attention, write = t.kernels
         assert norm.work.bytes_read == 2 * (10 * 8 * 2 + 8)
         assert norm.work.bytes_written == 2 * 10 * 8 * 2

@@ -13,7 +13,6 @@ from taped_passes import noted, taped
 from traced_passes import traced
 
 from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
-from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
@@ -26,12 +25,11 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     SamDimensions,
     check_projector,
 )
-from dsocr_analyze.architectures.ocr_family.network import Network
+from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
 from dsocr_analyze.architectures.ocr_family.projector import projector
-from dsocr_analyze.architectures.ocr_family.relative import relative
 from dsocr_analyze.architectures.ocr_family.sam import sam
-from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL, PROJECTOR, SAM
+from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -120,10 +118,21 @@ class ToyDimensions(RelativeDimensions):
         return found
 
 
-class Toy(Network):
-    vision = (SAM, PROJECTOR)
+MODES = {"cut": Mode("cut", 192, 128, True), "whole": Mode("whole", 128, 128, False)}
+
+
+class Toy(FamilyMember):
+    name, title = "toy-ocr", "Toy-OCR"
+    vendor_class, model_types = "ToyOCRForCausalLM", ("toy-ocr",)
+    modes = MODES
+    default_mode = "cut"
+    config_table = key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}})
+    stages = (SAM, PROJECTOR, PREFILL, DECODE)
     crop = CropRule(tile=128, most=4)
     base_size, image_size, text_tokens = 192, 128, 3
+
+    def read_dimensions(self, config):
+        return ToyDimensions.from_config(config)
 
     def encode(self, t, features, pixels, view, c, *, is_served=False):
         N, q = view.count, tokens_per_side(view.resolution)
@@ -147,19 +156,8 @@ def toy(tmp_path, monkeypatch):
     reference.mkdir()
     (reference / "config.json").write_text(json.dumps(CONFIG))
     (reference / "modeling_toyocr.py").write_text(CODE)
-    toy = relative(
-        Toy(),
-        name="toy-ocr",
-        title="Toy-OCR",
-        modes={"cut": Mode("cut", 192, 128, True), "whole": Mode("whole", 128, 128, False)},
-        default_mode="cut",
-        reference=reference,
-        model_class="ToyOCRForCausalLM",
-        model_types=("toy-ocr",),
-        published_code={},
-        read_dimensions=ToyDimensions.from_config,
-        config_table=key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}}),
-    )
+    toy = Toy()
+    toy.built_in = reference
     monkeypatch.setitem(ARCHITECTURES, toy.name, toy)
     monkeypatch.chdir(tmp_path)
     return toy

@@ -18,7 +18,7 @@ from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
 from dsocr_analyze.architectures.key_value_cache import lengthened
-from dsocr_analyze.architectures.unlimited_ocr import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_deepseekv2,
     modeling_unlimitedocr,
@@ -322,7 +322,7 @@ def test_a_cache_is_made_as_real_steps_leave_it():
     first = Generation(model, tokens_of(1, 5), 5, WINDOW)
     for number in range(2, 3 * WINDOW):
         real = Generation(model, tokens_of(1, 5 + number - 1), 5, WINDOW).cache
-        made = decode_cache(first.cache, DecodeStep(5, number, WINDOW))
+        made = UNLIMITED_OCR.decode_cache(first.cache, DecodeStep(5, number, WINDOW))
         shapes = ([part.shape for part in cache.key_cache] for cache in (made, real))
         assert next(shapes) == next(shapes)
         assert made._prefill_length == real._prefill_length
@@ -392,7 +392,7 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
         assert (total, head) == (counts["total"], counts["lm_head"])
         for row in recorded:
             step = DecodeStep(prompt, row["step"], window)
-            found = decode_cache(cache, step)
+            found = UNLIMITED_OCR.decode_cache(cache, step)
             assert found.get_seq_length() == row["cache_before"]
             position = step.position
             total, head, after = witnessed(

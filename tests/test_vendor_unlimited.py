@@ -30,7 +30,7 @@ from unlimited import (
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.unlimited_ocr import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.trace.summary import ledger_of
@@ -109,7 +109,7 @@ def test_a_made_cache_has_the_state_that_the_vendor_keeps():
     first = Generation(model, tokens[:, :5], 5, 4).cache
     for number in range(2, 16):
         real = Generation(model, tokens[:, : 5 + number - 1], 5, 4).cache
-        made = decode_cache(first, DecodeStep(5, number, 4))
+        made = UNLIMITED_OCR.decode_cache(first, DecodeStep(5, number, 4))
         assert made._prefill_length == real._prefill_length
         assert made.get_seq_length() == real.get_seq_length()
         written = getattr(made, "_ring_pos", dict.fromkeys(range(3), 0))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr import MODES, NETWORK
-from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
+from dsocr_analyze.architectures.deepseek_ocr import MODES
+from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch
 from dsocr_analyze.workload.image_file import page_of_image
@@ -26,7 +26,7 @@ from dsocr_analyze.workload.page import parse_page
 from dsocr_analyze.workload.workload import position_warnings, text_parts
 
 DATA = Path(__file__).parent / "data"
-crop_grid, GRIDS, notes_of = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.notes_of
+crop_grid, GRIDS, notes_of = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.notes_of
 GOLDEN_GRIDS = json.loads((DATA / "golden_grids.json").read_text())
 GOLDEN_WORKLOADS = json.loads((DATA / "golden_workloads.json").read_text())
 
@@ -129,16 +129,16 @@ class TestTokens:
         assert tokens_per_side(size) == twice
 
     def test_a_newline_ends_each_row_and_a_separator_the_image(self):
-        assert NETWORK.whole_tokens(tokens_per_side(1024)) == 16 * (16 + 1) + 1 == 273
-        assert NETWORK.local_tokens(tokens_per_side(640), 2, 3) == (10 * 2 + 1) * (10 * 3) == 630
-        assert NETWORK.visual_tokens(1024, 640, True, (1, 1)) == 273
+        assert DEFAULT.whole_tokens(tokens_per_side(1024)) == 16 * (16 + 1) + 1 == 273
+        assert DEFAULT.local_tokens(tokens_per_side(640), 2, 3) == (10 * 2 + 1) * (10 * 3) == 630
+        assert DEFAULT.visual_tokens(1024, 640, True, (1, 1)) == 273
 
     def test_crop_mode_adds_the_global_view_of_base_size(self):
-        assert NETWORK.visual_tokens(1024, 640, True, (2, 3)) == 273 + 630
-        assert NETWORK.visual_tokens(1024, 640, True, (1, 1)) == 273
+        assert DEFAULT.visual_tokens(1024, 640, True, (2, 3)) == 273 + 630
+        assert DEFAULT.visual_tokens(1024, 640, True, (1, 1)) == 273
 
     def test_without_crop_mode_the_only_view_has_the_image_size(self):
-        assert NETWORK.visual_tokens(1024, 640, False, (1, 1)) == 10 * 11 + 1
+        assert DEFAULT.visual_tokens(1024, 640, False, (1, 1)) == 10 * 11 + 1
 
 
 class TestModes:

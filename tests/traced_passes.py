@@ -76,7 +76,7 @@ def _of_trace(
 
 def _stage_at(case: Case, path: str) -> str:
     """The vision stage of a module, otherwise the prefill pass."""
-    for stage in case.network.vision:
+    for stage in case.arch.vision:
         if any(f"{path}.".startswith(f"{prefix}.") for prefix in stage.prefixes):
             return stage.name
     return PREFILL.name

@@ -32,7 +32,7 @@ from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import PageInViews
+    from dsocr_analyze.architectures.views import PageInViews
     from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "advise"]
@@ -235,7 +235,7 @@ def _of_mode(
     )
     longest = max(texts, key=lambda text: text.text_tokens) if texts else costed(workload, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
-    shown = architecture.forms.page_in_views(workload)
+    shown = architecture.forms.crop_grids.page_in_views(workload)
     scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
     effective_dpi = None if page.dpi is None else float(page.dpi * scale)
     densities = tuple(

@@ -6,6 +6,7 @@ A new architecture is a new package with one `Architecture`, plus one line in th
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,6 @@ from typing import (
     Any,
     Generic,
     Literal,
-    NamedTuple,
-    NoReturn,
     Protocol,
     TypeAlias,
     TypeVar,
@@ -23,7 +22,7 @@ from typing import (
 
 from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
-from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
@@ -46,9 +45,7 @@ __all__ = [
     "GenerateUse",
     "ModelDimensions",
     "NotModelled",
-    "PageInViews",
     "PageTotals",
-    "PixelWork",
     "Role",
     "Served",
     "Stage",
@@ -171,119 +168,188 @@ class PageTotals:
         )  # fmt: skip
 
 
-class PixelWork(NamedTuple):
-    """What the CPU does to a page before the model sees it; arrays for many pages.
+class Served(ABC, Generic[OwnDimensions]):
+    """The kernels that a serving engine launches for a model; counts may be arrays."""
 
-    Attributes:
-        resized: Pixels processed by both passes of each bicubic resize, over all resizes.
-        viewed: Pixels of all views, which become tensors.
-    """
+    @abstractmethod
+    def check(self, dimensions: OwnDimensions) -> None:
+        """Raises ConfigError for dimensions that it does not cover."""
 
-    resized: int
-    viewed: int
+    @abstractmethod
+    def views(
+        self, N: Size, R: Size, dimensions: OwnDimensions, dtype: Dtype
+    ) -> Mapping[str, tuple[Kernel, ...]]:
+        """Kernels of one vision call on N views of R pixels per side, by stage."""
+
+    @abstractmethod
+    def prompt(
+        self,
+        T: Size,
+        K: Size,
+        visual: Size,
+        dimensions: OwnDimensions,
+        dtype: Dtype,
+        cache_bits: int,
+    ) -> tuple[Kernel, ...]:
+        """Kernels of one chunk of a prompt.
+
+        Args:
+            T: Tokens of the chunk.
+            K: Keys that its tokens see on average at its end, including those of the chunk.
+            visual: Visual tokens among them.
+            dimensions: The model's dimensions.
+            dtype: Type of features.
+            cache_bits: Bits per cached element.
+        """
+
+    @abstractmethod
+    def step(
+        self, B: Size, K: Size, dimensions: OwnDimensions, dtype: Dtype, cache_bits: int
+    ) -> tuple[Kernel, ...]:
+        """Kernels of one decode step of B sequences over K keys each, including the new token's."""
+
+    @abstractmethod
+    def cache_elements(self, dimensions: OwnDimensions) -> int:
+        """Elements per token in the KV cache."""
+
+    @abstractmethod
+    def quantizable_params(self, dimensions: OwnDimensions) -> int:
+        """Number of weights that are stored in the quantized type."""
+
+    @abstractmethod
+    def activation_bytes(self, dimensions: OwnDimensions, workload: Workload, dtype: Dtype) -> int:
+        """Bytes of tensors alive at once in one page's prefill pass, besides weights and inputs."""
+
+    @abstractmethod
+    def inputs_bytes(self, workload: Workload, dtype: Dtype) -> int:
+        """Bytes of a workload's inputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageInViews:
-    """How a whole page appears in the views of one vision call.
-
-    Attributes:
-        views: Views that show it: one, or several tiles.
-        resolution: Pixels per side of a view.
-        content: Width and height in pixels that the page occupies in them all; the rest is padding.
-        tokens: Vision tokens the encoder makes of them all, before any newline or separator.
-    """
-
-    views: int
-    resolution: int
-    content: tuple[int, int]
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Served(Generic[OwnDimensions]):
-    """The kernels a serving engine launches for a model; counts may be arrays.
-
-    Attributes:
-        check: Raises ConfigError for dimensions it does not cover.
-        views: Kernels of one vision call by stage, from views, pixels per side, dimensions, type.
-        prompt: Kernels of a chunk of one prompt, from its tokens, the keys they see, its visual
-            tokens, dimensions, type and bits per cached element.
-        step: Kernels of one decode step, from running sequences, keys per sequence, dimensions,
-            type and bits per cached element.
-        cache_elements: Elements per token in the KV cache.
-        quantizable_params: Number of weights that are stored in the quantized type.
-        activation_bytes: Bytes of tensors alive at once in one page's prefill pass, besides weights
-            and inputs, from dimensions, workload and type.
-        inputs_bytes: Bytes of a workload's inputs, from it and a type.
-    """
-
-    check: Callable[[OwnDimensions], None]
-    views: Callable[[Size, Size, OwnDimensions, Dtype], Mapping[str, tuple[Kernel, ...]]]
-    prompt: Callable[[Size, Size, Size, OwnDimensions, Dtype, int], tuple[Kernel, ...]]
-    step: Callable[[Size, Size, OwnDimensions, Dtype, int], tuple[Kernel, ...]]
-    cache_elements: Callable[[OwnDimensions], int]
-    quantizable_params: Callable[[OwnDimensions], int]
-    activation_bytes: Callable[[OwnDimensions, Workload, Dtype], int]
-    inputs_bytes: Callable[[Workload, Dtype], int]
-
-
-@dataclass(frozen=True)
-class ClosedForms(Generic[OwnDimensions]):
+class ClosedForms(ABC, Generic[OwnDimensions]):
     """Everything known about an architecture without running it.
 
     Attributes:
-        network: Its network, whose forwards run on tapes.
-        dimensions: Reads dimensions from a parsed `config.json`, for the code that reads it
-            (default: the reference's); raises ConfigError.
-        config_findings: What a config's keys other than dimensions do, for the code that reads it.
         not_modelled: Operators that the closed forms leave out.
-        compose: The closed forms of a workload, from dimensions, workload, type and whether
-            attention is FlashAttention; raises ConfigError if a part has none.
-        step_kernels: The records of one decode step with the expected number of routed experts,
-            from dimensions, batch, cached tokens, type, whether attention is FlashAttention, and
-            whether the new token overwrites an additional one in a full window.
-        page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
-            `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
-            `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
-            `dtype` and `flash_attention`; raises ConfigError if a part has none.
-        crop_grids: How many local views pages are cropped into.
-        parameter_count: Parameters of the whole model.
-        memory: The memory of a workload alone, by closed forms.
-        prefill_bytes_alive: Bytes alive at the peak of the prefill pass, besides the weights.
-        decode_bytes_alive: Bytes alive in the last decode step, besides the weights.
-        expert_params: Parameters of one routed expert; 0 without experts.
-        experts_touched: Routed experts that a workload touches under an even split, by stage that
-            has any.
-        repeats: Which of a model's modules are alike: maps a path to the name that they share, or
-            to None for a module like no other.
-        served: What a serving engine launches for it.
-        page_in_views: The page as it appears in each vision call of a workload, in order.
-        pixel_work: What the CPU does to a page's pixels.
-        pixel_work_of_pages: The same for many pages, from their widths, heights and the columns and
-            rows of their crop grids (each an integer or an array `[n]`) and, by keyword,
-            `base_size`, `image_size` and `crop_mode`.
+        crop_grids: How pages are cropped into local views.
     """
 
-    network: Any
-    dimensions: Callable[..., OwnDimensions]
-    config_findings: Callable[[Config, Code], ConfigFindings]
     not_modelled: tuple[NotModelled, ...]
-    compose: Callable[[OwnDimensions, Workload, Dtype, bool], Composition]
-    step_kernels: Callable[..., Sequence[Kernel]]
-    page_totals: Callable[..., PageTotals]
     crop_grids: CropRule
-    parameter_count: Callable[[OwnDimensions], int]
-    memory: Callable[[OwnDimensions, Workload, Dtype, bool], Memory]
-    prefill_bytes_alive: Callable[[OwnDimensions, Workload, Dtype, bool], BytesAlive]
-    decode_bytes_alive: Callable[[OwnDimensions, Workload, Dtype, bool], BytesAlive]
-    expert_params: Callable[[OwnDimensions], int]
-    experts_touched: Callable[[OwnDimensions, Workload, Dtype], Mapping[str, ExpertsTouched]]
-    repeats: Callable[[OwnDimensions], Callable[[str], str | None]]
-    served: Served[OwnDimensions]
-    page_in_views: Callable[[Workload], tuple[PageInViews, ...]]
-    pixel_work: Callable[[Workload], PixelWork]
-    pixel_work_of_pages: Callable[..., PixelWork]
+
+    @property
+    @abstractmethod
+    def served(self) -> Served[OwnDimensions]:
+        """What a serving engine launches for it."""
+
+    # --- dimensions
+
+    @abstractmethod
+    def dimensions(self, config: Config, code: Code = "reference") -> OwnDimensions:
+        """Dimensions of the model that the given code builds from a config.
+
+        Args:
+            config: The top-level object of a `config.json`.
+            code: Whose code reads it; other code is assumed to read what the reference reads.
+
+        Raises:
+            ConfigError: The file does not describe a model, or one that is not modelled.
+        """
+
+    @abstractmethod
+    def config_findings(self, config: Config, code: Code) -> ConfigFindings:
+        """What a config's keys other than dimensions do, for the code that reads it."""
+
+    @abstractmethod
+    def parameter_count(self, dimensions: OwnDimensions) -> int:
+        """Parameters of the whole model."""
+
+    @abstractmethod
+    def expert_params(self, dimensions: OwnDimensions) -> int:
+        """Parameters of one routed expert; 0 without experts."""
+
+    @abstractmethod
+    def repeats(self, dimensions: OwnDimensions) -> Callable[[str], str | None]:
+        """Which of a model's modules are alike.
+
+        Returns:
+            Maps a path to the name that they share, or to None for a module like no other.
+        """
+
+    # --- figures of a workload
+
+    @abstractmethod
+    def compose(
+        self, dimensions: OwnDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    ) -> Composition:
+        """The closed forms of a workload.
+
+        Args:
+            dimensions: The model's dimensions.
+            workload: Page, text, batch and new tokens.
+            dtype: Type of weights and activations.
+            flash_attention: FlashAttention instead of the decoder's eager attention.
+
+        Raises:
+            ConfigError: A part of the model has no closed form.
+        """
+
+    @abstractmethod
+    def step_kernels(
+        self,
+        dimensions: OwnDimensions,
+        batch: int,
+        cached: int,
+        dtype: Dtype,
+        flash_attention: bool,
+        overwrites: bool = False,
+    ) -> Sequence[Kernel]:
+        """The records of an expected decode step over caches of `cached` tokens.
+
+        They are those of `compose`, except that a batch runs the number of experts touched by
+        independent choices, rounded to a whole number, instead of the maximum. If the new token
+        `overwrites` one of a full window, `cached` excludes that.
+        """
+
+    @abstractmethod
+    def page_totals(self, dimensions: OwnDimensions, **sizes: Any) -> PageTotals:
+        """The closed forms of many workloads at once.
+
+        Args:
+            dimensions: The model's dimensions.
+            sizes: `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`,
+                `text_tokens`, `max_new_tokens`, `batch_size` (each an integer for all workloads, or
+                an array `[n]`), `dtype` and `flash_attention`.
+
+        Raises:
+            WorkloadError: A size is not an integer, is too small, or differs in length.
+            ConfigError: A part of the model has no closed form.
+        """
+
+    @abstractmethod
+    def experts_touched(
+        self, dimensions: OwnDimensions, workload: Workload, dtype: Dtype
+    ) -> Mapping[str, ExpertsTouched]:
+        """Routed experts that a workload touches under an even split, by stage that has any."""
+
+    # --- its memory; arguments as for `compose`
+
+    @abstractmethod
+    def memory(
+        self, dimensions: OwnDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    ) -> Memory:
+        """Bytes that a workload holds in memory."""
+
+    @abstractmethod
+    def prefill_bytes_alive(
+        self, dimensions: OwnDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    ) -> BytesAlive:
+        """Bytes alive at the peak of the prefill pass, besides the weights."""
+
+    @abstractmethod
+    def decode_bytes_alive(
+        self, dimensions: OwnDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    ) -> BytesAlive:
+        """Bytes alive in the last decode step, besides the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,16 +365,11 @@ class GenerateUse:
     without: tuple[str, ...]
 
 
-def _made_by_generate(*_: Any) -> NoReturn:
-    raise AssertionError("generate makes the inputs and the cache of its steps")
-
-
 ForwardInputs: TypeAlias = dict[str, Any]
 """Keyword arguments of a model's forward, or of `generate`."""
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(ABC):
     """One model architecture: what a trace needs, and the closed forms if there are any.
 
     Attributes:
@@ -324,20 +385,9 @@ class Architecture:
             with exactly these files runs the code whose repetition is declared.
         routed_expert: Pattern of the paths of a routed expert and everything in it, with groups
             `experts` and `index`; what runs there depends on the routing. None without experts.
-        recognizes: Whether a parsed `config.json` belongs to it.
-        plan: Plans a workload from a page, sizes and lengths; raises WorkloadError.
-        notes_of: Notes for a reader of a workload's figures.
-        warnings_of: What is odd about a workload that runs, but may not be what was meant.
-        prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
-            `generate` passes them, without the cache; with `generate`, its own arguments.
-        generate: How transformers' `generate` runs it; None if it does not decode, or if the next
-            two make the arguments of each step.
-        decode_inputs: Keyword arguments of forward for a decode step, from device, workload and the
-            position of its token.
-        decode_cache: The cache that a decode step finds, from the one an earlier pass left, if the
-            steps in between do not run.
-        without_window: A config with its sliding window switched off; None for a model without
-            one.
+        generate: How transformers' `generate` runs it; None if it does not decode, or if
+            `decode_inputs` and `decode_cache` make the arguments of each step.
+        has_window: Whether its config has a sliding window, which can be switched off.
         closed_forms: What is known without running it; None for a model that is only traced.
         left_out_where_unknown: Inputs passed only if the model's forward names them.
         model_class: Class of transformers to build; None for the one named in the config.
@@ -347,25 +397,77 @@ class Architecture:
     name: str
     title: str
     stages: tuple[Stage, ...]
-    modes: Mapping[str, Mode]
-    default_mode: str
+    modes: Mapping[str, Mode] = {}
+    default_mode: str = ""
     text_tokens: int
-    built_in: Path | None
-    published_code: Mapping[str, str]
-    routed_expert: re.Pattern[str] | None
-    recognizes: Callable[[Config], bool]
-    plan: Callable[..., Any]
-    notes_of: Callable[[Any], list[str]]
-    prefill_inputs: Callable[[torch.device, torch.dtype, Any], ForwardInputs]
-    decode_inputs: Callable[[torch.device, Any, int], ForwardInputs] = _made_by_generate
-    decode_cache: Callable[[KeyValueCache, DecodeStep], KeyValueCache] = _made_by_generate
+    built_in: Path | None = None
+    published_code: Mapping[str, str] = {}
+    routed_expert: re.Pattern[str] | None = None
     generate: GenerateUse | None = None
-    without_window: Callable[[Config], dict[str, JsonValue]] | None = None
+    has_window: bool = False
     closed_forms: ClosedForms[Any] | None = None
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"
-    warnings_of: Callable[[Any], Iterable[str]] = lambda _: ()
+
+    def recognizes(self, config: Config) -> bool:
+        """Whether a parsed `config.json` belongs to it."""
+        return False
+
+    def without_window(self, config: Config) -> dict[str, JsonValue]:
+        """A config with its sliding window switched off."""
+        return {**config}
+
+    # --- a workload
+
+    @abstractmethod
+    def plan(self, *_: Any, **asked: Any) -> Any:
+        """Plans a workload from a page, sizes and lengths; raises WorkloadError."""
+
+    @abstractmethod
+    def notes_of(self, workload: Any) -> list[str]:
+        """Notes for a reader of a workload's figures, one line each."""
+
+    def warnings_of(self, workload: Any) -> Iterable[str]:
+        """What is odd about a workload that runs, but may not be what was meant."""
+        return ()
+
+    # --- its passes
+
+    @abstractmethod
+    def prefill_inputs(
+        self, device: torch.device, dtype: torch.dtype, workload: Any
+    ) -> ForwardInputs:
+        """Keyword arguments of the model's forward for one prefill pass, without the cache.
+
+        They are those that `generate` passes, or its own for a model that it runs.
+
+        Args:
+            device: Device of the model.
+            dtype: Type of the model.
+            workload: The workload.
+        """
+
+    def decode_inputs(self, device: torch.device, workload: Any, position: int) -> ForwardInputs:
+        """Keyword arguments of forward for a decode step, without the cache.
+
+        Args:
+            device: Device of the model.
+            workload: The workload.
+            position: Position of the step's token.
+        """
+        raise AssertionError("generate makes the inputs of its steps")
+
+    def decode_cache(self, cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+        """The cache that a decode step finds if the steps in between do not run.
+
+        Args:
+            cache: The one that an earlier pass left.
+            step: The step.
+        """
+        raise AssertionError("generate makes the cache of its steps")
+
+    # --- what follows from these
 
     @property
     def forms(self) -> ClosedForms[Any]:

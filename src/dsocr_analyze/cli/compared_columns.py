@@ -88,7 +88,7 @@ class Models:
     def refuse_unused(self, used: Sequence[ComparedModel]) -> None:
         """Raise for options that name an unused model, or a sliding window that no model has."""
         if self.sliding_window is not None and not any(
-            each.architecture.without_window for each in used
+            each.architecture.has_window for each in used
         ):
             raise WorkloadError(
                 f"--sliding-window {self.sliding_window} has no effect: nothing that is compared"
@@ -113,7 +113,7 @@ class Models:
         directory = options.model_directory_from(
             model, arch, file, trust_remote_code=self.trust_remote_code
         )
-        if self.sliding_window is not None and directory.architecture.without_window:
+        if self.sliding_window is not None and directory.architecture.has_window:
             directory = options.with_window(directory, self.sliding_window)
         return ComparedModel(directory, name)
 

@@ -114,7 +114,7 @@ def measured(
     preprocessing = None
     if isinstance(workload, Workload) and architecture.closed_forms is not None:
         announce("preprocessing")
-        content = architecture.closed_forms.page_in_views(workload)[-1].content
+        content = architecture.closed_forms.crop_grids.page_in_views(workload)[-1].content
         preprocessing = measured_seconds(
             measured_preprocessing(workload, content, protocol.repeats),
             estimated_preprocessing(architecture, workload),

@@ -393,7 +393,7 @@ def require_window(
     architecture: Architecture, value: str
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """A function that removes the window from a config; raises if the architecture has none."""
-    if architecture.without_window is None:
+    if not architecture.has_window:
         raise WorkloadError(
             f"--sliding-window {value} is not supported: {architecture.name} has no sliding window;"
             " leave it out"

@@ -216,7 +216,7 @@ class CountedModel:
                 impossible or not modelled.
         """
         architecture, without_window = directory.architecture, None
-        if architecture.without_window is not None:
+        if architecture.has_window:
             config = architecture.without_window(directory.config)
             without_window = architecture.forms.dimensions(config, directory.code)
         warnings = directory.config_findings.warnings

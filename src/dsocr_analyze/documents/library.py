@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family.fusions import FUSIONS
+from dsocr_analyze.architectures.ocr_family.served import FUSIONS
 from dsocr_analyze.documents.markdown import (
     Filled,
     Sources,

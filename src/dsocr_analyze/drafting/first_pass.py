@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dsocr_analyze.architectures.any_model import as_architecture
+from dsocr_analyze.architectures.any_model import DescribedModel
 from dsocr_analyze.architectures.any_model.description import Description
 from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
@@ -117,7 +117,7 @@ def tried(model: LoadedModel, description: Description, width: int) -> Tried:
         description: How to call it.
         width: Numbers per token in the text model; 0 without one.
     """
-    architecture = as_architecture(description)
+    architecture = DescribedModel(description)
     model = replace(model, directory=replace(model.directory, described=architecture))
     seen = Tried()
 

@@ -248,7 +248,7 @@ def sweep_over(
         PageError: A page's size is invalid.
         DeviceError: A type is unknown.
     """
-    if sliding_window is not None and architecture.without_window is None:
+    if sliding_window is not None and not architecture.has_window:
         raise WorkloadError(
             f"sliding_window={sliding_window!r} is not supported: {architecture.name} has no"
             " sliding window; leave it out",

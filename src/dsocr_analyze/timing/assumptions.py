@@ -12,7 +12,8 @@ from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.runtimes import Host
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, PixelWork
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.architectures.views import PixelWork
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -37,7 +38,7 @@ thread of an AMD EPYC, CPU time, minimum of 14 runs; median error 2.5 %, 90th pe
 
 def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
     """Seconds that one CPU thread takes to resize a page and turn its views into tensors."""
-    return float(_seconds_of(architecture.forms.pixel_work(workload)))
+    return float(_seconds_of(architecture.forms.crop_grids.pixel_work(workload)))
 
 
 def estimated_preprocessing_of_pages(
@@ -53,7 +54,7 @@ def estimated_preprocessing_of_pages(
     """
     grids = architecture.forms.crop_grids
     columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
-    work = architecture.forms.pixel_work_of_pages(
+    work = grids.pixel_work_of_pages(
         widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["as_architecture", "described_architecture", "undescribed"]
+__all__ = ["DescribedModel", "described_architecture", "undescribed"]
 
 _MOST_IDS: Final = 1 << 24
 """Of all prompts together; their values may be asked for, and then fill 128 MiB."""
@@ -31,7 +30,7 @@ def described_architecture(path: Path) -> Architecture:
     Raises:
         ConfigError: It cannot be read, or does not describe a model.
     """
-    return as_architecture(read_description(path))
+    return DescribedModel(read_description(path))
 
 
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
@@ -42,97 +41,89 @@ def undescribed(config: Config, model_class: str | None = None) -> Architecture:
         model_class: Class of transformers to build; None for the one named in the config.
     """
     name = str(config.get("model_type"))
-    return as_architecture(Description("", name, model_class, "eager", None, (), None, {}, False))
+    return DescribedModel(Description("", name, model_class, "eager", None, (), None, {}, False))
 
 
-def as_architecture(description: Description) -> Architecture:
-    """The architecture that a stages file describes, from what was read of it."""
-    prompt = description.prompt
-    return Architecture(
-        name=description.name,
-        title=description.name,
-        stages=description.stages,
-        modes={},
-        default_mode="",
-        text_tokens=0 if prompt is None else prompt.tokens,
-        built_in=None,
-        published_code={},
-        routed_expert=description.routed_expert,
-        recognizes=lambda _: False,
-        plan=partial(_plan, description),
-        notes_of=partial(_notes, description),
-        prefill_inputs=partial(_prefill_inputs, description),
-        generate=GenerateUse(prompt.fill, prompt.without)
-        if description.decodes and prompt
-        else None,
-        left_out_where_unknown=frozenset({"attention_mask"} - set(description.inputs)),
-        model_class=description.model_class,
-        attention=description.attention,
-    )
+class DescribedModel(Architecture):
+    """A model that a stages file describes.
 
-
-def _plan(
-    description: Description,
-    *,
-    seq_len: int | None = None,
-    batch_size: int = 1,
-    max_new_tokens: int = 1024,
-    prompt_pages: int = 1,
-    **of_pages: tuple[int, int] | int | None,
-) -> Lengths:
-    """Plans the lengths of a run; arguments about a page are rejected.
-
-    Raises:
-        WorkloadError: A number is impossible, or the model does not take such an argument.
+    Args:
+        description: What was read of the file.
     """
-    of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
-    for name, value in of_pages.items():
-        if value is not None:
+
+    def __init__(self, description: Description) -> None:
+        prompt, self.description = description.prompt, description
+        self.name = self.title = description.name
+        self.stages, self.routed_expert = description.stages, description.routed_expert
+        self.text_tokens = 0 if prompt is None else prompt.tokens
+        if description.decodes and prompt:
+            self.generate = GenerateUse(prompt.fill, prompt.without)
+        self.left_out_where_unknown = frozenset({"attention_mask"} - set(description.inputs))
+        self.model_class, self.attention = description.model_class, description.attention
+
+    def plan(
+        self,
+        *,
+        seq_len: int | None = None,
+        batch_size: int = 1,
+        max_new_tokens: int = 1024,
+        prompt_pages: int = 1,
+        **of_pages: tuple[int, int] | int | None,
+    ) -> Lengths:
+        """Plans the lengths of a run; arguments about a page are rejected.
+
+        Raises:
+            WorkloadError: A number is impossible, or the model does not take such an argument.
+        """
+        description, prompt = self.description, self.description.prompt
+        of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
+        for name, value in of_pages.items():
+            if value is not None:
+                raise WorkloadError(
+                    f"{name} applies only to models that read pages; the inputs of"
+                    f" {description.name} are in {description.file}",
+                    arguments=[name],
+                )
+        if seq_len is None:
+            seq_len = 0 if prompt is None else prompt.tokens
+        elif prompt is None:
             raise WorkloadError(
-                f"{name} applies only to models that read pages; the inputs of {description.name}"
-                f" are in {description.file}",
-                arguments=[name],
+                f"seq_len {seq_len} is not supported: {description.file} has no 'prompt'",
+                arguments=["seq_len"],
             )
-    prompt = description.prompt
-    if seq_len is None:
-        seq_len = 0 if prompt is None else prompt.tokens
-    elif prompt is None:
-        raise WorkloadError(
-            f"seq_len {seq_len} is not supported: {description.file} has no 'prompt'",
-            arguments=["seq_len"],
-        )
-    else:
-        check_count("seq_len", seq_len, 1, LARGEST_COUNT, " tokens")
-    check_count("batch_size", batch_size, 1, LARGEST_COUNT, " prompts")
-    if batch_size * seq_len > _MOST_IDS:
-        raise WorkloadError(
-            f"batch_size {batch_size} is too large to trace at {seq_len} tokens each; give at most"
-            f" {_MOST_IDS // seq_len}",
-            arguments=["batch_size"],
-        )
-    check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
-    return Lengths(seq_len, batch_size, max_new_tokens if description.decodes else 0)
+        else:
+            check_count("seq_len", seq_len, 1, LARGEST_COUNT, " tokens")
+        check_count("batch_size", batch_size, 1, LARGEST_COUNT, " prompts")
+        if batch_size * seq_len > _MOST_IDS:
+            raise WorkloadError(
+                f"batch_size {batch_size} is too large to trace at {seq_len} tokens each; give at"
+                f" most {_MOST_IDS // seq_len}",
+                arguments=["batch_size"],
+            )
+        check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+        return Lengths(seq_len, batch_size, max_new_tokens if description.decodes else 0)
 
+    def notes_of(self, workload: Lengths) -> list[str]:
+        """Notes for a reader of a workload's figures, one line each."""
+        description = self.description
+        notes = [f"{description.name} has no closed forms: its figures come from the trace alone"]
+        if description.has_decode_table:
+            notes.append(
+                f"'decode' in {description.file} is not used: generate() chooses the cache and the"
+                " arguments of every step"
+            )
+        if not description.decodes:
+            notes.append(
+                f"{description.file} has no stage with the role 'decode': the model's stages form"
+                " one pass of its forward, and generate() is not called"
+            )
+        return notes
 
-def _notes(description: Description, _: Lengths) -> list[str]:
-    notes = [f"{description.name} has no closed forms: its figures come from the trace alone"]
-    if description.has_decode_table:
-        notes.append(
-            f"'decode' in {description.file} is not used: generate() chooses the cache and the"
-            " arguments of every step"
-        )
-    if not description.decodes:
-        notes.append(
-            f"{description.file} has no stage with the role 'decode': the model's stages form one"
-            " pass of its forward, and generate() is not called"
-        )
-    return notes
+    def prefill_inputs(
+        self, device: torch.device, dtype: torch.dtype, lengths: Lengths
+    ) -> ForwardInputs:
+        """Arguments of `generate`, or of forward for a model that does not decode."""
+        # Imported here because it imports torch.
+        from dsocr_analyze.architectures.any_model.inputs import prefill_inputs
 
-
-def _prefill_inputs(
-    description: Description, device: torch.device, dtype: torch.dtype, lengths: Lengths
-) -> ForwardInputs:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.any_model.inputs import prefill_inputs
-
-    return prefill_inputs(description, device, dtype, lengths)
+        return prefill_inputs(self.description, device, dtype, lengths)

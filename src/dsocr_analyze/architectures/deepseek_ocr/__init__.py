@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.architectures.config_keys import Config
-from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
     SAM_KEYS,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.network import ClipNetwork
-from dsocr_analyze.architectures.ocr_family.relative import relative
+from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
+from dsocr_analyze.architectures.ocr_family.ocr_model import ClipModel
+from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.workload import Mode
 
-__all__ = ["CONFIG_TABLE", "DEEPSEEK_OCR", "MODES", "NETWORK", "PUBLISHED_SECTIONS"]
+__all__ = ["CONFIG_TABLE", "DEEPSEEK_OCR", "MODES", "PUBLISHED_SECTIONS"]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -83,25 +82,18 @@ CONFIG_TABLE: Final = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED
 """Every key of a `config.json`, and what it does to the figures."""
 
 
-class _DeepSeekOCR(ClipNetwork):
+class _DeepSeekOCR(ClipModel, FamilyMember):
+    name, title = "deepseek-ocr", "DeepSeek-OCR"
+    vendor_class = "DeepseekOCRForCausalLM"
+    model_types = ("DeepseekOCR", "deepseek_vl_v2")
+    built_in = Path(__file__).parent / "reference"
+    published_code = _PUBLISHED_CODE
+    config_table = CONFIG_TABLE
+    modes, default_mode = MODES, "gundam"
     crop = CropRule(tile=640, most=9)
     base_size, image_size = 1024, 640
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
 
 
-NETWORK: Final = _DeepSeekOCR()
-
-DEEPSEEK_OCR: Final = relative(
-    NETWORK,
-    name="deepseek-ocr",
-    title="DeepSeek-OCR",
-    modes=MODES,
-    default_mode="gundam",
-    reference=Path(__file__).parent / "reference",
-    model_class="DeepseekOCRForCausalLM",
-    model_types=("DeepseekOCR", "deepseek_vl_v2"),
-    published_code=_PUBLISHED_CODE,
-    read_dimensions=ModelDimensions.from_config,
-    config_table=CONFIG_TABLE,
-)
+DEEPSEEK_OCR: Final = _DeepSeekOCR()

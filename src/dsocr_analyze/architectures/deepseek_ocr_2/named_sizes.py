@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder import EncoderDimensions
 from dsocr_analyze.architectures.ocr_family.named_sizes import (
     WIDTH,
     Named,

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
-from dsocr_analyze.tape import ACTIVATIONS
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.tape import ACTIVATIONS, Size
+from dsocr_analyze.tape.polynomial import largest, maximum
 
 __all__ = [
     "DECODER_DEFAULTS",
@@ -154,6 +156,31 @@ class DecoderDimensions:
                 f" {dimensions.moe_layers:,} MoE layers",
             )
         return dimensions
+
+    def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
+        """Rejects "dynamic" positions beyond the trained length if no closed form applies.
+
+        Args:
+            seq_len: Tokens of each prompt.
+            max_new_tokens: Tokens generated after it.
+
+        Raises:
+            ConfigError: Each layer of plain attention would recompute frequencies, or latent
+                attention that rotates 2 dimensions would divide by zero.
+        """
+        trained = self.max_position_embeddings
+        divides_by_zero = self.use_mla and self.qk_rope_head_dim == 2
+        if self.rope_scaling != "dynamic" or (self.use_mla and not divides_by_zero):
+            return
+        longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
+        if longest <= trained:
+            return
+        which = "with 'qk_rope_head_dim' of 2" if divides_by_zero else "without 'use_mla'"
+        raise ConfigError(
+            f"config.json: no closed form for 'rope_scaling' of type 'dynamic' {which} beyond"
+            f" 'max_position_embeddings', {trained}; the sequence reaches {longest}: give a shorter"
+            f" one{'' if divides_by_zero else ', or trace the model'}"
+        )
 
     def is_moe(self, layer_index: int) -> bool:
         """Whether layer `layer_index` (from 0) is MoE, as `DeepseekV2DecoderLayer` decides."""

@@ -11,13 +11,11 @@ A key may be absent only if the published file leaves it to a default of `Deepse
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final
 
 from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
-from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.errors import ConfigError
 
@@ -30,7 +28,6 @@ __all__ = [
     "RelativeDimensions",
     "SamDimensions",
     "check_projector",
-    "dimensions_of",
 ]
 
 
@@ -369,37 +366,6 @@ class ModelDimensions(RelativeDimensions):
         )
         _check_joints(dimensions)
         return dimensions
-
-
-_Dimensions = TypeVar("_Dimensions")
-
-
-def dimensions_of(
-    read: Callable[[Config], _Dimensions],
-    table: KeyTable,
-    config: Config,
-    code: Code = "reference",
-) -> _Dimensions:
-    """Dimensions of the model that the given code builds from a config.
-
-    Args:
-        read: Reads them from the top-level object of a `config.json`.
-        table: What each key does.
-        config: The top-level object.
-        code: Whose code reads it; other code is assumed to read what the reference reads.
-
-    Raises:
-        ConfigError: The file does not describe a model, or one that is not modelled.
-    """
-    findings_of(config, table, code).check_modelled()
-    if code != "published":
-        return read(config)
-    built = table.built["projector_config"]["n_embed"]
-    if config.get("hidden_size") != built:
-        raise ConfigKeys(config).refusal(
-            "hidden_size", f"{built}, the width for which the directory's code builds its projector"
-        )
-    return read({**config, **table.built})
 
 
 def _check_joints(dimensions: ModelDimensions) -> None:

@@ -1,4 +1,9 @@
-"""The passes of a model, run on tapes."""
+"""The passes of a model on tapes: a page, its views and their layout, the decoder and its head.
+
+Source: `DeepseekOCRModel.forward`, `DeepseekOCRForCausalLM.forward` (`modeling_deepseekocr.py`) and
+the relatives'. The vendor's code holds what it computed of a page until the next page replaces it
+name by name, and of the last one until the decoder has finished; so do the attributes here.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +15,192 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.network import Network
-from dsocr_analyze.architectures.ocr_family.page import whole_model
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.dtypes import BFLOAT16, Dtype
+from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import Parameters, Peak
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.tape import Size, Tape, View
+from dsocr_analyze.tape import Operand, Size, Tape, View, embedding, linear
 from dsocr_analyze.tape.polynomial import Polynomial
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.tape.tape import Given, Operand, Spans
+from dsocr_analyze.tape.tape import Given, Spans
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [
     "Held",
     "OwnedParams",
+    "Seen",
     "ViewSizes",
-    "model_params",
+    "classified",
+    "embedded_page",
+    "head",
+    "inputs_bytes",
     "owned_params",
     "page_with",
+    "pixels_of",
     "prefill",
     "step",
+    "whole_model",
     "work_of_step",
 ]
 
+_CHANNELS: Final = 3
 
 _MOST_SPANS: Final = 256
 """Calls that are remembered, each with up to some hundred records."""
+
+
+# --- a page -----------------------------------------------------------------------------------
+
+
+class Seen:
+    """What is held of the pages seen: the last one of each kind.
+
+    Attributes:
+        local: Features of the local views.
+        whole: Features of the global view.
+        page: Tokens of the last page.
+        tokens: Tokens of all pages of the last prompt.
+    """
+
+    __slots__ = ("local", "page", "tokens", "whole")
+
+    def __init__(self) -> None:
+        self.local, self.whole = ViewFeatures(), ViewFeatures()
+        self.page: Operand | None = None
+        self.tokens: Operand | None = None
+
+
+def whole_model(
+    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+) -> list[Kept]:
+    """The whole model: a prefill pass over prompts with a page, or a decode step without one.
+
+    Returns:
+        The cache by layer.
+    """
+    return t.call("", _causal_lm, model, c, p, page)
+
+
+def _causal_lm(
+    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+) -> list[Kept]:
+    hidden, cache = t.call("model", _model, model, c, p, page)
+    head(t, hidden, p, c)
+    return cache
+
+
+def classified(t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels: Size) -> None:
+    """The decoder with a linear map of every token, of which the last token's labels are taken.
+
+    Source: `DeepseekV2ForSequenceClassification`.
+    """
+    t.call("", _classified, model, c, p, labels)
+
+
+def _classified(
+    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels: Size
+) -> tuple[None, list[Kept]]:
+    hidden, cache = t.call("model", _model, model, c, p, None)
+    scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
+    pooled = t.gather("index", t.fill("arange", p.B, INT64), p.B * labels, t.dtype)
+    t.hold(scores, pooled)
+    return None, cache
+
+
+def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
+    """Logits `[B, T, V]` of every position, cast to fp32."""
+    logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
+    return t.cast(logits, FLOAT32)
+
+
+def _model(
+    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+) -> tuple[Operand, list[Kept]]:
+    """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
+    embeds, seen = embedded_page(t, model, c, p, page)
+    output = decoder(t, embeds, p, c.decoder)
+    t.hold(seen.tokens)
+    return output
+
+
+def embedded_page(
+    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+) -> tuple[Operand, Seen]:
+    """Embeddings `[B, T, d]` with each prompt's visual tokens, and what is held of the pages."""
+    d, seen = c.decoder.hidden_size, Seen()
+    ids = t.input(p.tokens, INT64)
+    embeds = t.call("embed_tokens", embedding, ids, c.decoder.vocab_size, d)
+    if page is None:
+        return embeds, seen
+    _sum_of_pixels(t, pixels_of(t, page.global_view, page.prompt_pages))
+    for _ in t.turns(p.B):
+        seen.tokens = None  # frees those of the last prompt first
+        seen.tokens = _visual_tokens(t, model, c, seen, page)
+        mask = t.input(p.T, BOOL)
+        sequence = t.view(embeds, p.T * d)
+        t.move("masked_scatter", sequence, seen.tokens, mask, into=embeds)
+    return embeds, seen
+
+
+def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> View:
+    """The views' pixels `[N, 3, R, R]`, of several pages if given."""
+    return t.input(pages * view.count * _CHANNELS * view.resolution**2, t.dtype)
+
+
+def inputs_bytes(workload: Workload, dtype: Dtype) -> int:
+    """Bytes of pixels, token ids, positions, the padding and image masks, and the crop grid.
+
+    If there are no local views, a blank fp32 patch replaces them.
+    """
+    pages = workload.prompt_pages
+    pixels = pages * sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
+    page = pixels * dtype.nbytes + workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
+    if workload.local_views is None:
+        page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
+    return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
+
+
+def _sum_of_pixels(t: Tape, pixels: View) -> None:
+    """Tells whether there is an image: one addition per value."""
+    t.reduce("sum", pixels, 1, pixels.n)
+
+
+def _visual_tokens(
+    t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Workload
+) -> Operand:
+    """The tokens of a prompt's pages `[tokens, d]`."""
+    if w.local_views is None:
+        _sum_of_pixels(t, t.input(_CHANNELS * w.base_size**2, FLOAT32))
+    else:
+        pixels = pixels_of(t, w.local_views)
+        _sum_of_pixels(t, pixels)
+        model.encode(t, seen.local, pixels, w.local_views, c)
+    pages: list[Operand] = []
+    for skipped in t.turns(w.prompt_pages):
+        if skipped:
+            pages.append(t.empty(skipped * pages[0].n, t.dtype))
+        pages.append(_page(t, model, c, seen, w))
+    return t.cat(*pages)
+
+
+def _page(t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Workload) -> Operand:
+    """One page's tokens: local views, global view, separator."""
+    model.encode(t, seen.whole, pixels_of(t, w.global_view), w.global_view, c)
+    model.lay_out(t, seen.whole, w.global_view, (1, 1), c)
+    assert seen.whole.tokens is not None
+    parts = [seen.whole.tokens, t.weight(c.decoder.hidden_size, "view_seperator")]
+    if w.local_views is not None:
+        model.lay_out(t, seen.local, w.local_views, w.grid, c)
+        assert seen.local.tokens is not None
+        parts.insert(0, seen.local.tokens)
+    seen.page = t.cat(*parts)
+    return seen.page
+
+
+# --- passes ----------------------------------------------------------------------------------
 
 
 class Held(NamedTuple):
@@ -48,7 +211,7 @@ class Held(NamedTuple):
 
 
 def prefill(
-    network: Network,
+    model: OcrModel,
     c: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
@@ -64,12 +227,12 @@ def prefill(
     is_traced = sys.gettrace() is not None
 
     def run(*, records: bool) -> tuple[Tape, Held]:
-        spans = {} if is_traced else _spans(network, c, dtype)
+        spans = {} if is_traced else _spans(model, c, dtype)
         if len(spans) > _MOST_SPANS:
             spans.clear()
-        t = Tape(dtype, network.begins, PREFILL.name, records=records, spans=spans)
+        t = Tape(dtype, model.begins, PREFILL.name, records=records, spans=spans)
         p = Pass(workload.batch_size, workload.seq_len, flash=flash)
-        cache = whole_model(t, network, c, p, workload)
+        cache = whole_model(t, model, c, p, workload)
         cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
         del cache
         t.check_nothing_is_left()
@@ -86,7 +249,7 @@ def prefill(
 
 
 @lru_cache(maxsize=16)
-def _spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> Spans:
+def _spans(model: OcrModel, c: RelativeDimensions, dtype: Dtype) -> Spans:
     """What modules have left on earlier tapes: pages with the same views run the same encoders."""
     return {}
 
@@ -118,18 +281,18 @@ class _StepTape(Tape):
         """Nothing."""
 
 
-def step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Tape:
+def step(model: OcrModel, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Tape:
     """A decode step: its records and calls."""
     t = _StepTape(dtype, stage=DECODE.name)
-    whole_model(t, network, c, p, None)
+    whole_model(t, model, c, p, None)
     t.check_nothing_is_left()
     return t
 
 
-def work_of_step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Work:
+def work_of_step(model: OcrModel, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Work:
     """Work of a decode step, without its records."""
     t = SymbolicTape(dtype, levels=False)
-    whole_model(t, network, c, p, None)
+    whole_model(t, model, c, p, None)
     t.check_nothing_is_left()
     return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
 
@@ -138,7 +301,7 @@ ViewSizes: TypeAlias = tuple[int, int, int, int, int]
 """Pixels per side of the blank patch, of the global view and of local views; their grid."""
 
 
-def page_with(network: Network, sizes: ViewSizes) -> Workload:
+def page_with(model: OcrModel, sizes: ViewSizes) -> Workload:
     """A page with these views."""
     base, whole, local, columns, rows = sizes
     is_cut = columns * rows > 1
@@ -151,7 +314,7 @@ def page_with(network: Network, sizes: ViewSizes) -> Workload:
         crop_mode=is_cut,
         grid=(columns, rows),
         views=(ViewBatch(columns * rows, local), seen) if is_cut else (seen,),
-        visual_tokens=network.visual_tokens(whole, image_size, is_cut, (columns, rows)),
+        visual_tokens=model.visual_tokens(whole, image_size, is_cut, (columns, rows)),
         text_tokens=1,
         batch_size=1,
         max_new_tokens=1,
@@ -166,19 +329,19 @@ class OwnedParams(NamedTuple):
 
 
 @lru_cache
-def owned_params(network: Network, c: RelativeDimensions) -> OwnedParams:
+def owned_params(model: OcrModel, c: RelativeDimensions) -> OwnedParams:
     """The parameters that a prefill pass of any page declares."""
-    page = page_with(network, (*3 * (network.base_size,), 1, 1))
-    t, _ = prefill(network, c, page, BFLOAT16, flash=False)
+    page = page_with(model, (*3 * (model.base_size,), 1, 1))
+    t, _ = prefill(model, c, page, BFLOAT16, flash=False)
     # No prefix is longer than this, so modules that begin alike have one owner.
-    depth = max(prefix.count(".") + 1 for stage in network.stages for prefix in stage.prefixes)
-    by_stage = dict.fromkeys((stage.name for stage in network.stages), 0)
+    depth = max(prefix.count(".") + 1 for stage in model.stages for prefix in stage.prefixes)
+    by_stage = dict.fromkeys((stage.name for stage in model.stages), 0)
     unassigned: dict[str, int] = {}
     owners: dict[tuple[str, ...], Stage | None] = {}
     for path, name, n in dict.fromkeys(t.weights):
         begin = tuple(path.split(".", depth)[:depth])
         if begin not in owners:
-            owners[begin] = owner_among(network.stages, ".".join(begin))
+            owners[begin] = owner_among(model.stages, ".".join(begin))
         stage = owners[begin]
         if stage is None:
             unassigned[f"{path}.{name}"] = n
@@ -186,8 +349,3 @@ def owned_params(network: Network, c: RelativeDimensions) -> OwnedParams:
             by_stage[stage.name] += n
     total = sum(by_stage.values()) + sum(unassigned.values())
     return OwnedParams(by_stage, Parameters(total, unassigned))
-
-
-def model_params(network: Network, c: RelativeDimensions) -> int:
-    """Parameters of the whole model."""
-    return owned_params(network, c).whole.total

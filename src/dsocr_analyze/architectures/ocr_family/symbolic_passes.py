@@ -12,9 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.network import Network
-from dsocr_analyze.architectures.ocr_family.page import embedded_page, whole_model
-from dsocr_analyze.architectures.ocr_family.passes import ViewSizes, page_with
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.ocr_family.passes import (
+    ViewSizes,
+    embedded_page,
+    page_with,
+    whole_model,
+)
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
@@ -79,7 +83,7 @@ class Prompt(NamedTuple):
 
 @lru_cache(maxsize=256)
 def prompt(
-    network: Network,
+    model: OcrModel,
     c: RelativeDimensions,
     dtype: Dtype,
     *,
@@ -90,7 +94,7 @@ def prompt(
     """A prefill pass without its views.
 
     Args:
-        network: The relative.
+        model: The relative.
         c: Its dimensions.
         dtype: Type of weights and features.
         flash: FlashAttention instead of the eager product.
@@ -99,7 +103,7 @@ def prompt(
     """
     T = _length("T", c, _SHORTEST, c.max_positions, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
-    cache = whole_model(t, network, c, Pass(_batch(is_several), T, flash=flash), None)
+    cache = whole_model(t, model, c, Pass(_batch(is_several), T, flash=flash), None)
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     t.check_nothing_is_left()
@@ -108,7 +112,7 @@ def prompt(
 
 @lru_cache(maxsize=256)
 def step(
-    network: Network,
+    model: OcrModel,
     c: RelativeDimensions,
     dtype: Dtype,
     *,
@@ -124,7 +128,7 @@ def step(
     K = _length("K", c, 1, c.max_positions - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
-    whole_model(t, network, c, p, None)
+    whole_model(t, model, c, p, None)
     base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
     return Work(*base), Work(*slope)
 
@@ -187,12 +191,12 @@ class Look(NamedTuple):
 
 @lru_cache(maxsize=64)
 def looks(
-    network: Network, c: RelativeDimensions, dtype: Dtype
+    model: OcrModel, c: RelativeDimensions, dtype: Dtype
 ) -> Callable[[ViewSizes], tuple[int, ...]]:
     """Returns a cached function from the sizes of a page's views to the counts of a `Look`.
 
     Args:
-        network: The relative.
+        model: The relative.
         c: Its dimensions.
         dtype: Type of weights and features.
     """
@@ -203,9 +207,9 @@ def looks(
     def look(sizes: ViewSizes) -> tuple[int, ...]:
         if len(spans) > _MOST_SPANS:
             spans.clear()
-        page = page_with(network, sizes)
-        work, several, left = looked(network, c, dtype, Pass(B, T), page, spans)
-        _, alone, _ = looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
+        page = page_with(model, sizes)
+        work, several, left = looked(model, c, dtype, Pass(B, T), page, spans)
+        _, alone, _ = looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
         parts = ((), ("B",), ("B", "T"))
         works = (_coefficient(count, *names) for names in parts for count in work)
         return page.visual_tokens, alone, several, left, *works
@@ -214,7 +218,7 @@ def looks(
 
 
 def looked(
-    network: Network,
+    model: OcrModel,
     c: RelativeDimensions,
     dtype: Dtype,
     p: Pass,
@@ -223,7 +227,7 @@ def looked(
 ) -> tuple[Work, int, int]:
     """Work of a page's views; bytes alive besides embeddings: the most, and those left."""
     t = SymbolicTape(dtype, {"embed_tokens": "embed_tokens"}, spans=spans)
-    embeds, seen = embedded_page(t, network, c, p, page)
+    embeds, seen = embedded_page(t, model, c, p, page)
     embedded = embeds.nbytes
     left = t.alive - embedded
     del embeds, seen

@@ -12,10 +12,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures.architecture import PageTotals
-from dsocr_analyze.architectures.ocr_family.composition import check_positions
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
-from dsocr_analyze.architectures.ocr_family.network import Network
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     Look,
     Prompt,
@@ -61,7 +60,7 @@ _CHUNK: Final = 1 << 14
 
 
 def page_totals(
-    network: Network,
+    model: OcrModel,
     c: RelativeDimensions,
     *,
     base_size: Size,
@@ -83,7 +82,7 @@ def page_totals(
     Results are exact: `int64` if they fit, otherwise Python integers in `object` arrays.
 
     Args:
-        network: The relative.
+        model: The relative.
         c: Its dimensions.
         base_size: Pixels per side of the blank patch of a page without local views.
         whole_resolution: Pixels per side of the whole page's view.
@@ -117,18 +116,18 @@ def page_totals(
             f"arrays of {', '.join(map(str, sorted(lengths)))} pages; give arrays of one length"
         )
     if flash_attention:
-        network.check_flash(c)
-    model = _Model(network, c, dtype, flash_attention)
-    found, index = _looks(looks(network, c, dtype), [pages[name] for name in _VIEWS])
+        model.check_flash(c)
+    costs = _Costs(model, c, dtype, flash_attention)
+    found, index = _looks(looks(model, c, dtype), [pages[name] for name in _VIEWS])
     counts = [pages[name] for name in ("text_tokens", "batch_size", "max_new_tokens")]
-    is_exact = bool(lengths) and lengths != {0} and model.exceeds_int64(found, *counts)
+    is_exact = bool(lengths) and lengths != {0} and costs.exceeds_int64(found, *counts)
     if is_exact:
         counts = [n if isinstance(n, int) else n.astype("O") for n in counts]
     look = Look.of([_column(each, index, is_exact=is_exact) for each in zip(*found, strict=True)])
     text, B, new = counts
     T = look.visual_tokens + text
-    check_positions(c.decoder, T, new)
-    return model.totals(look, T, B, new - 1)
+    c.decoder.check_positions(T, new)
+    return costs.totals(look, T, B, new - 1)
 
 
 def _checked(name: str, values: Size) -> Size:
@@ -196,18 +195,18 @@ def _column(values: tuple[int, ...], index: _Rows | None, *, is_exact: bool) -> 
 # --- decoder ---------------------------------------------------------------------------------
 
 
-class _Model(NamedTuple):
+class _Costs(NamedTuple):
     """A model, and how it runs.
 
     Attributes:
-        network: The relative.
+        model: The relative.
         c: Its dimensions.
         dtype: Type of weights and features.
         flash: FlashAttention instead of the eager product.
         is_bound: Whether arguments are the largest of many, and what is found bounds their values.
     """
 
-    network: Network
+    model: OcrModel
     c: RelativeDimensions
     dtype: Dtype
     flash: bool
@@ -216,9 +215,9 @@ class _Model(NamedTuple):
     def exceeds_int64(self, found: list[tuple[int, ...]], text: Size, B: Size, new: Size) -> bool:
         """Whether a value may not fit, judged from the largest value of every argument at once."""
         look = Look.of([max(each) for each in zip(*found, strict=True)])
-        T, model = look.visual_tokens + largest(text), self._replace(is_bound=True)
+        T, costs = look.visual_tokens + largest(text), self._replace(is_bound=True)
         try:
-            totals = model.totals(look, T, largest(B), largest(new) - 1)
+            totals = costs.totals(look, T, largest(B), largest(new) - 1)
         except OverflowError:
             return True
         works = totals.prefill, totals.decode_step, totals.batch
@@ -283,7 +282,7 @@ class _Model(NamedTuple):
     def _prompt(self, kind: int) -> Prompt:
         """By kind: 1 for several prompts, and 2 more beyond the trained length."""
         return prompt(
-            self.network, self.c, self.dtype,
+            self.model, self.c, self.dtype,
             flash=self.flash, is_several=kind % 2 > 0, is_long=kind > 1,
         )  # fmt: skip
 
@@ -303,7 +302,7 @@ class _Model(NamedTuple):
         stretches = 1 + (has_window or changes_with_length(self.c))
         steps = (
             step(
-                self.network, self.c, self.dtype, flash=self.flash, is_several=several > 0,
+                self.model, self.c, self.dtype, flash=self.flash, is_several=several > 0,
                 is_long=is_second and not has_window, overwrites=is_second and has_window,
             )
             for is_second in (False, True)[:stretches]

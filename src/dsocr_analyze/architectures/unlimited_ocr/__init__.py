@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.config_keys import Config, ConfigKeys, JsonValue
 from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
-from dsocr_analyze.architectures.crop_grid import CropRule
 from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
-from dsocr_analyze.architectures.key_value_cache import KeyValueCache, lengthened
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
@@ -20,12 +18,16 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     key_table,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.network import ClipNetwork
-from dsocr_analyze.architectures.ocr_family.relative import relative
+from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
+from dsocr_analyze.architectures.ocr_family.ocr_model import ClipModel
+from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import DecodeStep
 
-__all__ = ["CONFIG_TABLE", "UNLIMITED_OCR", "decode_cache"]
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.key_value_cache import KeyValueCache
+
+__all__ = ["CONFIG_TABLE", "UNLIMITED_OCR"]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -42,23 +44,6 @@ _PUBLISHED_CODE: Final[Mapping[str, str]] = {
 
 _WINDOWS: Final = ("sliding_window_size", "sliding_window")
 _WINDOW: Final = _WINDOWS[0]
-
-
-class _UnlimitedOCR(ClipNetwork):
-    crop = CropRule(tile=640, most=32)
-    base_size, image_size = 1024, 640
-    prompt_pages = 1024
-    text_tokens = 5
-    """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
-
-    def check_flash(self, dimensions: ModelDimensions) -> None:
-        """Raises ConfigError if attention is plain, which is eager only."""
-        if not dimensions.decoder.use_mla:
-            raise ConfigError(
-                "flash_attention=True is not supported: unlimited-ocr's attention is eager only,"
-                " unless 'use_mla' is true; give flash_attention=False",
-                arguments=["flash_attention"],
-            )
 
 
 CONFIG_TABLE: Final = key_table(
@@ -78,67 +63,75 @@ CONFIG_TABLE: Final = key_table(
 """Every key of a `config.json`, and what it does to the figures."""
 
 
-def _dimensions(config: Config) -> ModelDimensions:
-    """Dimensions from the top-level object of a `config.json`.
+class _UnlimitedOCR(ClipModel, FamilyMember):
+    name, title = "unlimited-ocr", "Unlimited-OCR"
+    vendor_class = "UnlimitedOCRForCausalLM"
+    model_types = ("unlimited-ocr",)
+    built_in = Path(__file__).parent / "reference"
+    published_code = _PUBLISHED_CODE
+    config_table = CONFIG_TABLE
+    modes, default_mode = {name: MODES[name] for name in ("gundam", "base")}, "gundam"
+    crop = CropRule(tile=640, most=32)
+    base_size, image_size = 1024, 640
+    prompt_pages = 1024
+    has_window = True
+    text_tokens = 5
+    """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
 
-    Raises:
-        ConfigError: As for `ModelDimensions.from_config`, or the window is not a whole number.
-    """
-    dimensions = ModelDimensions.from_config(config)
-    keys = ConfigKeys(config)
-    # As in `infer()`: the second key counts if the first is missing, null or 0.
-    given = (keys.integer(key, least=0) for key in _WINDOWS if keys.has(key))
-    window = next(filter(None, given), None)
-    if dimensions.decoder.use_mla:
-        window = None
-    decoder = replace(dimensions.decoder, masks_steps=False, sliding_window=window)
-    return replace(dimensions, decoder=decoder)
+    def read_dimensions(self, config: Config) -> ModelDimensions:
+        """Dimensions from the top-level object of a `config.json`.
+
+        Raises:
+            ConfigError: As for `ModelDimensions.from_config`, or the window is not a whole number.
+        """
+        dimensions = super().read_dimensions(config)
+        keys = ConfigKeys(config)
+        # As in `infer()`: the second key counts if the first is missing, null or 0.
+        given = (keys.integer(key, least=0) for key in _WINDOWS if keys.has(key))
+        window = next(filter(None, given), None)
+        if dimensions.decoder.use_mla:
+            window = None
+        decoder = replace(dimensions.decoder, masks_steps=False, sliding_window=window)
+        return replace(dimensions, decoder=decoder)
+
+    def check_flash(self, dimensions: ModelDimensions) -> None:
+        """Raises ConfigError if attention is plain, which is eager only."""
+        if not dimensions.decoder.use_mla:
+            raise ConfigError(
+                "flash_attention=True is not supported: unlimited-ocr's attention is eager only,"
+                " unless 'use_mla' is true; give flash_attention=False",
+                arguments=["flash_attention"],
+            )
+
+    def without_window(self, config: Config) -> dict[str, JsonValue]:
+        """The config with every key of the window set to null."""
+        off: dict[str, JsonValue] = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
+        copy = config.get("language_config")
+        if isinstance(copy, Mapping):
+            off["language_config"] = self.without_window(copy)
+        return off
+
+    def decode_cache(self, cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+        """The cache that a decode step finds, with the window's state as the model's code has it.
+
+        Latent attention has no window: it stores no state, and its cache grows with every token.
+
+        Args:
+            cache: The cache after an earlier pass of the same generation, `[B, heads, K, head_dim]`
+                twice per layer.
+            step: The step, with the window the model runs with.
+
+        Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
+        length and the slot to overwrite next on the cache, by layer.
+        """
+        noted = getattr(cache, "_prefill_length", None)
+        if not noted:
+            return super().decode_cache(cache, replace(step, window=None))
+        ring: Any = super().decode_cache(cache, step)
+        ring._prefill_length = dict.fromkeys(noted, step.prompt_tokens)
+        if step.slot is not None:
+            ring._ring_pos = dict.fromkeys(noted, step.slot)
+        return ring
 
 
-def _without_window(config: Config) -> dict[str, JsonValue]:
-    """The config with every key of the window set to null."""
-    off: dict[str, JsonValue] = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
-    copy = config.get("language_config")
-    if isinstance(copy, Mapping):
-        off["language_config"] = _without_window(copy)
-    return off
-
-
-def decode_cache(cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
-    """The cache that a decode step finds, with the window's state stored as the model's code does.
-
-    Latent attention has no window: it stores no state, and its cache grows with every token.
-
-    Args:
-        cache: The cache after an earlier pass of the same generation, `[B, heads, K, head_dim]`
-            twice per layer.
-        step: The step, with the window the model runs with.
-
-    Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
-    length and the slot to overwrite next on the cache, by layer.
-    """
-    noted = getattr(cache, "_prefill_length", None)
-    if not noted:
-        return lengthened(cache, replace(step, window=None))
-    ring: Any = lengthened(cache, step)
-    ring._prefill_length = dict.fromkeys(noted, step.prompt_tokens)
-    if step.slot is not None:
-        ring._ring_pos = dict.fromkeys(noted, step.slot)
-    return ring
-
-
-UNLIMITED_OCR: Final = relative(
-    _UnlimitedOCR(),
-    name="unlimited-ocr",
-    title="Unlimited-OCR",
-    modes={name: MODES[name] for name in ("gundam", "base")},
-    default_mode="gundam",
-    reference=Path(__file__).parent / "reference",
-    model_class="UnlimitedOCRForCausalLM",
-    model_types=("unlimited-ocr",),
-    published_code=_PUBLISHED_CODE,
-    read_dimensions=_dimensions,
-    config_table=CONFIG_TABLE,
-    decode_cache=decode_cache,
-    without_window=_without_window,
-)
+UNLIMITED_OCR: Final = _UnlimitedOCR()

@@ -1,27 +1,28 @@
 """What distinguishes one relative of DeepSeek-OCR from another: its vision side and its tokens.
 
 The relatives share SAM, the projector and the decoder. `page` and `served` run them on a tape and
-ask a `Network` for the rest.
+ask an `OcrModel` for the rest.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar
 
-from dsocr_analyze.architectures.architecture import Stage
-from dsocr_analyze.architectures.crop_grid import CropRule
+from dsocr_analyze.architectures.architecture import Architecture, Stage
+from dsocr_analyze.architectures.config_keys import Config
+from dsocr_analyze.architectures.config_rules import KeyTable
 from dsocr_analyze.architectures.ocr_family.clip import clip
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import CLIP, DECODE, PREFILL, PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
+from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import ViewBatch
 
-__all__ = ["ClipNetwork", "Network", "ViewFeatures"]
+__all__ = ["ClipModel", "OcrModel", "ViewFeatures"]
 
 
 class ViewFeatures:
@@ -41,53 +42,41 @@ class ViewFeatures:
         self.tokens: Operand | None = None
 
 
-class Network(ABC):
-    """One relative.
+class OcrModel(Architecture):
+    """One relative, as its forwards and its closed forms ask for it.
 
     Attributes:
-        vision: Stages of the vision side, in the order of their calls.
         crop: How pages are cropped into local views.
-        prompt_pages: Maximum pages per prompt.
         base_size: Default pixels per side of the global view.
         image_size: Default pixels per side of a local view, or of the only one.
-        text_tokens: Tokens of its own prompt besides the visual ones, including BOS.
+        config_table: What each key of a `config.json` does.
     """
 
-    vision: ClassVar[tuple[Stage, ...]]
     crop: ClassVar[CropRule]
-    prompt_pages: ClassVar[int] = 1
     base_size: ClassVar[int]
     image_size: ClassVar[int]
-    text_tokens: ClassVar[int]
+    config_table: ClassVar[KeyTable]
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """All stages, in order."""
-        return (*self.vision, PREFILL, DECODE)
+    def vision(self) -> tuple[Stage, ...]:
+        """Stages of the vision side, in the order of their calls."""
+        return tuple(stage for stage in self.stages if stage.role == "vision")
 
     @property
     def begins(self) -> dict[str, str]:
         """Names of the vision stages, by the path of the module at which each begins."""
         return {prefix: stage.name for stage in self.vision for prefix in stage.prefixes}
 
-    def check_sizes(  # noqa: B027  # most run every size
-        self, base_size: int, image_size: int, crop_mode: bool
-    ) -> None:
-        """Raises WorkloadError for sizes of views that the relative's code cannot run."""
+    @abstractmethod
+    def read_dimensions(self, config: Config) -> RelativeDimensions:
+        """Dimensions from the top-level object of a `config.json`.
 
-    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
+        Raises:
+            ConfigError: A key is absent or has a wrong value, or two keys conflict.
+        """
+
+    def check_flash(self, dimensions: Any) -> None:
         """Raises ConfigError if the relative's code has no FlashAttention."""
-
-    def notes_of(self, workload: Workload) -> list[str]:
-        """Notes for a reader of a workload's figures, one line each."""
-        tile = self.crop.tile
-        if workload.local_views is None or workload.image_size == tile:
-            return []
-        return [
-            f"crop mode with an image size of {workload.image_size} is counted as laid out; the "
-            f"vendor's infer() does not run it as shipped: it cuts {tile}-pixel tiles while laying "
-            f"out tokens for {workload.image_size}"
-        ]
 
     # --- forwards
 
@@ -113,7 +102,7 @@ class Network(ABC):
             is_served: Whether a serving engine runs them.
         """
 
-    def lay_out(  # noqa: B027  # most only concatenate views
+    def lay_out(
         self, t: Tape, features: ViewFeatures, view: ViewBatch, grid: tuple[int, int], c: Any
     ) -> None:
         """Lays the projector's output out as tokens of a page.
@@ -163,14 +152,18 @@ class Network(ABC):
         return int(tokens)
 
 
-class ClipNetwork(Network):
+class ClipModel(OcrModel):
     """A relative with SAM and CLIP, whose views are laid out in rows that end in newlines.
 
     Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`), `UnlimitedOCRModel.forward`
     (`modeling_unlimitedocr.py`).
     """
 
-    vision = (SAM, CLIP, PROJECTOR)
+    stages = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
+
+    def read_dimensions(self, config: Config) -> ModelDimensions:
+        """Dimensions from the top-level object of a `config.json`."""
+        return ModelDimensions.from_config(config)
 
     def encode(
         self,

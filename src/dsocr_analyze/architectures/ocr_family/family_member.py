@@ -1,0 +1,351 @@
+"""A relative as an architecture: what it recognizes, plans and feeds to its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from dsocr_analyze.architectures.architecture import ForwardInputs
+from dsocr_analyze.architectures.config_keys import Config
+from dsocr_analyze.architectures.ocr_family.closed_forms import OcrForms
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
+from dsocr_analyze.architectures.views import tokens_per_side
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import DecodeStep
+from dsocr_analyze.workload.page import check_page
+from dsocr_analyze.workload.workload import (
+    LARGEST_COUNT,
+    LARGEST_VIEW,
+    SMALLEST_VIEW,
+    ViewBatch,
+    Workload,
+    check_count,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsocr_analyze.architectures.key_value_cache import KeyValueCache
+
+__all__ = ["FamilyMember"]
+
+_PATCH: Final = 16
+"""Pixels per side of a SAM patch."""
+_TOKEN: Final = 64
+"""Pixels per side that become one visual token: four patches per side."""
+
+
+class FamilyMember(OcrModel):
+    """A relative of DeepSeek-OCR; a class of its own says what distinguishes it from the others.
+
+    Attributes:
+        vendor_class: Class of the whole model in `auto_map`.
+        model_types: Its `model_type`, used if no class is named; relatives share some.
+        prompt_pages: Maximum pages per prompt.
+    """
+
+    vendor_class: ClassVar[str]
+    model_types: ClassVar[tuple[str, ...]]
+    prompt_pages: ClassVar[int] = 1
+    routed_expert = ROUTED_EXPERT
+
+    def __init__(self) -> None:
+        self.closed_forms = OcrForms(self)
+
+    def recognizes(self, config: Config) -> bool:
+        """Whether a parsed `config.json` belongs to it."""
+        auto_map = config.get("auto_map")
+        named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
+        if isinstance(named, str):
+            return named.rpartition(".")[2] == self.vendor_class
+        classes = config.get("architectures")
+        if isinstance(classes, list) and classes:
+            return self.vendor_class in classes
+        return config.get("model_type") in self.model_types
+
+    # --- a workload
+
+    def check_sizes(self, base_size: int, image_size: int, crop_mode: bool) -> None:
+        """Raises WorkloadError for sizes of views that the relative's code cannot run."""
+
+    def plan(
+        self,
+        *,
+        page: tuple[int, int],
+        base_size: int | None = None,
+        image_size: int | None = None,
+        crop_mode: bool | None = None,
+        text_tokens: int | None = None,
+        seq_len: int | None = None,
+        batch_size: int = 1,
+        max_new_tokens: int = 1024,
+        prompt_pages: int = 1,
+    ) -> Workload:
+        """Plans what the vendor's `infer()` makes of one page.
+
+        Args:
+            page: Width and height in pixels.
+            base_size: Pixels per side of the global view in crop mode; None for the relative's own.
+            image_size: Pixels per side of a local view in crop mode, otherwise of the only view;
+                None for the relative's own.
+            crop_mode: Whether a page larger than one tile is cropped into local views; None for
+                yes, unless several pages share a prompt.
+            text_tokens: Tokens besides the visual ones, including BOS; if neither this nor
+                `seq_len` is given, those of the relative's own prompt.
+            seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+            batch_size: Number of prompts, all alike.
+            max_new_tokens: Tokens to generate.
+            prompt_pages: Pages per prompt, all alike, for a relative that takes several.
+
+        Raises:
+            PageError: The page's size is impossible.
+            WorkloadError: A size or count is impossible, or the lengths conflict.
+        """
+        page = _checked_pair(page)
+        _check_prompt_pages(prompt_pages, self.prompt_pages)
+        crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
+        image_size = self.image_size if image_size is None else image_size
+        if base_size is None:
+            # With several pages, the blank patch has the size of a page's view.
+            base_size = self.base_size if prompt_pages == 1 else image_size
+        check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
+        check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
+        if not isinstance(crop_mode, bool):
+            raise WorkloadError(
+                f"crop_mode {crop_mode!r} is not a boolean; give True or False",
+                arguments=["crop_mode"],
+            )
+        if prompt_pages > 1:
+            _check_several(base_size, image_size, crop_mode)
+        check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
+        check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+        self.check_sizes(base_size, image_size, crop_mode)
+        grid = self.crop.grid(*page) if crop_mode else (1, 1)
+        visual = prompt_pages * self.visual_tokens(base_size, image_size, crop_mode, grid)
+        return Workload(
+            page=page,
+            base_size=base_size,
+            image_size=image_size,
+            crop_mode=crop_mode,
+            grid=grid,
+            views=_views(base_size, image_size, crop_mode, grid),
+            visual_tokens=visual,
+            text_tokens=_text_tokens(text_tokens, seq_len, visual, self.text_tokens),
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            prompt_pages=prompt_pages,
+        )
+
+    def notes_of(self, workload: Workload) -> list[str]:
+        """Notes for a reader of a workload's figures, one line each."""
+        tile = self.crop.tile
+        if workload.local_views is None or workload.image_size == tile:
+            return []
+        return [
+            f"crop mode with an image size of {workload.image_size} is counted as laid out; the "
+            f"vendor's infer() does not run it as shipped: it cuts {tile}-pixel tiles while laying "
+            f"out tokens for {workload.image_size}"
+        ]
+
+    def warnings_of(self, workload: Workload) -> Iterator[str]:
+        """What is odd about the sizes of a workload's views, one line each.
+
+        A view whose side is not a multiple of 64 pixels loses pixels or pads tokens; if the whole
+        page's view is smaller than a local view, the two sizes were probably swapped.
+        """
+        base, image = workload.base_size, workload.image_size
+        if not workload.crop_mode:
+            yield from _odd("image_size", image)
+            return
+        if base < image:
+            yield (
+                f"base_size {base} is below image_size {image}: the global view has fewer pixels"
+                " per side than each local view, unlike in any published mode; if they are"
+                f" swapped, give base_size {image} and image_size {base}"
+            )
+        yield from _odd("base_size", base)
+        if image != base:
+            yield from _odd("image_size", image)
+
+    # --- its passes, as `generate` calls the model's forward
+
+    def prefill_inputs(
+        self, device: torch.device, dtype: torch.dtype, workload: Workload
+    ) -> ForwardInputs:
+        """Keyword arguments of the model's forward for one prefill pass, without the cache.
+
+        The prompt is BOS, the visual tokens, the text. Pixels are zero if there is no view and
+        nonzero otherwise, since the model's code tells the two apart by their sum. The crop grids
+        stay on the CPU, as in `infer()`.
+
+        Args:
+            device: Device of the model.
+            dtype: Type of the views' pixels; a blank patch is fp32.
+            workload: The page, the text and the batch.
+        """
+        import torch
+
+        batch, local, whole = workload.batch_size, workload.local_views, workload.global_view
+        pages = workload.prompt_pages
+
+        def pixels(count: int, resolution: int) -> torch.Tensor:
+            return torch.full((count, 3, resolution, resolution), 0.5, dtype=dtype, device=device)
+
+        def views() -> tuple[torch.Tensor, torch.Tensor]:
+            """Local views [n, 3, R, R] or a blank patch [1, 3, S, S], and the global views."""
+            if local is None:
+                side = workload.base_size
+                crops = torch.zeros((1, 3, side, side), dtype=torch.float32, device=device)
+            else:
+                crops = pixels(local.count, local.resolution)
+            return crops, pixels(pages * whole.count, whole.resolution)
+
+        image_mask = torch.zeros(batch, workload.seq_len, dtype=torch.bool, device=device)
+        image_mask[:, 1 : 1 + workload.visual_tokens] = True
+        return {
+            "input_ids": torch.zeros(batch, workload.seq_len, dtype=torch.long, device=device),
+            **_mask_and_positions(device, batch, workload.seq_len),
+            "images": [views() for _ in range(batch)],
+            "images_seq_mask": image_mask,
+            "images_spatial_crop": torch.tensor(
+                [workload.grid] * (batch * pages), dtype=torch.long
+            ),
+            "use_cache": True,
+        }
+
+    def decode_inputs(self, device: torch.device, workload: Workload, cached: int) -> ForwardInputs:
+        """Keyword arguments of one decode step over `cached` tokens, without the cache.
+
+        `generate` passes the images as well; the model ignores them for a single new token.
+
+        Args:
+            device: Device of the model.
+            workload: The page, the text and the batch.
+            cached: Tokens in the cache.
+        """
+        import torch
+
+        batch = workload.batch_size
+        given = _mask_and_positions(device, batch, cached + 1)
+        return {
+            "input_ids": torch.zeros(batch, 1, dtype=torch.long, device=device),
+            "attention_mask": given["attention_mask"],
+            "position_ids": given["position_ids"][:, -1:],
+            "use_cache": True,
+        }
+
+    def decode_cache(self, cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+        """The cache that a decode step finds, which holds every token."""
+        # Imported here because only a trace needs it.
+        from dsocr_analyze.architectures.key_value_cache import lengthened
+
+        return lengthened(cache, step)
+
+
+# --- pages and lengths
+
+
+def _check_prompt_pages(pages: int, most: int) -> None:
+    if most == 1 != pages:
+        raise WorkloadError(
+            f"prompt_pages {pages!r} is not supported: this model takes one page per prompt;"
+            " leave prompt_pages out",
+            arguments=["prompt_pages"],
+        )
+    check_count("prompt_pages", pages, 1, most, " pages in one prompt")
+
+
+def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
+    """Rejects what `infer_multi()` does not do to pages that share a prompt."""
+    if crop_mode:
+        raise WorkloadError(
+            "crop_mode=True is not supported if several pages share a prompt: none of them is"
+            " cropped; give crop_mode=False",
+            arguments=["crop_mode"],
+        )
+    if base_size != image_size:
+        raise WorkloadError(
+            f"base_size {base_size} is not supported if several pages share a prompt: each is one"
+            f" view of image_size; leave out base_size, or give {image_size}",
+            arguments=["base_size", "image_size"],
+        )
+
+
+def _checked_pair(page: object) -> tuple[int, int]:
+    if not isinstance(page, tuple | list) or len(page) != 2:
+        raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
+    return check_page(*page)
+
+
+def _views(
+    base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
+) -> tuple[ViewBatch, ...]:
+    """Vision calls of one page, in order."""
+    if not crop_mode:
+        return (ViewBatch(1, image_size),)
+    columns, rows = grid
+    if grid == (1, 1):
+        return (ViewBatch(1, base_size),)
+    return (ViewBatch(columns * rows, image_size), ViewBatch(1, base_size))
+
+
+def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
+    """Tokens besides the visual ones, from either length."""
+    if text_tokens is not None:
+        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, including BOS")
+    if seq_len is None:
+        return default if text_tokens is None else text_tokens
+    if isinstance(seq_len, bool) or not isinstance(seq_len, int):
+        raise WorkloadError(
+            f"seq_len {seq_len!r} is not a whole number; give at least {visual + 1}",
+            arguments=["seq_len"],
+        )
+    if seq_len <= visual:
+        raise WorkloadError(
+            f"seq_len {seq_len} is below the {visual} visual tokens of the page and BOS; "
+            f"give at least {visual + 1}",
+            arguments=["seq_len"],
+        )
+    rest = seq_len - visual
+    if rest > LARGEST_COUNT:
+        raise WorkloadError(
+            f"seq_len {seq_len} is too large; give {visual + 1} to {visual + LARGEST_COUNT}",
+            arguments=["seq_len"],
+        )
+    if text_tokens not in (None, rest):
+        raise WorkloadError(
+            f"seq_len {seq_len} and text_tokens {text_tokens} conflict: the page "
+            f"has {visual} visual tokens; give seq_len={visual + (text_tokens or 0)}, "
+            f"text_tokens={rest}, or one of the two",
+            arguments=["seq_len", "text_tokens"],
+        )
+    return rest
+
+
+def _odd(argument: str, size: int) -> Iterator[str]:
+    """Warns if a size is not a multiple of a token's: what happens to it, and sizes nearby."""
+    if size % _TOKEN == 0:
+        return
+    patches = size // _PATCH
+    seen = patches * _PATCH
+    below = max(_TOKEN, size // _TOKEN * _TOKEN)
+    lost = f"only {seen} of {size} pixels per side are used, in " if seen < size else ""
+    yield (
+        f"{argument} {size} is not a multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH}"
+        f" pixels, which become the {tokens_per_side(size)} tokens per side of"
+        f" {tokens_per_side(size) * _TOKEN} pixels; give {below} or {below + _TOKEN}"
+    )
+
+
+# --- inputs
+
+
+def _mask_and_positions(device: torch.device, batch: int, tokens: int) -> dict[str, torch.Tensor]:
+    """The mask [B, K] of a prompt without padding, and the resulting positions."""
+    import torch
+
+    mask = torch.ones(batch, tokens, dtype=torch.long, device=device)
+    # The mask's running sum in `generate`; on meta, torch imports sympy for one.
+    positions = torch.arange(tokens, device=device).repeat(batch, 1)
+    return {"attention_mask": mask, "position_ids": positions}
