@@ -18,9 +18,14 @@ from dsocr_analyze.architectures.config_keys import Config, ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, ConfigFindings, findings_of
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, SamDimensions
 from dsocr_analyze.architectures.ocr_family.mixture import expert_params, experts_touched
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.ocr_family.ocr_model import (
+    DECODE,
+    PREFILL,
+    ROUTED_EXPERT,
+    OcrModel,
+)
 from dsocr_analyze.architectures.ocr_family.passes import (
     Held,
     OwnedParams,
@@ -31,7 +36,6 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     step,
     work_of_step,
 )
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL, alike
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
@@ -43,6 +47,14 @@ __all__ = ["OcrForms"]
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
 """Path of the peak if it is in the head: the model itself casts the logits."""
+
+_NUMBERED: Final = re.compile(
+    r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
+    r"|model\.qwen2_model\.model\.model\.layers|model\.layers)"
+    r"\.(?P<index>\d+)(?P<below>\..*)?"
+)
+_PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
+"""SAM's global blocks in the published files, which hard-code them."""
 
 
 class OcrForms(ClosedForms[RelativeDimensions]):
@@ -94,8 +106,31 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         return expert_params(dimensions.decoder)
 
     def repeats(self, dimensions: RelativeDimensions) -> Callable[[str], str | None]:
-        """Which of its modules are alike; see `alike`."""
-        return alike(dimensions)
+        """Which of its modules are alike, those that do the same work on equal arguments.
+
+        In the built-in reference and in the published files, these are SAM's blocks with the same
+        kind of attention (windowed or global), the second encoder's layers, the decoder's dense
+        layers, its MoE layers, all routed experts, and within each of these the modules at the same
+        place. That is tested on both against a trace of every module. Any other module is only like
+        itself.
+        """
+
+        def name(path: str) -> str:
+            layer = _NUMBERED.fullmatch(path)
+            if layer is None:
+                return path
+            index, below = int(layer["index"]), layer["below"] or ""
+            if layer["list"] == "model.sam_model.blocks":
+                variant = _sam_variant(dimensions.sam, index)
+            elif layer["list"] == "model.layers":
+                variant = "moe" if dimensions.decoder.is_moe(index) else "dense"
+            else:
+                variant = "each"
+            shared = f"{layer['list']}.{variant}{below}"
+            expert = ROUTED_EXPERT.fullmatch(shared)
+            return shared if expert is None else f"{expert['experts']}.each{expert['below'] or ''}"
+
+        return name
 
     # --- figures of a workload
 
@@ -299,3 +334,9 @@ def _logits_bytes(c: RelativeDimensions, p: Pass, dtype: Dtype) -> int:
     t.call("", head, t.input(p.tokens * c.decoder.hidden_size, dtype), p, c)
     t.check_nothing_is_left()
     return t.peak.nbytes
+
+
+def _sam_variant(sam: SamDimensions, index: int) -> str:
+    """A block's attention by the config, as in the reference, and by the published files."""
+    kinds = (sam.is_global(index), index in _PUBLISHED_GLOBAL_BLOCKS)
+    return "-".join("global" if is_global else "windowed" for is_global in kinds)
