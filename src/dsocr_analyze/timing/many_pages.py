@@ -222,7 +222,11 @@ class PageTimer:
     # --- eager -------------------------------------------------------------------------------
 
     def _eager(self, pages: ManyPages, weights: Integers | None) -> ManyTimes:
-        """Times of eager pages: one prediction per distinct page, for all its concurrencies."""
+        """Times of eager pages: one prediction per distinct page, for all its concurrencies.
+
+        They share no array `[kernels, n]`: the order of launches depends on the sizes of kernels,
+        and numpy adds the rows of such an array up in another order than a single column.
+        """
         import numpy as np
 
         rows_of: dict[tuple[float, ...], list[int]] = {}

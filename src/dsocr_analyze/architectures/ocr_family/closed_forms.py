@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from dsocr_analyze.architectures.architecture import ClosedForms, Composition, PageTotals, Served
 from dsocr_analyze.architectures.config_keys import Config, ConfigKeys
@@ -36,10 +36,10 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     step,
     work_of_step,
 )
-from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
-from dsocr_analyze.tape import Tape
+from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.workload import Workload
 
 __all__ = ["OcrForms"]
@@ -234,12 +234,21 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         p = Pass(batch, 1, cached, flash=flash_attention, overwrites=overwrites, touched=touched)
         return merged(step(self.model, c, p, dtype).kernels)
 
-    def page_totals(self, dimensions: RelativeDimensions, **sizes: Any) -> PageTotals:
+    def page_totals(
+        self,
+        dimensions: RelativeDimensions,
+        *,
+        dtype: Dtype = BFLOAT16,
+        flash_attention: bool = False,
+        **sizes: Size,
+    ) -> PageTotals:
         """The closed forms of many workloads at once; see `totals.page_totals`."""
         # Imported here because few runs need it and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
-        return page_totals(self.model, dimensions, **sizes)
+        return page_totals(
+            self.model, dimensions, dtype=dtype, flash_attention=flash_attention, **sizes
+        )
 
     def experts_touched(
         self, c: RelativeDimensions, workload: Workload, dtype: Dtype
