@@ -11,8 +11,8 @@ from drawn_passes import Case, drawn
 
 from dsocr_analyze.architectures.ocr_family import closed_forms
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL
 from dsocr_analyze.architectures.ocr_family.passes import whole_model
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape.tape import Tape
 

@@ -11,17 +11,17 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
+from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.timing.span import Span
 
 PAGE = DEFAULT.plan(page=(1240, 1754))
 TOKENS = 300
 H100, VLLM = device("h100-sxm").profile, SERVERS["vllm"]
 BASIS = basis_of(H100, VLLM)
-SPAN = Span(host=1.0)
+SPAN = Duration(host=1.0)
 
 
 def kept(first_token=1.0, per_token=1.0, **changes):
@@ -200,15 +200,15 @@ class TestPrediction:
 
 class TestSpans:
     def test_errors_that_were_measured_add_up(self):
-        first = Span(host=1.0).corrected(2, 0.1)
-        rest = Span(host=3.0).corrected(2, 0.3)
+        first = Duration(host=1.0).corrected(2, 0.1)
+        rest = Duration(host=3.0).corrected(2, 0.3)
         both = first.plus(rest)
         assert both.seconds == 8
         assert both.error == pytest.approx((0.1 * 2 + 0.3 * 6) / 8)
-        assert Span().plus(first).error == pytest.approx(0.1)
+        assert Duration().plus(first).error == pytest.approx(0.1)
         assert first.plus(first).error == 0.1
         assert first.times(3).at(0).error == 0.1
-        assert Span().corrected(2, None) == Span()
+        assert Duration().corrected(2, None) == Duration()
 
 
 class TestBursts:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
+from dsocr_analyze.timing.closed_loop import LoopPoint, LoopTimes, closed_loop
 
 
 class Simulation:
@@ -117,6 +117,12 @@ def constant_times(clients, *, prepare=0.0, workers=1, prefill=0.1, chunks=1, st
     return LoopTimes(prepare, workers, prefill, chunks, steps, step * every, carried * every)
 
 
+def steady(clients, times):
+    """One loop: an array of one."""
+    found = closed_loop(np.array([clients]), times).parts()
+    return LoopPoint(*(float(part[0]) for part in found))
+
+
 class TestSimulator:
     @pytest.mark.exhaustive
     def test_throughput_is_that_of_a_simulation(self):
@@ -126,7 +132,7 @@ class TestSimulator:
         for number in range(120):
             clients = draws.choice([2, 3, 4, 8, 16])
             times = drawn_times(draws, clients)
-            found = closed_loop(clients, times).pages_per_second
+            found = steady(clients, times).pages_per_second
             errors.append(abs(found / simulated(clients, times, seed=number) - 1))
         assert np.median(errors) < 0.02
         assert np.percentile(errors, 90) < 0.06
@@ -141,7 +147,7 @@ class TestSimulator:
         for number in range(40):
             clients = draws.choice([2, 4, 8])
             times = drawn_times(draws, clients)
-            found = closed_loop(clients, times).pages_per_second
+            found = steady(clients, times).pages_per_second
             errors.append(abs(found / simulated(clients, times, seed=number, spread=spread) - 1))
         assert np.median(errors) < 0.03
         assert max(errors) < 0.2
@@ -162,7 +168,7 @@ class TestLimits:
     @pytest.mark.exhaustive
     @given(any_times(1))
     def test_one_client_takes_every_part_alone(self, times):
-        point = closed_loop(1, times)
+        point = steady(1, times)
         alone = times.prepare + times.prefill + times.steps * times.step[0]
         assert point.page == pytest.approx(alone, rel=1e-12)
         assert point.pages_per_second == pytest.approx(1 / alone, rel=1e-12)
@@ -172,21 +178,21 @@ class TestLimits:
     @pytest.mark.parametrize("workers", [1, 2, 4])
     def test_a_slow_cpu_gives_a_page_per_worker_and_preparation(self, workers):
         times = constant_times(64, prepare=50.0, workers=workers)
-        point = closed_loop(64, times)
+        point = steady(64, times)
         assert point.pages_per_second == pytest.approx(workers / 50, rel=1e-3)
         assert point.prepare > 10 * times.prepare / workers
 
     @pytest.mark.parametrize("clients", [1, 2, 3, 4])
     def test_with_a_worker_for_every_client_no_page_waits_for_one(self, clients):
         times = constant_times(clients, prepare=50.0, workers=4, prefill=1e-6, steps=0.0)
-        point = closed_loop(clients, times)
+        point = steady(clients, times)
         assert point.prepare == pytest.approx(50)
         assert point.pages_per_second == pytest.approx(clients / 50, rel=1e-6)
 
     @pytest.mark.parametrize("clients", [1, 2, 3, 4, 16])
     def test_pages_of_one_token_come_at_the_rate_of_prefill_passes(self, clients):
         times = constant_times(clients, prefill=0.5, steps=0.0)
-        point = closed_loop(clients, times)
+        point = steady(clients, times)
         assert point.pages_per_second == pytest.approx(2.0)
         assert point.decode == 0
 
@@ -195,13 +201,13 @@ class TestLimits:
 
         (100 - 15) / 16 x 0.01 s = 0.053125 s.
         """
-        point = closed_loop(16, constant_times(16))
+        point = steady(16, constant_times(16))
         assert point.pages_per_second == pytest.approx(1 / 0.154125, rel=0.02)
 
     @pytest.mark.exhaustive
     @given(any_times(16), st.integers(1, 16))
     def test_throughput_is_never_above_what_cpu_or_gpu_can_do(self, times, clients):
-        found = closed_loop(clients, times).pages_per_second
+        found = steady(clients, times).pages_per_second
         assert found * times.prepare <= times.workers * (1 + 1e-9)
         # A pass carries at most the other clients' sequences, a step runs at most all of them.
         best_step = min(times.step[n] / (n + 1) for n in range(clients))
@@ -217,13 +223,13 @@ class TestLaws:
     @pytest.mark.exhaustive
     @given(any_times(16), st.integers(1, 16))
     def test_littles_law_holds_exactly(self, times, clients):
-        point = closed_loop(clients, times)
+        point = steady(clients, times)
         assert point.pages_per_second * point.page == pytest.approx(clients, rel=1e-9)
 
     @pytest.mark.exhaustive
     @given(any_times(16), st.integers(1, 16))
     def test_a_page_is_its_first_token_and_its_decode(self, times, clients):
-        point = closed_loop(clients, times)
+        point = steady(clients, times)
         assert point.first_token == pytest.approx(point.prepare + point.wait + point.prefill)
         assert point.page == pytest.approx(point.first_token + point.decode)
         assert point.prepare >= times.prepare * (1 - 1e-12)
@@ -236,7 +242,7 @@ class TestLaws:
     @settings(deadline=None, max_examples=40)
     @given(any_times(17), st.integers(1, 16))
     def test_more_clients_never_get_fewer_pages(self, times, clients):
-        fewer, more = (closed_loop(n, times).pages_per_second for n in (clients, clients + 1))
+        fewer, more = (steady(n, times).pages_per_second for n in (clients, clients + 1))
         assert more >= fewer * (1 - 1e-3)
 
     @pytest.mark.exhaustive
@@ -244,8 +250,8 @@ class TestLaws:
     @given(any_times(8), st.integers(1, 8), st.sampled_from(["prepare", "prefill", "step"]))
     def test_a_slower_part_never_gives_more_pages(self, times, clients, part):
         slower = LoopTimes(**{**vars(times), part: 1.5 * getattr(times, part)})
-        found = closed_loop(clients, slower).pages_per_second
-        assert found <= closed_loop(clients, times).pages_per_second * (1 + 1e-3)
+        found = steady(clients, slower).pages_per_second
+        assert found <= steady(clients, times).pages_per_second * (1 + 1e-3)
 
 
 class TestManyAtOnce:
@@ -263,6 +269,6 @@ class TestManyAtOnce:
         together = LoopTimes(**columns, workers=workers, table=np.arange(len(loops)))
         found = closed_loop(np.array(clients), together)
         for number, (count, loop) in enumerate(zip(clients, loops, strict=True)):
-            alone = closed_loop(count, LoopTimes(**{**vars(loop), "workers": workers}))
+            alone = steady(count, LoopTimes(**{**vars(loop), "workers": workers}))
             one = [float(part[number]) for part in found.parts()]
             assert one == pytest.approx(list(alone.parts()), rel=1e-9, abs=1e-12)

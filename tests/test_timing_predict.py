@@ -16,11 +16,11 @@ from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.kernel_seconds import NATIVE, KindError, Precision, kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
-from dsocr_analyze.timing.span import Span
 
 REFERENCE = dimensions_of(PUBLISHED)
 SMALL_DIRECTORY = small_directory()
@@ -411,7 +411,9 @@ class TestPeaks:
             assert span.least_memory <= span.seconds
 
     def test_a_server_measured_beyond_the_peak_is_at_it(self):
-        span = Span({KindError("x", 0, 0, False, False): 2.0}, least_compute=0.5, least_memory=1.5)
+        span = Duration(
+            {KindError("x", 0, 0, False, False): 2.0}, least_compute=0.5, least_memory=1.5
+        )
         faster = span.corrected(0.5, None)
         assert (faster.least_compute, faster.least_memory, faster.seconds) == (0.5, 1.0, 1.0)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsocr_analyze.timing.stream import Stretch, finish_times, stretch_times
+from dsocr_analyze.timing.duration import Stretch, finish_times, stretch_times
 
 seconds = st.floats(0, 10, allow_nan=False)
 stretches = st.lists(st.builds(Stretch, seconds, seconds), min_size=1, max_size=8)

@@ -14,7 +14,7 @@ import torch
 from drawn_passes import Case
 from taped_passes import Level
 
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import trace_passes

@@ -23,7 +23,7 @@ from typing import (
 from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
 from dsocr_analyze.architectures.views import CropRule
-from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
 from dsocr_analyze.kernels import Kernel, Work
@@ -311,14 +311,23 @@ class ClosedForms(ABC, Generic[OwnDimensions]):
         """
 
     @abstractmethod
-    def page_totals(self, dimensions: OwnDimensions, **sizes: Any) -> PageTotals:
+    def page_totals(
+        self,
+        dimensions: OwnDimensions,
+        *,
+        dtype: Dtype = BFLOAT16,
+        flash_attention: bool = False,
+        **sizes: Size,
+    ) -> PageTotals:
         """The closed forms of many workloads at once.
 
         Args:
             dimensions: The model's dimensions.
+            dtype: Type of weights and features.
+            flash_attention: FlashAttention instead of the decoder's eager attention.
             sizes: `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`,
-                `text_tokens`, `max_new_tokens`, `batch_size` (each an integer for all workloads, or
-                an array `[n]`), `dtype` and `flash_attention`.
+                `text_tokens`, `max_new_tokens`, `batch_size`; each an integer for all workloads, or
+                an array `[n]`.
 
         Raises:
             WorkloadError: A size is not an integer, is too small, or differs in length.

@@ -17,8 +17,8 @@ from dsocr_analyze.columns.time_columns import (
     preprocessing_of_pages,
 )
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
-from dsocr_analyze.timing.span import Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class _Timed:
     setting: Setting
     timer: PageTimer
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(5))
-    work: Span = field(default_factory=Span)
+    work: Duration = field(default_factory=Duration)
 
 
 class ListTimer:

@@ -33,13 +33,13 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.notation import wrapped
 from dsocr_analyze.timing.assumptions import JobAssumptions
+from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, entry_of, runtime_of
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.timing.span import Span
 
 if TYPE_CHECKING:
     from dsocr_analyze.documents.model import Case, DocumentedModel
@@ -325,7 +325,7 @@ class TimedPage:
         found = zip(kernels, priced.seconds[:, 0], priced.is_memory[:, 0], strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
-    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Span]]:
+    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
         """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
         host = EAGER if runtime == "eager" else SERVERS["vllm"]
         assumed = JobAssumptions(host, OutputLengths.fixed).of(

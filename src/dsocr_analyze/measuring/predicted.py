@@ -13,9 +13,9 @@ from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.passes import Protocol
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER, Host
-from dsocr_analyze.timing.span import Span
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import stage_figures
 from dsocr_analyze.workload import AnyWorkload, Workload
@@ -32,7 +32,7 @@ class Predicted:
         peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """
 
-    stages: Mapping[str, Span]
+    stages: Mapping[str, Duration]
     peak_bytes: int
 
 
@@ -61,7 +61,7 @@ def predicted_page(
         records, peak = _traced(model, workload, architecture, protocol)
     else:
         records, peak = _composed(model, workload, forms)
-    spans: dict[str, Span] = {}
+    spans: dict[str, Duration] = {}
     if device is not None:
         decode = None if architecture.decode is None else architecture.decode.name
         prefill = {name: kernels for name, kernels in records.items() if name != decode}
@@ -72,7 +72,7 @@ def predicted_page(
     return Predicted(spans, peak)
 
 
-def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> Span:
+def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> Duration:
     """A decode step alone, without the work of `generate` between steps."""
     return eager_step(kernels, device, replace(host, step_us=0.0, sequence_us=0.0), batch)
 

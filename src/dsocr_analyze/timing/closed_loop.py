@@ -1,8 +1,9 @@
-"""A closed loop: C clients, each sending its next page as soon as the previous one returns.
+"""Steady state of GPUs under a serving engine: closed loops of clients, many at once.
 
-A page is prepared on the CPU, waits for its prefill pass, and is then decoded together with all the
-other running pages. A prefill pass runs between two decode steps, and each of its chunks also
-decodes one token of every running sequence.
+In a closed loop, C clients each send their next page as soon as the previous one returns. A page is
+prepared on the CPU, waits for its prefill pass, and is then decoded together with all the other
+running pages. A prefill pass runs between two decode steps, and each of its chunks also decodes one
+token of every running sequence.
 
 The loop is solved for the throughput X at which a page takes exactly C / X seconds (Little's law).
 Mean waits follow from the arrival rate of the other pages, X (C - 1) / C: prefill passes queue for
@@ -16,30 +17,37 @@ the arrival rate that keeps that many running. So the solver bisects on it, for 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.timing.span import Figure
+    from dsocr_analyze.timing.duration import Figure
+    from dsocr_analyze.timing.serving import ServedModel
 
     Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
 
-__all__ = ["LoopPoint", "LoopTimes", "closed_loop"]
+__all__ = ["LoopPoint", "LoopTimes", "ServedLoads", "ServedPages", "closed_loop", "served_loads"]
 
 _HALVINGS: Final = 60
 _LOOPS: Final = 8192
 """Loops solved at once, so that their arrays stay in the CPU cache."""
 _CELLS: Final = 1 << 18
 """The same limit for loops times sequences."""
+_STEPS: Final = 1 << 16
+"""Decode steps evaluated at once: numbers of keys times numbers of sequences."""
 
 
 @dataclass(frozen=True)
 class LoopTimes:
-    """How long the parts of a page take, in seconds; arrays `[n]` for many loops.
+    """How long the parts of a page take, in seconds: numbers, or arrays `[n]` for n loops.
 
     Attributes:
         prepare: CPU work before the page is sent to the GPU.
@@ -65,7 +73,7 @@ class LoopTimes:
 
 @dataclass(frozen=True)
 class LoopPoint:
-    """A closed loop in steady state. Floats, or arrays `[n]` for many loops.
+    """Closed loops in steady state; arrays `[n]`.
 
     Attributes:
         pages_per_second: Throughput.
@@ -78,42 +86,39 @@ class LoopPoint:
             one over its capacity.
     """
 
-    pages_per_second: Figure
-    prepare: Figure
-    wait: Figure
-    prefill: Figure
-    decode: Figure
-    running: Figure
-    gpu_seconds: Figure
+    pages_per_second: Floats
+    prepare: Floats
+    wait: Floats
+    prefill: Floats
+    decode: Floats
+    running: Floats
+    gpu_seconds: Floats
 
     @property
-    def first_token(self) -> Figure:
+    def first_token(self) -> Floats:
         """Seconds until the first token."""
         return self.prepare + self.wait + self.prefill
 
     @property
-    def page(self) -> Figure:
+    def page(self) -> Floats:
         """Seconds from sending the page to its last token."""
         return self.first_token + self.decode
 
-    def parts(self) -> tuple[Figure, ...]:
+    def parts(self) -> tuple[Floats, ...]:
         """All fields, in order."""
         return (self.pages_per_second, self.prepare, self.wait, self.prefill, self.decode,
                 self.running, self.gpu_seconds)  # fmt: skip
 
 
-def closed_loop(clients: Size, times: LoopTimes) -> LoopPoint:
-    """Solve the loop for its steady state.
+def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
+    """Solve loops for their steady states.
 
     Args:
-        clients: Pages in flight, C; an array `[n]` for many loops.
+        clients: Pages in flight, C, `[n]`.
         times: How long a page takes; `step` and `carried` cover at least C sequences.
     """
     import numpy as np
 
-    if np.ndim(clients) == 0:
-        loops = _Loops.of(np.array([clients]), times)
-        return LoopPoint(*(float(np.asarray(part)[0]) for part in loops.balanced().parts()))
     n, width = len(clients), np.shape(times.step)[-1]
     size = max(1, min(_LOOPS, _CELLS // width))
     points = [
@@ -140,20 +145,19 @@ class _Loops(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, clients: Size, times: LoopTimes, part: slice = slice(None)) -> _Loops:
+    def of(cls, clients: Integers, times: LoopTimes, part: slice) -> _Loops:
         """The loops of a slice of the clients."""
         import numpy as np
 
-        chosen: Floats = np.asarray(clients)[part].astype(float)
         width = np.shape(times.step)[-1]
 
         def taken(values: Figure, dtype: type = float) -> Floats:
-            spread: Floats = np.broadcast_to(np.asarray(values, dtype), np.shape(clients) or (1,))
+            spread: Floats = np.broadcast_to(np.asarray(values, dtype), clients.shape)
             return spread[part]
 
         return cls(
-            chosen, taken(times.prepare), times.workers, taken(times.prefill), taken(times.chunks),
-            taken(times.steps), np.ravel(times.step), np.ravel(times.carried),
+            clients[part].astype(float), taken(times.prepare), times.workers, taken(times.prefill),
+            taken(times.chunks), taken(times.steps), np.ravel(times.step), np.ravel(times.carried),
             width * taken(times.table, int), width,
         )  # fmt: skip
 
@@ -263,3 +267,142 @@ class _Loops(NamedTuple):
         here = self.carried[at]
         before = np.where(whole > 0, self.carried[np.maximum(at - 1, 0)], 0.0)
         return step, here + part * (self.carried[after] - here), before + part * (here - before)
+
+
+# --- the pages of a serving engine --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ServedPages:
+    """n pages, each with its own concurrency; arrays `[n]`.
+
+    Attributes:
+        prompt: Tokens of the prompt.
+        prefill: Seconds of the prefill pass.
+        keys: Mean tokens in the cache of a running sequence.
+        steps: Mean decode steps per page.
+        prepare: CPU seconds before the model runs.
+        concurrency: Pages in flight.
+        fitting: Most concurrent pages that fit into memory; the others queue.
+    """
+
+    prompt: Integers
+    prefill: Floats
+    keys: Integers
+    steps: Floats
+    prepare: Floats
+    concurrency: Integers
+    fitting: Integers
+
+
+class ServedLoads(NamedTuple):
+    """n GPUs in steady state; arrays `[n]`, seconds are per page, its preparation included."""
+
+    pages_per_second: Floats
+    first_token: Floats
+    page: Floats
+    together: Integers
+    """Mean sequences per decode step, rounded to a whole number."""
+    gpu_seconds: Floats
+    """Least seconds of the GPU per page: one over its capacity at this concurrency."""
+
+
+def served_loads(
+    served: ServedModel,
+    pages: ServedPages,
+    *,
+    workers: int,
+    is_offline: bool,
+    correction: Correction = NO_CORRECTION,
+) -> ServedLoads:
+    """Closed loop of each page's clients; those that do not fit into memory queue.
+
+    Args:
+        served: The model, its GPU and the engine.
+        pages: The pages.
+        workers: Pages that the CPU prepares in parallel.
+        is_offline: Whether the CPU prepares all pages before the first one runs.
+        correction: Correction from benchmarks of the server.
+    """
+    import numpy as np
+
+    n = len(pages.keys)
+    running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
+    chunks = served.chunks(pages.prompt) * served.server.mixes_prefill
+    columns = [np.zeros(n) for _ in range(5)]
+    for rows, keys, table in _by_keys(pages.keys, running):
+        step, carried = _steps(served, keys, int(running[rows].max()))
+        times = LoopTimes(
+            prepare=0.0 if is_offline else pages.prepare[rows],
+            workers=workers,
+            prefill=pages.prefill[rows],
+            chunks=np.broadcast_to(chunks, n)[rows],
+            steps=pages.steps[rows],
+            step=step,
+            carried=carried,
+            table=table,
+        )
+        point = closed_loop(running[rows], times)
+        page = pages.concurrency[rows] / point.pages_per_second
+        outside = page - point.page
+        together = np.maximum(1, np.rint(point.running))
+        found = (point.pages_per_second, point.first_token + outside, page, together,
+                 point.gpu_seconds)  # fmt: skip
+        for column, values in zip(columns, found, strict=True):
+            column[rows] = values
+    rate, first_token, page, together, gpu_seconds = columns
+    if not correction.is_nothing:
+        prepare = np.zeros(n) if is_offline else pages.prepare / workers
+        first_token, page = _corrected(correction, pages.concurrency, first_token, page, prepare)
+        rate = pages.concurrency / page
+        decode = gpu_seconds - pages.prefill
+        gpu_seconds = correction.first_token * pages.prefill + correction.per_token * decode
+    if is_offline:
+        first_token, page = first_token + pages.prepare, page + pages.prepare
+        rate = 1 / (1 / rate + pages.prepare / workers)
+    return ServedLoads(rate, first_token, page, together.astype(np.int64), gpu_seconds)
+
+
+def _corrected(
+    correction: Correction, clients: Integers, first_token: Floats, page: Floats, prepare: Floats
+) -> tuple[Floats, Floats]:
+    """Seconds until the first token and per page, `[n]`, corrected by benchmarks of the server.
+
+    Little's law then gives the throughput, since each client sends its pages one after the other.
+    The CPU needs at least `prepare` seconds per page, which is a lower bound.
+    """
+    import numpy as np
+
+    decode = correction.per_token * (page - first_token)
+    page = np.maximum(correction.first_token * first_token + decode, clients * prepare)
+    return page - decode, page
+
+
+def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """Rows in batches of one step table each: rows, distinct keys, each row's index into those."""
+    import numpy as np
+
+    distinct, place = np.unique(keys, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=len(distinct)))
+    size = max(1, _STEPS // int(running.max(initial=1)))
+    for first in range(0, len(distinct), size):
+        begin = int(ends[first - 1]) if first else 0
+        last = min(first + size, len(distinct))
+        rows = order[begin : int(ends[last - 1])]
+        yield rows, distinct[first:last], place[rows] - first
+
+
+def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
+    """Seconds of a decode step of 1 to `most` sequences and of its attention, `[keys, most]`."""
+    import numpy as np
+
+    sequences = np.arange(1, most + 1)
+    duration = served.step(sequences[None, :], keys[:, None])
+    attention = sum(
+        seconds
+        for kind, seconds in duration.kinds.items()
+        if kind.kind.startswith("generation_attention")
+    )
+    shape = (len(keys), most)
+    return np.broadcast_to(duration.seconds, shape), np.broadcast_to(attention, shape)

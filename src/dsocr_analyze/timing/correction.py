@@ -18,8 +18,8 @@ from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.timing.duration import Duration
     from dsocr_analyze.timing.runtimes import Host
-    from dsocr_analyze.timing.span import Span
 
 __all__ = [
     "LARGEST_FACTOR",
@@ -133,15 +133,19 @@ class Correction:
     def _per_tokens(self) -> list[float]:
         return [each.per_token for each in self.benchmarks]
 
-    def prefill(self, span: Span) -> Span:
+    def prefill(self, duration: Duration) -> Duration:
         """Correct a part of the time to the first token."""
         if self.is_nothing:
-            return span
-        return span.corrected(self.first_token, self.first_token_error)
+            return duration
+        return duration.corrected(self.first_token, self.first_token_error)
 
-    def decode(self, span: Span) -> Span:
+    def decode(self, duration: Duration) -> Duration:
         """Correct the time of decode steps."""
-        return span if self.is_nothing else span.corrected(self.per_token, self.per_token_error)
+        return (
+            duration
+            if self.is_nothing
+            else duration.corrected(self.per_token, self.per_token_error)
+        )
 
     def sentences(self) -> list[str]:
         """What was corrected, by how much and from which benchmarks, and what was left out."""

@@ -11,9 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
+from dsocr_analyze.timing.duration import Duration, duration_of_kernels, finish_times
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds, weight_bytes
-from dsocr_analyze.timing.span import Span, span_of_kernels
-from dsocr_analyze.timing.stream import finish_times
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +46,7 @@ def _place(kernel: Kernel) -> tuple[list[tuple[int, str]], str, str, Dimensions,
 
 def eager_pass(
     stages: Mapping[str, Sequence[Kernel]], device: Device, host: Host
-) -> dict[str, Span]:
+) -> dict[str, Duration]:
     """The stages of a prefill pass, run back to back on one stream.
 
     A stage's time runs from the end of the previous stage to its own end.
@@ -70,7 +69,7 @@ def eager_pass(
     }
 
 
-def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Span:
+def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Duration:
     """One decode step: its kernels, then the work of `generate` before the next one.
 
     Args:
@@ -80,18 +79,18 @@ def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences:
         sequences: Pages in the batch.
     """
     if device.cpu is not None:
-        span = _on_cpu(kernels, device, host)
+        duration = _on_cpu(kernels, device, host)
     else:
-        span = _Clock(host).run(kernel_seconds(launched(kernels), device))
+        duration = _Clock(host).run(kernel_seconds(launched(kernels), device))
     between = (host.step_us + host.sequence_us * sequences) * _US
-    return span.plus(Span(host=between))
+    return duration.plus(Duration(host=between))
 
 
-def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Span:
+def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Duration:
     """The host computes: an operator starts when the previous one has ended."""
     priced = kernel_seconds(launched(kernels), device)
     calls = sum(kernel.calls for kernel in kernels)
-    return span_of_kernels(priced, launches=calls * host.launch_us * _US).at(0)
+    return duration_of_kernels(priced, launches=calls * host.launch_us * _US).at(0)
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
@@ -113,7 +112,7 @@ class _Clock:
         self.issued = 0.0
         self.ended = 0.0
 
-    def run(self, priced: KernelSeconds) -> Span:
+    def run(self, priced: KernelSeconds) -> Duration:
         """Launch some kernels; return the time from the end of the previous ones to their end."""
         import numpy as np
 
@@ -132,8 +131,10 @@ class _Clock:
                     waited += kernel.calls * self.host.sync_us * _US
         busy = float(priced.total[0])
         idle = max(0.0, self.ended - began - busy)
-        span = span_of_kernels(priced, launches=max(0.0, idle - waited), host=min(idle, waited))
-        return span.at(0)
+        duration = duration_of_kernels(
+            priced, launches=max(0.0, idle - waited), host=min(idle, waited)
+        )
+        return duration.at(0)
 
     def _launch(self, device: Floats) -> None:
         import numpy as np

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
+from dsocr_analyze.timing.duration import Duration, Figure, total_duration
 from dsocr_analyze.timing.predict import check_model, runtime_of
-from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.timing.span import Figure, Span, total_span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ class ManyTimes:
     tokens_per_second: Floats
     fits: NDArray[np.bool_]
     gpu_seconds: Floats
-    work: Span | None = None
+    work: Duration | None = None
 
 
 class _Lengths(NamedTuple):
@@ -98,7 +98,7 @@ class _Prompts(NamedTuple):
 
     rows: Integers
     place: Integers
-    span: Span
+    duration: Duration
     seconds: Floats
     fixed_bytes: Integers
 
@@ -174,8 +174,8 @@ class PageTimer:
         if weights is not None:
             each_step = weights * steps / loads.together
             by_step = _distinct_steps(served, loads.together, keys, each_step)
-            passes = (_weighted(each.span, each.place, weights[each.rows]) for each in prompts)
-            prefilled = self.correction.prefill(total_span(passes))
+            passes = (_weighted(each.duration, each.place, weights[each.rows]) for each in prompts)
+            prefilled = self.correction.prefill(total_duration(passes))
             work = prefilled.plus(self.correction.decode(by_step))
         return ManyTimes(
             first, _per_step(page - first, steps), page, loads.pages_per_second,
@@ -206,10 +206,10 @@ class PageTimer:
             lengths, place = found
             views = [(view.count, view.resolution) for view in kind.views]
             stages = served.prefill(views, lengths, kind.visual_tokens)
-            span = total_span(stages.values())
-            seconds = np.broadcast_to(span.seconds, len(lengths))
+            duration = total_duration(stages.values())
+            seconds = np.broadcast_to(duration.seconds, len(lengths))
             fixed = [self._fixed_bytes(served, kind, length) for length in lengths.tolist()]
-            yield _Prompts(rows, place, span, seconds, np.array(fixed, np.int64))
+            yield _Prompts(rows, place, duration, seconds, np.array(fixed, np.int64))
 
     def _fixed_bytes(self, served: ServedModel, kind: Workload, T: int) -> int:
         key = (kind.grid, kind.views, T)
@@ -222,7 +222,11 @@ class PageTimer:
     # --- eager -------------------------------------------------------------------------------
 
     def _eager(self, pages: ManyPages, weights: Integers | None) -> ManyTimes:
-        """Times of eager pages: one prediction per distinct page, for all its concurrencies."""
+        """Times of eager pages: one prediction per distinct page, for all its concurrencies.
+
+        They share no array `[kernels, n]`: the order of launches depends on the sizes of kernels,
+        and numpy adds the rows of such an array up in another order than a single column.
+        """
         import numpy as np
 
         rows_of: dict[tuple[float, ...], list[int]] = {}
@@ -231,7 +235,7 @@ class PageTimer:
             rows_of.setdefault(key, []).append(row)
         figures = np.zeros((6, len(pages)))
         fits = np.zeros(len(pages), bool)
-        spans = []
+        durations = []
         for (*_, prepare), rows in rows_of.items():
             workload = pages.workload(rows[0])
             concurrency = sorted({int(pages.concurrency[row]) for row in rows})
@@ -254,9 +258,9 @@ class PageTimer:
                 ]  # fmt: skip
                 fits[row] = together <= runtime.largest_concurrency
                 if weights is not None:
-                    spans.append(load.work.times(int(weights[row])))
+                    durations.append(load.work.times(int(weights[row])))
         ttft, tpot_seconds, page, rate, tokens, gpu_seconds = figures
-        work = None if weights is None else total_span(spans)
+        work = None if weights is None else total_duration(durations)
         return ManyTimes(ttft, tpot_seconds, page, rate, tokens, fits, gpu_seconds, work)
 
 
@@ -271,19 +275,19 @@ def _per_step(decode: Floats, steps: Floats) -> Floats:
 
 def _distinct_steps(
     served: ServedModel, together: Integers, keys: Integers, weights: Floats
-) -> Span:
+) -> Duration:
     """Decode steps of `together` sequences over `keys` keys each, weighted by `weights`."""
     import numpy as np
 
     width = int(keys.max()) + 1
     pairs, place = np.unique(together * width + keys, return_inverse=True)
     B, K = np.divmod(pairs, width)
-    span = served.step(B, K)
-    return _weighted(span, np.arange(len(pairs)), np.bincount(place, weights))
+    duration = served.step(B, K)
+    return _weighted(duration, np.arange(len(pairs)), np.bincount(place, weights))
 
 
-def _weighted(span: Span, place: Integers, weights: Integers | Floats) -> Span:
-    """The weighted sum of some of a span's workloads, as floats."""
+def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
+    """The weighted sum of some of a duration's workloads, as floats."""
     import numpy as np
 
     def summed(values: Figure) -> float:
@@ -291,8 +295,8 @@ def _weighted(span: Span, place: Integers, weights: Integers | Floats) -> Span:
         chosen = values[place] if len(values) > 1 else values[0]
         return float(np.sum(chosen * weights))
 
-    return Span(
-        {kind: summed(seconds) for kind, seconds in span.kinds.items()},
-        *map(summed, (span.memory, span.launches, span.host, span.nbytes)),
-        *map(summed, (span.least_compute, span.least_memory)),
+    return Duration(
+        {kind: summed(seconds) for kind, seconds in duration.kinds.items()},
+        *map(summed, (duration.memory, duration.launches, duration.host, duration.nbytes)),
+        *map(summed, (duration.least_compute, duration.least_memory)),
     )

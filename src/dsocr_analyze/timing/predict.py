@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import check_features
+from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
+from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Bound,
@@ -22,9 +24,7 @@ from dsocr_analyze.timing.prediction import (
     TimeStage,
     cost_per_thousand_pages,
 )
-from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel, View
-from dsocr_analyze.timing.span import Span, mean_step, total_span
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -93,10 +93,10 @@ def predict(
 def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
     """What `predict` says of a runtime."""
     profile, workload = runtime.model.device.profile, runtime.workload
-    spans, assumptions = runtime.stages, runtime.assumptions
-    kinds = total_span(spans.values()).kinds
-    *prefill, _ = spans.values()
-    first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
+    durations, assumptions = runtime.stages, runtime.assumptions
+    kinds = total_duration(durations.values()).kinds
+    *prefill, _ = durations.values()
+    first, decode, steps = total_duration(prefill), runtime.decode, assumptions.steps
     alone = runtime.loaded(1)
     step = alone.step_seconds(steps)
     bands = {
@@ -114,7 +114,7 @@ def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
             extrapolated=tuple(sorted(kind.kind for kind in kinds if kind.extrapolated)),
             assumed=tuple(sorted(kind.kind for kind in kinds if kind.assumed)),
         ),
-        stages={name: _stage(span) for name, span in spans.items()},
+        stages={name: _stage(duration) for name, duration in durations.items()},
         ttft_seconds=alone.first_token,
         tpot_seconds=step,
         page_seconds=alone.page,
@@ -190,11 +190,11 @@ class Runtime(Protocol):
         """What is assumed, with the host figures of the GPU's profile."""
 
     @property
-    def stages(self) -> Mapping[str, Span]:
+    def stages(self) -> Mapping[str, Duration]:
         """A page's stages, the decode step last."""
 
     @property
-    def decode(self) -> Span:
+    def decode(self) -> Duration:
         """All decode steps of a page alone."""
 
     @property
@@ -215,7 +215,7 @@ class _Load:
     pages_per_second: float
     first_token: float
     page: float
-    work: Span
+    work: Duration
     """GPU time of one page."""
     gpu_seconds: float
     """Least seconds of the GPU per page at this concurrency: one over its capacity."""
@@ -225,14 +225,14 @@ class _Load:
         return (self.page - self.first_token) / steps if steps else None
 
 
-def _stage(span: Span) -> TimeStage:
+def _stage(duration: Duration) -> TimeStage:
     return TimeStage(
-        seconds=float(span.seconds),
-        low=span.low,
-        high=span.high,
-        bound=span.bound,
-        peak_share=float(span.least_compute / span.seconds),
-        bandwidth_share=float(span.least_memory / span.seconds),
+        seconds=float(duration.seconds),
+        low=duration.low,
+        high=duration.high,
+        bound=duration.bound,
+        peak_share=float(duration.least_compute / duration.seconds),
+        bandwidth_share=float(duration.least_memory / duration.seconds),
     )
 
 
@@ -322,7 +322,7 @@ class _Serving:
         )  # fmt: skip
         T = workload.seq_len
         prefill = self.served.prefill(_views_of(workload), T, workload.visual_tokens)
-        self.prefill = {name: span.at(0) for name, span in prefill.items()}
+        self.prefill = {name: duration.at(0) for name, duration in prefill.items()}
         self.correction = assumptions.correction
         self.keys = self.served.keys(T, assumptions.lengths.running)
         decode = self.served.step(1, self.keys).times(assumptions.steps)
@@ -348,7 +348,7 @@ class _Serving:
         import numpy as np
 
         assumptions, T = self.assumptions, self.workload.seq_len
-        first, mean = total_span(self.prefill.values()), assumptions.steps
+        first, mean = total_duration(self.prefill.values()), assumptions.steps
         pages = ServedPages(
             prompt=np.array([T]),
             prefill=np.array([first.seconds]),
@@ -396,25 +396,27 @@ class _Eager:
         )  # fmt: skip
         return {name: stage.kernels for name, stage in composed.stages.items()}
 
-    def _stages(self, records: Mapping[str, Sequence[Kernel]], batch: int) -> dict[str, Span]:
+    def _stages(self, records: Mapping[str, Sequence[Kernel]], batch: int) -> dict[str, Duration]:
         *prefill, decode = records
         host = self.assumptions.host
-        spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
+        durations = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
         views = _views_of(self.workload)
         first = prefill[0]
         if self.model.device.cpu is None:
-            spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(views)))
-        spans[decode] = eager_step(records[decode], self.model.device, host, batch)
-        return spans
+            durations[first] = durations[first].plus(
+                Duration(host=batch * host.copy_seconds(views))
+            )
+        durations[decode] = eager_step(records[decode], self.model.device, host, batch)
+        return durations
 
-    def _decode(self, batch: int) -> Span:
+    def _decode(self, batch: int) -> Duration:
         """All decode steps of a batch."""
         steps = self.assumptions.lengths.expected_longest(batch) - 1
         if not steps:
-            return Span()
+            return Duration()
         model, first = self.model, self.workload.seq_len
 
-        def step(cached: int, *, overwrites: bool = False) -> Span:
+        def step(cached: int, *, overwrites: bool = False) -> Duration:
             kernels = model.architecture.forms.step_kernels(
                 model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites,
             )  # fmt: skip
@@ -422,10 +424,12 @@ class _Eager:
 
         window = model.dimensions.sliding_window
         growing = steps if window is None else min(steps, window)
-        span = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
+        duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
         if window is not None and steps > window:
-            span = span.plus(step(first + window - 1, overwrites=True).times(steps - window))
-        return span
+            duration = duration.plus(
+                step(first + window - 1, overwrites=True).times(steps - window)
+            )
+        return duration
 
     @cached_property
     def largest_concurrency(self) -> int:
@@ -459,7 +463,7 @@ class _Eager:
         batch = max(1, min(concurrency, self.largest_concurrency))
         stages = self.stages if batch == 1 else self._stages(self._records(batch), batch)
         *prefill, _ = stages.values()
-        first = total_span(prefill)
+        first = total_duration(prefill)
         decode = self.decode if batch == 1 else self._decode(batch)
         work = first.plus(decode).times(1 / batch)
         prepared = self.assumptions.preprocess_seconds

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.hardware.weight_types import STORED_BITS
 from dsocr_analyze.tape.polynomial import ceil_div, minimum
+from dsocr_analyze.timing.duration import (
+    Duration,
+    Figure,
+    Stretch,
+    duration_of_kernels,
+    stretch_times,
+)
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
-from dsocr_analyze.timing.span import Figure, Span, span_of_kernels
-from dsocr_analyze.timing.stream import Stretch, stretch_times
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -55,7 +60,7 @@ class ServedModel:
     device: Device
     server: Host
     precision: Precision = NATIVE
-    _encoded: dict[tuple[View, ...], list[tuple[str, Span, float]]] = field(
+    _encoded: dict[tuple[View, ...], list[tuple[str, Duration, float]]] = field(
         default_factory=dict, repr=False
     )
 
@@ -113,7 +118,7 @@ class ServedModel:
             B, K, self.dimensions, self.dtype, self.cache_bits
         )
 
-    def prefill(self, views: Sequence[View], T: Size, visual: Size) -> dict[str, Span]:
+    def prefill(self, views: Sequence[View], T: Size, visual: Size) -> dict[str, Duration]:
         """The stages of one page's prefill pass, with all calls of a stage added up.
 
         Args:
@@ -124,36 +129,36 @@ class ServedModel:
         encoded = self._vision(tuple(views))
         kernels = self.prompt_kernels(T, visual)
         chunks = self.chunks(T)
-        prompt = span_of_kernels(kernel_seconds(kernels, self.device, self.precision))
+        prompt = duration_of_kernels(kernel_seconds(kernels, self.device, self.precision))
         prompt = prompt.times(chunks)
         launches = sum(kernel.calls for kernel in kernels)
         host = chunks * launches * self.server.compiled_launch_us * _US
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         parts = [*encoded, (stage, prompt, host)]
-        times = stretch_times(Stretch(span.seconds, issued) for _, span, issued in parts)
-        spans: dict[str, Span] = {}
-        for (name, span, _), seconds in zip(parts, times, strict=True):
-            waited = span.plus(Span(launches=maximum_of_zero(seconds - span.seconds)))
-            spans[name] = spans[name].plus(waited) if name in spans else waited
-        return spans
+        times = stretch_times(Stretch(duration.seconds, issued) for _, duration, issued in parts)
+        durations: dict[str, Duration] = {}
+        for (name, duration, _), seconds in zip(parts, times, strict=True):
+            waited = duration.plus(Duration(launches=maximum_of_zero(seconds - duration.seconds)))
+            durations[name] = durations[name].plus(waited) if name in durations else waited
+        return durations
 
-    def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Span, float]]:
+    def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Duration, float]]:
         """Stage, GPU time and launch seconds of each part of each vision call."""
         if views not in self._encoded:
             first = self.architecture.stages[0].name
-            parts = [(first, Span(host=self.server.copy_seconds(views)), 0.0)]
+            parts = [(first, Duration(host=self.server.copy_seconds(views)), 0.0)]
             for view in views:
                 for stage, kernels in self.vision_kernels([view]).items():
                     priced = kernel_seconds(
                         kernels, self.device, weights_between=self.weights_bytes
                     )
-                    span = span_of_kernels(priced).at(0)
+                    duration = duration_of_kernels(priced).at(0)
                     launches = sum(kernel.calls for kernel in kernels)
-                    parts.append((stage, span, launches * self.server.launch_us * _US))
+                    parts.append((stage, duration, launches * self.server.launch_us * _US))
             self._encoded[views] = parts
         return self._encoded[views]
 
-    def step(self, B: Size, K: Size) -> Span:
+    def step(self, B: Size, K: Size) -> Duration:
         """One decode step of B sequences over K keys each; both may be arrays that broadcast.
 
         The engine's host prepares the next step while the GPU computes; the slower of the two sets
@@ -161,11 +166,11 @@ class ServedModel:
         """
         server = self.server
         priced = kernel_seconds(self.step_kernels(B, K), self.device, self.precision)
-        span = span_of_kernels(priced, launches=server.graph_us * _US)
+        duration = duration_of_kernels(priced, launches=server.graph_us * _US)
         hidden = (server.hidden_step_us + server.hidden_sequence_us * B) * _US
         serial = (server.step_us + server.sequence_us * B) * _US
-        span = span.plus(Span(host=maximum_of_zero(hidden - span.seconds) + serial))
-        return span.at(0) if isinstance(B, int) and isinstance(K, int) else span
+        duration = duration.plus(Duration(host=maximum_of_zero(hidden - duration.seconds) + serial))
+        return duration.at(0) if isinstance(B, int) and isinstance(K, int) else duration
 
     def keys(self, T: Size, generated: Size) -> Size:
         """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.

@@ -21,10 +21,15 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     key_table,
 )
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.ocr_model import ViewFeatures
+from dsocr_analyze.architectures.ocr_family.ocr_model import (
+    DECODE,
+    PREFILL,
+    PROJECTOR,
+    SAM,
+    ViewFeatures,
+)
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL, PROJECTOR, SAM
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.tape import Operand, Size, Tape

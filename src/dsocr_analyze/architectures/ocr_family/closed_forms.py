@@ -11,16 +11,21 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from dsocr_analyze.architectures.architecture import ClosedForms, Composition, PageTotals, Served
 from dsocr_analyze.architectures.config_keys import Config, ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, ConfigFindings, findings_of
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, SamDimensions
 from dsocr_analyze.architectures.ocr_family.mixture import expert_params, experts_touched
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.ocr_family.ocr_model import (
+    DECODE,
+    PREFILL,
+    ROUTED_EXPERT,
+    OcrModel,
+)
 from dsocr_analyze.architectures.ocr_family.passes import (
     Held,
     OwnedParams,
@@ -31,11 +36,10 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     step,
     work_of_step,
 )
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL, alike
-from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
-from dsocr_analyze.tape import Tape
+from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.workload import Workload
 
 __all__ = ["OcrForms"]
@@ -43,6 +47,14 @@ __all__ = ["OcrForms"]
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
 """Path of the peak if it is in the head: the model itself casts the logits."""
+
+_NUMBERED: Final = re.compile(
+    r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
+    r"|model\.qwen2_model\.model\.model\.layers|model\.layers)"
+    r"\.(?P<index>\d+)(?P<below>\..*)?"
+)
+_PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
+"""SAM's global blocks in the published files, which hard-code them."""
 
 
 class OcrForms(ClosedForms[RelativeDimensions]):
@@ -94,8 +106,31 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         return expert_params(dimensions.decoder)
 
     def repeats(self, dimensions: RelativeDimensions) -> Callable[[str], str | None]:
-        """Which of its modules are alike; see `alike`."""
-        return alike(dimensions)
+        """Which of its modules are alike, those that do the same work on equal arguments.
+
+        In the built-in reference and in the published files, these are SAM's blocks with the same
+        kind of attention (windowed or global), the second encoder's layers, the decoder's dense
+        layers, its MoE layers, all routed experts, and within each of these the modules at the same
+        place. That is tested on both against a trace of every module. Any other module is only like
+        itself.
+        """
+
+        def name(path: str) -> str:
+            layer = _NUMBERED.fullmatch(path)
+            if layer is None:
+                return path
+            index, below = int(layer["index"]), layer["below"] or ""
+            if layer["list"] == "model.sam_model.blocks":
+                variant = _sam_variant(dimensions.sam, index)
+            elif layer["list"] == "model.layers":
+                variant = "moe" if dimensions.decoder.is_moe(index) else "dense"
+            else:
+                variant = "each"
+            shared = f"{layer['list']}.{variant}{below}"
+            expert = ROUTED_EXPERT.fullmatch(shared)
+            return shared if expert is None else f"{expert['experts']}.each{expert['below'] or ''}"
+
+        return name
 
     # --- figures of a workload
 
@@ -199,12 +234,21 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         p = Pass(batch, 1, cached, flash=flash_attention, overwrites=overwrites, touched=touched)
         return merged(step(self.model, c, p, dtype).kernels)
 
-    def page_totals(self, dimensions: RelativeDimensions, **sizes: Any) -> PageTotals:
+    def page_totals(
+        self,
+        dimensions: RelativeDimensions,
+        *,
+        dtype: Dtype = BFLOAT16,
+        flash_attention: bool = False,
+        **sizes: Size,
+    ) -> PageTotals:
         """The closed forms of many workloads at once; see `totals.page_totals`."""
         # Imported here because few runs need it and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
-        return page_totals(self.model, dimensions, **sizes)
+        return page_totals(
+            self.model, dimensions, dtype=dtype, flash_attention=flash_attention, **sizes
+        )
 
     def experts_touched(
         self, c: RelativeDimensions, workload: Workload, dtype: Dtype
@@ -299,3 +343,9 @@ def _logits_bytes(c: RelativeDimensions, p: Pass, dtype: Dtype) -> int:
     t.call("", head, t.input(p.tokens * c.decoder.hidden_size, dtype), p, c)
     t.check_nothing_is_left()
     return t.peak.nbytes
+
+
+def _sam_variant(sam: SamDimensions, index: int) -> str:
+    """A block's attention by the config, as in the reference, and by the published files."""
+    kinds = (sam.is_global(index), index in _PUBLISHED_GLOBAL_BLOCKS)
+    return "-".join("global" if is_global else "windowed" for is_global in kinds)

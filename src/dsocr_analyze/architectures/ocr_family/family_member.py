@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from dsocr_analyze.architectures.architecture import ForwardInputs
 from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.architectures.ocr_family.closed_forms import OcrForms
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
-from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
+from dsocr_analyze.architectures.ocr_family.ocr_model import ROUTED_EXPERT, OcrModel
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import DecodeStep

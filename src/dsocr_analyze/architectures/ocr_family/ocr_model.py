@@ -1,13 +1,14 @@
-"""What distinguishes one relative of DeepSeek-OCR from another: its vision side and its tokens.
+"""What distinguishes one relative of DeepSeek-OCR from another: stages, vision side and tokens.
 
-The relatives share SAM, the projector and the decoder. `page` and `served` run them on a tape and
+The relatives share SAM, the projector and the decoder. `passes` and `served` run them on a tape and
 ask an `OcrModel` for the rest.
 """
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.architecture import Architecture, Stage
 from dsocr_analyze.architectures.config_keys import Config
@@ -16,13 +17,45 @@ from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
-from dsocr_analyze.architectures.ocr_family.stages import CLIP, DECODE, PREFILL, PROJECTOR, SAM
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.workload import ViewBatch
 
-__all__ = ["ClipModel", "OcrModel", "ViewFeatures"]
+__all__ = [
+    "DECODE",
+    "PREFILL",
+    "PROJECTOR",
+    "ROUTED_EXPERT",
+    "SAM",
+    "ClipModel",
+    "OcrModel",
+    "ViewFeatures",
+]
+
+SAM: Final = Stage("sam", ("model.sam_model",), "vision")
+CLIP: Final = Stage(
+    "clip",
+    ("model.vision_model",),
+    "vision",
+    ("SAM's features replace the patch embedding, whose convolution never runs",),
+)
+PROJECTOR: Final = Stage("projector", ("model.projector",), "vision")
+PREFILL: Final = Stage(
+    "prefill",
+    ("model.embed_tokens", "model.layers", "model.norm"),
+    "prefill",
+    ("lm_head runs over all positions; its parameters are decode's",),
+)
+DECODE: Final = Stage(
+    "decode",
+    ("lm_head",),
+    "decode",
+    ("one step over a cache of seq_len tokens, with all of the decoder's work",),
+)
+
+ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
+"""Paths of a routed expert and everything in it; what runs there depends on the routing."""
 
 
 class ViewFeatures:

@@ -25,9 +25,8 @@ from dsocr_analyze.architectures.ocr_family import symbolic_passes
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.architectures.ocr_family.decoder import decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel, ViewFeatures
+from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL, OcrModel, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.passes import inputs_bytes, pixels_of
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention, Experts, Gemm, Kernel, Rows, Work, merged
@@ -125,7 +124,7 @@ class OcrServed(Served[RelativeDimensions]):
         page = replace(workload, text_tokens=1, max_new_tokens=1)
         most, left = self._bytes_of_views(c, page, dtype)
         whole = symbolic_passes.prompt(
-            self.model, c, dtype, flash=True, is_several=B > 1, is_long=False
+            self.model, c, dtype, flash=True, is_batched=B > 1, is_long=False
         )
         layers: int = highest(whole.layers, Values({"B": B, "T": T}))
         return max(most + B * T * c.decoder.hidden_size * dtype.nbytes, left + layers)

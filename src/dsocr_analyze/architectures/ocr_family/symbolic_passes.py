@@ -49,8 +49,8 @@ def changes_with_length(c: RelativeDimensions) -> bool:
     return c.decoder.rope_scaling == "dynamic" and c.decoder.use_mla
 
 
-def _batch(is_several: bool) -> Size:
-    return Polynomial.size("B", least=2) if is_several else 1
+def _batch(is_batched: bool) -> Size:
+    return Polynomial.size("B", least=2) if is_batched else 1
 
 
 def _length(name: str, c: RelativeDimensions, shortest: int, longest: int, is_long: bool) -> Size:
@@ -88,7 +88,7 @@ def prompt(
     dtype: Dtype,
     *,
     flash: bool,
-    is_several: bool,
+    is_batched: bool,
     is_long: bool,
 ) -> Prompt:
     """A prefill pass without its views.
@@ -98,12 +98,12 @@ def prompt(
         c: Its dimensions.
         dtype: Type of weights and features.
         flash: FlashAttention instead of the eager product.
-        is_several: Whether there is more than one prompt.
+        is_batched: Whether there is more than one prompt.
         is_long: Whether prompts are longer than the trained length, if that changes anything.
     """
     T = _length("T", c, _SHORTEST, c.max_positions, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
-    cache = whole_model(t, model, c, Pass(_batch(is_several), T, flash=flash), None)
+    cache = whole_model(t, model, c, Pass(_batch(is_batched), T, flash=flash), None)
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     t.check_nothing_is_left()
@@ -117,7 +117,7 @@ def step(
     dtype: Dtype,
     *,
     flash: bool,
-    is_several: bool,
+    is_batched: bool,
     is_long: bool,
     overwrites: bool = False,
 ) -> tuple[Work, Work]:
@@ -127,7 +127,7 @@ def step(
     """
     K = _length("K", c, 1, c.max_positions - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
-    p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
+    p = Pass(_batch(is_batched), 1, K, flash=flash, overwrites=overwrites)
     whole_model(t, model, c, p, None)
     base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
     return Work(*base), Work(*slope)
@@ -167,7 +167,7 @@ class Look(NamedTuple):
     Attributes:
         visual_tokens: Tokens of the page.
         alone: Most bytes alive besides embeddings, with one page in the batch.
-        several: The same with several.
+        batched: The same with several.
         left: Bytes that remain until the decoder has finished.
         per_batch: Work for each batch.
         per_page: Work for each page.
@@ -176,7 +176,7 @@ class Look(NamedTuple):
 
     visual_tokens: Size
     alone: Size
-    several: Size
+    batched: Size
     left: Size
     per_batch: Work
     per_page: Work
@@ -201,18 +201,18 @@ def looks(
         dtype: Type of weights and features.
     """
     spans: LevelSpans = {}
-    B, T = _batch(is_several=True), Polynomial.size("T", least=_SHORTEST)
+    B, T = _batch(is_batched=True), Polynomial.size("T", least=_SHORTEST)
 
     @lru_cache(maxsize=1 << 14)
     def look(sizes: ViewSizes) -> tuple[int, ...]:
         if len(spans) > _MOST_SPANS:
             spans.clear()
         page = page_with(model, sizes)
-        work, several, left = looked(model, c, dtype, Pass(B, T), page, spans)
+        work, batched, left = looked(model, c, dtype, Pass(B, T), page, spans)
         _, alone, _ = looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
         parts = ((), ("B",), ("B", "T"))
         works = (_coefficient(count, *names) for names in parts for count in work)
-        return page.visual_tokens, alone, several, left, *works
+        return page.visual_tokens, alone, batched, left, *works
 
     return look
 

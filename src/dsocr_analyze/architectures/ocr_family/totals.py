@@ -245,7 +245,7 @@ class _Costs(NamedTuple):
         ))  # fmt: skip
         window = self.c.sliding_window
         kept = T + (steps if window is None else minimum(steps, window))
-        held = look.alone + (look.several - look.alone) * minimum(B - 1, 1)
+        held = look.alone + (look.batched - look.alone) * minimum(B - 1, 1)
         embedded = tokens * (self.c.decoder.hidden_size * self.dtype.nbytes)
         cache = self._prompt(int(largest(B) > 1)).cache_bytes
         return PageTotals(
@@ -283,7 +283,7 @@ class _Costs(NamedTuple):
         """By kind: 1 for several prompts, and 2 more beyond the trained length."""
         return prompt(
             self.model, self.c, self.dtype,
-            flash=self.flash, is_several=kind % 2 > 0, is_long=kind > 1,
+            flash=self.flash, is_batched=kind % 2 > 0, is_long=kind > 1,
         )  # fmt: skip
 
     # --- steps
@@ -297,12 +297,12 @@ class _Costs(NamedTuple):
         beyond_counted = 0 if experts is None else experts.bytes_beyond_counted
         return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond_counted]
 
-    def _steps_of_kind(self, several: int, B: Size) -> list[Size]:
+    def _steps_of_kind(self, kind: int, B: Size) -> list[Size]:
         has_window, values = self.c.sliding_window is not None, self._values(B=B)
         stretches = 1 + (has_window or changes_with_length(self.c))
         steps = (
             step(
-                self.model, self.c, self.dtype, flash=self.flash, is_several=several > 0,
+                self.model, self.c, self.dtype, flash=self.flash, is_batched=kind > 0,
                 is_long=is_second and not has_window, overwrites=is_second and has_window,
             )
             for is_second in (False, True)[:stretches]

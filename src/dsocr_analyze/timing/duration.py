@@ -1,9 +1,12 @@
-"""Time on one stream: its length, what fills it, and how accurate it is."""
+"""Time on one stream: its length, what fills it, and how accurate it is.
+
+A kernel starts once it has been issued and the previous one has ended.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,7 +20,19 @@ if TYPE_CHECKING:
     from dsocr_analyze.tape.polynomial import Size
     from dsocr_analyze.timing.kernel_seconds import KernelSeconds
 
-__all__ = ["HOST_ERROR", "Figure", "Span", "mean_step", "span_of_kernels", "total_span"]
+    Floats = NDArray[np.float64]
+
+__all__ = [
+    "HOST_ERROR",
+    "Duration",
+    "Figure",
+    "Stretch",
+    "duration_of_kernels",
+    "finish_times",
+    "mean_step",
+    "stretch_times",
+    "total_duration",
+]
 
 Figure: TypeAlias = "float | NDArray[np.float64]"
 """A float, or an array with one element per workload."""
@@ -28,7 +43,7 @@ HOST_ERROR = KindError("host", 0.25, 0.5, False, True)
 
 
 @dataclass(frozen=True)
-class Span:
+class Duration:
     """Time on the stream; figures are floats, or arrays with one element per workload.
 
     Attributes:
@@ -41,7 +56,7 @@ class Span:
         least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
             memory.
         measured_error: Relative half-width of the band, if benchmarks of a server give it for the
-            whole span; None if it follows from the kinds.
+            whole duration; None if it follows from the kinds.
     """
 
     kinds: Mapping[KindError, Figure] = field(default_factory=dict)
@@ -95,26 +110,26 @@ class Span:
         return float(self.seconds) * (1 + self.error)
 
     def band(self, seconds: float) -> Interval:
-        """The band of seconds of which this span is a part, the rest exact.
+        """The band of seconds of which this duration is a part, the rest exact.
 
-        A measured error of the span applies to all of them, because that is what was measured.
+        A measured error of the duration applies to all of them, because that is what was measured.
         """
         if self.measured_error is not None:
             return Interval.within(seconds, self.measured_error)
         known = seconds - float(self.seconds)
         return Interval(low=self.low + known, high=self.high + known)
 
-    def times(self, factor: Figure) -> Span:
-        """A span `factor` times as long, with `factor` times the work."""
-        return Span(
+    def times(self, factor: Figure) -> Duration:
+        """A duration `factor` times as long, with `factor` times the work."""
+        return Duration(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
             factor * self.memory, factor * self.launches, factor * self.host,
             factor * self.nbytes, factor * self.least_compute, factor * self.least_memory,
             self.measured_error,
         )  # fmt: skip
 
-    def corrected(self, factor: float, error: float | None) -> Span:
-        """The span with its seconds corrected by benchmarks of a server.
+    def corrected(self, factor: float, error: float | None) -> Duration:
+        """The duration with its seconds corrected by benchmarks of a server.
 
         Args:
             factor: Measured over predicted seconds.
@@ -122,31 +137,31 @@ class Span:
         """
         import numpy as np
 
-        span = self.times(factor)
+        duration = self.times(factor)
         # The work does not change with the seconds, unless it cannot be done in them: then the
         # server was spared some of it, such as prompts that it had cached.
         return replace(
-            span,
+            duration,
             nbytes=self.nbytes,
-            least_compute=np.minimum(self.least_compute, span.seconds),
-            least_memory=np.minimum(self.least_memory, span.seconds),
+            least_compute=np.minimum(self.least_compute, duration.seconds),
+            least_memory=np.minimum(self.least_memory, duration.seconds),
             measured_error=error,
         )
 
-    def plus(self, other: Span) -> Span:
-        """This span followed by another."""
+    def plus(self, other: Duration) -> Duration:
+        """This duration followed by another."""
         kinds = dict(self.kinds)
         for kind, seconds in other.kinds.items():
             kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
-        return Span(
+        return Duration(
             kinds, self.memory + other.memory, self.launches + other.launches,
             self.host + other.host, self.nbytes + other.nbytes,
             self.least_compute + other.least_compute, self.least_memory + other.least_memory,
             _error_of_both(self, other),
         )  # fmt: skip
 
-    def at(self, index: int | NDArray[np.int64]) -> Span:
-        """The span of the workloads at `index`."""
+    def at(self, index: int | NDArray[np.int64]) -> Duration:
+        """The duration of the workloads at `index`."""
 
         def taken(values: Figure) -> Figure:
             return values if isinstance(values, float | int) or not values.ndim else values[index]
@@ -160,31 +175,31 @@ class Span:
         )  # fmt: skip
 
 
-def _error_of_both(span: Span, other: Span) -> float | None:
-    """The measured error of two spans: absolute errors add up (floats only, if they differ)."""
-    if span.measured_error == other.measured_error:
-        return span.measured_error
-    seconds = float(span.seconds), float(other.seconds)
-    errors = span.error * seconds[0] + other.error * seconds[1]
+def _error_of_both(duration: Duration, other: Duration) -> float | None:
+    """The measured error of two durations: absolute errors add up (floats only, if they differ)."""
+    if duration.measured_error == other.measured_error:
+        return duration.measured_error
+    seconds = float(duration.seconds), float(other.seconds)
+    errors = duration.error * seconds[0] + other.error * seconds[1]
     return errors / sum(seconds) if any(seconds) else None
 
 
-def total_span(spans: Iterable[Span]) -> Span:
-    """All spans, one after the other."""
-    total = Span()
-    for span in spans:
-        total = total.plus(span)
+def total_duration(durations: Iterable[Duration]) -> Duration:
+    """All durations, one after the other."""
+    total = Duration()
+    for duration in durations:
+        total = total.plus(duration)
     return total
 
 
-def mean_step(step: Callable[[Size], Span], first: Size, last: Size) -> Span:
+def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Duration:
     """Mean of all decode steps from one cache length to another, by Simpson's rule.
 
     A step's seconds are nearly linear in its cache length, so the first, middle and last steps
     suffice.
 
     Args:
-        step: From cached tokens to the span of a decode step.
+        step: From cached tokens to the duration of a decode step.
         first: Cached tokens of the first step.
         last: Cached tokens of the last step.
     """
@@ -192,7 +207,9 @@ def mean_step(step: Callable[[Size], Span], first: Size, last: Size) -> Span:
     return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)
 
 
-def span_of_kernels(priced: KernelSeconds, *, launches: Figure = 0.0, host: Figure = 0.0) -> Span:
+def duration_of_kernels(
+    priced: KernelSeconds, *, launches: Figure = 0.0, host: Figure = 0.0
+) -> Duration:
     """Kernels one after the other, plus the time that the GPU waits.
 
     Args:
@@ -201,7 +218,55 @@ def span_of_kernels(priced: KernelSeconds, *, launches: Figure = 0.0, host: Figu
         host: Seconds of waiting for other work of the host.
     """
     nbytes = sum((each.calls * each.work.bytes_moved for each in priced.kernels), 0.0)
-    return Span(
+    return Duration(
         priced.by_kind(), priced.memory_total, launches, host, nbytes + priced.more_bytes,
         priced.summed(priced.least_compute), priced.summed(priced.least_memory),
     )  # fmt: skip
+
+
+# --- kernels and the host that issues them ------------------------------------------------------
+
+
+def finish_times(issued: Floats, device: Floats) -> Floats:
+    """Time at which each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
+
+    Args:
+        issued: Time at which each was issued, `[n]`, ascending.
+        device: Seconds of each, `[n]`.
+    """
+    import numpy as np
+
+    done: Floats = np.cumsum(device)
+    ends: Floats = done + np.maximum.accumulate(issued - (done - device))
+    return ends
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Many kernels, issued evenly; floats, or arrays with one element per workload.
+
+    Attributes:
+        device: Seconds of the kernels on the GPU.
+        host: Seconds of issuing them.
+    """
+
+    device: Figure
+    host: Figure
+
+
+def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Figure]:
+    """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
+
+    A stretch ends once its kernels have run after the previous stretch, and no earlier than its
+    last kernel is issued.
+    """
+    import numpy as np
+
+    issued: Figure = 0.0
+    end: Figure = 0.0
+    for stretch in stretches:
+        started = np.maximum(end, issued)
+        issued = issued + stretch.host
+        ended = np.maximum(started + stretch.device, issued)
+        yield ended - end
+        end = ended

@@ -6,25 +6,31 @@ import numpy as np
 import pytest
 
 from dsocr_analyze.kernels import Elements, Experts, Gemm, Kernel, Work
+from dsocr_analyze.timing.duration import (
+    HOST_ERROR,
+    Duration,
+    duration_of_kernels,
+    mean_step,
+    total_duration,
+)
 from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
 from dsocr_analyze.timing.prediction import Interval
-from dsocr_analyze.timing.span import HOST_ERROR, Span, mean_step, span_of_kernels, total_span
 
 GEMM = KindError("gemm.bfloat16", 0.05, 0.1, False, False)
 MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)
 
 
-def span(**changes):
+def duration(**changes):
     parts = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
              "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
-    return Span(**{**parts, **changes})
+    return Duration(**{**parts, **changes})
 
 
 class TestSeconds:
     def test_kernels_launches_and_host_add_up(self):
-        assert span().device == 8
-        assert span().seconds == 10
-        assert Span().seconds == 0
+        assert duration().device == 8
+        assert duration().seconds == 10
+        assert Duration().seconds == 0
 
     @pytest.mark.parametrize(
         ("changes", "bound"),
@@ -36,7 +42,7 @@ class TestSeconds:
         ],
     )
     def test_what_fills_most_of_it_bounds_it(self, changes, bound):
-        assert span(**changes).bound == bound
+        assert duration(**changes).bound == bound
 
 
 class TestError:
@@ -44,22 +50,22 @@ class TestError:
         """10 % of 6, 40 % of 2, and the host's 50 % of 2, of 10 s."""
         assert HOST_ERROR.p90 == 0.5
         expected = math.sqrt(0.6**2 + 0.8**2 + 1.0**2) / 10
-        assert span().error == pytest.approx(expected)
+        assert duration().error == pytest.approx(expected)
         # Ten times as many kernels of the kinds are no better known.
-        assert span().times(10).error == pytest.approx(expected)
+        assert duration().times(10).error == pytest.approx(expected)
 
     def test_the_band_is_a_ratio_either_way(self):
-        error = span().error
-        assert span().low == pytest.approx(10 / (1 + error))
-        assert span().high == pytest.approx(10 * (1 + error))
-        unknown = Span({KindError("x", 1, 3, False, True): 1.0})
+        error = duration().error
+        assert duration().low == pytest.approx(10 / (1 + error))
+        assert duration().high == pytest.approx(10 * (1 + error))
+        unknown = Duration({KindError("x", 1, 3, False, True): 1.0})
         assert (unknown.low, unknown.high) == (0.25, 4)
 
     def test_no_time_has_no_error(self):
-        assert (Span().error, Span().low, Span().high) == (0, 0, 0)
+        assert (Duration().error, Duration().low, Duration().high) == (0, 0, 0)
 
     def test_seconds_known_besides_are_exact(self):
-        band = Span({GEMM: 2.0}).band(7.0)
+        band = Duration({GEMM: 2.0}).band(7.0)
         assert (band.low, band.high) == pytest.approx((2 / 1.1 + 5, 7.2))
 
     def test_a_band_of_a_rate_is_a_ratio_either_way(self):
@@ -68,24 +74,26 @@ class TestError:
 
 class TestArithmetic:
     def test_times_multiplies_every_part(self):
-        assert span().times(2) == Span({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0)
+        assert duration().times(2) == Duration(
+            {GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0
+        )
 
     def test_plus_adds_every_part_and_every_kind(self):
-        other = Span({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 16.0, 0.5, 0.25)
-        assert span().plus(other) == Span(
+        other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 16.0, 0.5, 0.25)
+        assert duration().plus(other) == Duration(
             {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 56.0, 4.5, 3.25
         )
-        assert total_span([span(), other, Span()]) == span().plus(other)
-        assert total_span([]) == Span()
+        assert total_duration([duration(), other, Duration()]) == duration().plus(other)
+        assert total_duration([]) == Duration()
 
     def test_at_takes_one_workload_of_arrays_and_leaves_numbers(self):
-        many = Span({GEMM: np.array([1.0, 2.0]), MOVE: 5.0}, np.array([0.5, 1.5]), 1.0)
-        assert many.at(1) == Span({GEMM: 2.0, MOVE: 5.0}, 1.5, 1.0)
+        many = Duration({GEMM: np.array([1.0, 2.0]), MOVE: 5.0}, np.array([0.5, 1.5]), 1.0)
+        assert many.at(1) == Duration({GEMM: 2.0, MOVE: 5.0}, 1.5, 1.0)
         assert many.at(0).seconds == 7
 
 
 class TestKernels:
-    def test_a_span_of_kernels_counts_their_calls(self):
+    def test_a_duration_of_kernels_counts_their_calls(self):
         kernels = [
             Kernel("gemm", "linear", Gemm(1, 1, 8, 8), "bfloat16", "bfloat16",
                    Work(macs=64, bytes_read=144, bytes_written=16), calls=3),
@@ -96,31 +104,31 @@ class TestKernels:
             kernels, np.array([[2.0], [1.0]]), np.array([[True], [False]]), [GEMM, MOVE],
             np.zeros(1), np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
         )  # fmt: skip
-        found = span_of_kernels(priced, launches=0.5, host=0.25).at(0)
-        assert found == Span({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
+        found = duration_of_kernels(priced, launches=0.5, host=0.25).at(0)
+        assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
 
     def test_weights_of_experts_are_read_besides(self):
         kernel = Kernel("gemm", "grouped_experts", Experts(1, 8, 4, 4, 2), "bfloat16", "bfloat16",
                         Work(bytes_read=10), calls=2)  # fmt: skip
         priced = KernelSeconds([kernel], np.ones((1, 1)), np.ones((1, 1), dtype=bool), [GEMM],
                                np.array([384.0]), *np.zeros((2, 1, 1)))  # fmt: skip
-        assert span_of_kernels(priced).at(0).nbytes == 20 + 384
+        assert duration_of_kernels(priced).at(0).nbytes == 20 + 384
 
 
 class TestMeanStep:
     def test_steps_that_grow_with_the_cache_are_averaged_exactly(self):
         def step(cached):
-            return Span({GEMM: 2.0 + 0.25 * cached}, launches=1.0)
+            return Duration({GEMM: 2.0 + 0.25 * cached}, launches=1.0)
 
         every = [step(cached) for cached in range(100, 901)]
         mean = mean_step(step, 100, 900)
-        assert mean.seconds == pytest.approx(total_span(every).seconds / 801)
+        assert mean.seconds == pytest.approx(total_duration(every).seconds / 801)
         assert mean.launches == pytest.approx(1.0)
 
     def test_the_middle_counts_four_times(self):
         seconds = {10: 1.0, 15: 2.0, 20: 9.0}
-        mean = mean_step(lambda cached: Span(host=seconds[cached]), 10, 20)
+        mean = mean_step(lambda cached: Duration(host=seconds[cached]), 10, 20)
         assert mean.host == pytest.approx((1 + 4 * 2 + 9) / 6)
 
     def test_a_single_step_is_itself(self):
-        assert mean_step(lambda cached: Span(host=cached), 7, 7).host == pytest.approx(7)
+        assert mean_step(lambda cached: Duration(host=cached), 7, 7).host == pytest.approx(7)
