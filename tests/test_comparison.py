@@ -10,8 +10,7 @@ from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 from msgspec import structs
 
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.config_differences import config_differences
+from dsocr_analyze.report.comparison import compare, config_differences
 from dsocr_analyze.report.json_text import dump_json
 
 

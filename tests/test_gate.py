@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from fractions import Fraction
@@ -18,18 +17,28 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.gate.budgets import Budget, Options, Workload, budgets_in, parse_allowance
-from dsocr_analyze.gate.compared import (
-    Compared,
-    compared,
-    counted_figures,
-    input_changes,
-    moves,
+from dsocr_analyze.gate.budgets import (
+    DEFAULTS,
+    LIMITS,
+    Allowance,
+    Budget,
+    Limit,
+    Workload,
+    budgets_in,
+    edited,
+    parse_allowance,
 )
-from dsocr_analyze.gate.judge import Counted, judge, loosened_keys, redefinitions
-from dsocr_analyze.gate.renderers import equal_text, text_lines, workload_summary
+from dsocr_analyze.gate.compared import Compared, compared, counted_figures
+from dsocr_analyze.gate.judge import (
+    Counted,
+    edits_of,
+    judge,
+    loosened_keys,
+    redefinitions,
+    whole_check,
+)
+from dsocr_analyze.gate.renderers import ReadableCheck, equal_text, workload_summary
 from dsocr_analyze.gate.report_keys import ReportKeys
-from dsocr_analyze.gate.update import edited, edits_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.document import (
@@ -62,13 +71,20 @@ def report():
     return report_of()
 
 
-def judged(report, baseline=None, *budgets, **options):
-    workload = Workload("page", budgets=budgets, **options)
-    return judge(workload, Counted(report, baseline, is_compared=baseline is not None))
+def limited(key, level="error", **limits):
+    return Budget(key, level, tuple(Limit(*each) for each in limits.items()))
 
 
-def inputs(before, after):
-    return input_changes(before, after, compared(before, after).words)
+EQUAL = parse_allowance("0")
+
+
+def workload_of(*budgets, options=DEFAULTS, tolerance=EQUAL):
+    return Workload("page", options, tolerance, budgets)
+
+
+def judged(report, baseline=None, *budgets, **tolerance):
+    counted = Counted(report, baseline, is_compared=baseline is not None)
+    return judge(workload_of(*budgets, **tolerance), counted)
 
 
 class TestReportKeys:
@@ -194,7 +210,7 @@ class TestBudgets:
         assert budgets_in(text, "pyproject.toml", is_pyproject=True) is None
         text += "[tool.dsocr-analyze.check.workloads.x]\nbatch_size = 2\n"
         found = budgets_in(text, "pyproject.toml", is_pyproject=True)
-        assert found["x"].options.batch_size == 2
+        assert found["x"].options["batch_size"] == 2
         with pytest.raises(ConfigError, match="did you mean 'check'"):
             budgets_in("[tool.dsocr-analyze.chek]", "pyproject.toml", is_pyproject=True)
 
@@ -203,18 +219,18 @@ class TestJudging:
     def test_limits_hold_to_the_last_unit(self, report):
         flops = report.total.flops
         for budget, outcome in [
-            (Budget("total.flops", max=flops), "passed"),
-            (Budget("total.flops", max=flops - 1), "failed"),
-            (Budget("total.flops", min=flops), "passed"),
-            (Budget("total.flops", min=flops + 1), "failed"),
-            (Budget("total.flops", level="warn", max=flops - 1), "warned"),
+            (limited("total.flops", max=flops), "passed"),
+            (limited("total.flops", max=flops - 1), "failed"),
+            (limited("total.flops", min=flops), "passed"),
+            (limited("total.flops", min=flops + 1), "failed"),
+            (limited("total.flops", level="warn", max=flops - 1), "warned"),
         ]:
             assert judged(report, None, budget).outcome == outcome, budget
 
     def test_limits_that_are_kept_are_counted(self, report):
-        kept, exceeded = Budget("total.*", max=10**18), Budget("total.flops", max=1)
+        kept, exceeded = limited("total.*", max=10**18), limited("total.flops", max=1)
         [*figures] = ReportKeys(report).figures("total.*")
-        params = Budget("total.params", min=1)
+        params = limited("total.params", min=1)
         for budgets, said in [
             ((), "page: passed"),
             ((params,), "page: passed; 1 limit kept"),
@@ -232,9 +248,8 @@ class TestJudging:
         old, new = before.total.flops, after.total.flops
         needed = Fraction(new - old, old)
         for part, outcome in ((needed, "passed"), (needed - Fraction(1, 10**15), "failed")):
-            allowance = parse_allowance("1 %")
-            exact = type(allowance)(part, True, "exact")
-            found = judged(after, before, Budget("total.flops", max_increase=exact))
+            exact = Allowance(part, True, "exact")
+            found = judged(after, before, limited("total.flops", max_increase=exact))
             [verdict] = [each for each in found.verdicts if each.key == "total.flops"]
             assert verdict.outcome == outcome
 
@@ -269,7 +284,6 @@ class TestJudging:
         first, again = report_of(name), report_of(name)
         numbers = sum(is_number(value) for _, _, value in leaves(first))
         assert compared(first, again) == Compared(unchanged=numbers)
-        assert (moves(first, again), inputs(first, again)) == ([], [])
         assert judged(again, first).outcome == "passed"
 
     def test_another_architecture_differs_by_whole_stages(self):
@@ -280,17 +294,17 @@ class TestJudging:
         assert [each.after for each in gone] == [None]
 
     def test_a_relative_limit_without_a_baseline_says_so_and_is_not_kept_secret(self, report):
-        budget = Budget("total.flops", max_increase=parse_allowance("2 %"))
-        found = judge(Workload("x", budgets=(budget,)), Counted(report, None, is_compared=True))
+        workload = workload_of(limited("total.flops", max_increase=parse_allowance("2 %")))
+        found = judge(workload, Counted(report, None, is_compared=True))
         assert found.outcome == "warned"
         assert "there is no baseline" not in found.verdicts[0].message
-        assert judge(Workload("x", budgets=(budget,)), Counted(report)).outcome == "passed"
+        assert judge(workload, Counted(report)).outcome == "passed"
 
 
 class TestMoved:
     def test_modules_add_up_to_their_stage(self):
         before, after = report_of(), report_of(moe_intermediate_size=897)
-        found = moves(before, after)
+        found = compared(before, after).moved
         for stage in [each for each in found if each.level == "stage"]:
             modules = [each for each in found if (each.level, each.stage) == ("module", stage.name)]
             assert sum(each.flops.difference for each in modules) == stage.flops.difference
@@ -304,12 +318,12 @@ class TestMoved:
     def test_one_unit_more_in_a_dense_layer_by_hand(self):
         before, after = report_of(), report_of(intermediate_size=6849)
         # Layer 0 alone is dense: three linear layers of 1280 x 1 more, two FLOPs each and token.
-        [decode] = [each for each in moves(before, after)
+        [decode] = [each for each in compared(before, after).moved
                     if (each.level, each.stage, each.name)
                     == ("module", "decode", "model.layers.0.mlp.down_proj")]  # fmt: skip
         assert decode.flops.difference == 2 * 1280
         assert decode.modules == 1
-        assert [(each.key, each.before, each.after) for each in inputs(before, after)] == [
+        assert [(each.key, each.before, each.after) for each in compared(before, after).inputs] == [
             ("intermediate_size", "6848", "6849"),
             ("language_config.intermediate_size", "6848", "6849"),
         ]
@@ -328,7 +342,7 @@ class TestMoved:
     @sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
     def test_a_seeded_mistake_heads_the_difference(self, name, values, module):
         found = judged(report_of(name, **values), report_of(name))
-        lines = list(text_lines(whole(found), 80))
+        lines = [each.text for each in ReadableCheck(whole(found)).lines(80)]
         [key] = values
         assert found.outcome == "failed"
         heads = [line for line in lines if line.startswith("  ")]
@@ -341,8 +355,6 @@ class TestMoved:
 
 
 def whole(*workloads):
-    from dsocr_analyze.gate.document import whole_check
-
     return whole_check("b.toml", None, workloads)
 
 
@@ -595,6 +607,18 @@ class TestEveryLeaf:
             "stages.sam.operator_bytes": None, "memory.inputs_bytes": None}  # fmt: skip
         assert found.warnings != full.warnings
 
+    def test_an_entry_that_only_the_baseline_holds_twice_is_no_figure_of_it(self, report):
+        views = report.workload.views
+        label = f"workload.views[count={views[0].count}].resolution"
+        before = altered(report, ("workload", "views"), (views[0], *views))
+        found = judged(report, before, limited(label, max_increase=parse_allowance("0")))
+        [verdict] = found.failures("failed")
+        assert verdict.message.endswith("the baseline has no such figure")
+
+    def test_a_text_that_only_one_report_knows_the_length_of_is_listed_once(self, full):
+        found = judged(full, altered(full, ("workload", "text_tokens"), None))
+        assert [(each.key, each.before) for each in found.inputs] == [("text_tokens", None)]
+
     def test_a_report_without_seconds_is_compared_in_all_else(self, full):
         early = msgspec.structs.replace(full, time=())
         found = judged(full, early)
@@ -610,26 +634,26 @@ class TestRedefining:
     """A change that loosens what checks it is said, and is a doubt."""
 
     OLD = (
-        Budget("total.flops", max=10**15),
-        Budget("stages.*.params", max_increase=parse_allowance("2 %")),
+        limited("total.flops", max=10**15),
+        limited("stages.*.params", max_increase=parse_allowance("2 %")),
     )
 
     def loosened(self, report, old, new, before="0", after="0"):
         return loosened_keys(
-            Workload("w", budgets=old, tolerance=parse_allowance(before)),
-            Workload("w", budgets=new, tolerance=parse_allowance(after)), report,
+            workload_of(*old, tolerance=parse_allowance(before)),
+            workload_of(*new, tolerance=parse_allowance(after)), report,
         )  # fmt: skip
 
     def test_what_is_kept_or_tightened_is_no_doubt(self, report):
         flops = report.total.flops
-        exactly = (Budget("total.flops", max=flops, min=flops),)
+        exactly = (limited("total.flops", max=flops, min=flops),)
         for old, new in [
             (self.OLD, self.OLD),
-            (self.OLD, (*self.OLD, Budget("total.flops", min=1))),
-            (self.OLD, (Budget("total.flops", max=flops), self.OLD[1])),
+            (self.OLD, (*self.OLD, limited("total.flops", min=1))),
+            (self.OLD, (limited("total.flops", max=flops), self.OLD[1])),
             (self.OLD, ()),  # then they must be equal
             ((), exactly),
-            ((Budget("total.flops", level="warn", max=9),), (Budget("total.flops", max=9),)),
+            ((limited("total.flops", level="warn", max=9),), (limited("total.flops", max=9),)),
         ]:
             assert self.loosened(report, old, new) == [], new
 
@@ -651,7 +675,7 @@ class TestRedefining:
         assert self.loosened(report, *(each["w"].budgets for each in found)) == keys
 
     def test_a_first_budget_stands_in_for_equality(self, report):
-        new = (Budget("stages.*.flops", max=10**18),)
+        new = (limited("stages.*.flops", max=10**18),)
         assert self.loosened(report, (), new) == [f"stages.{x}.flops" for x in report.stages]
 
     def test_a_tolerance_is_a_limit_of_everything_without_one(self, report):
@@ -662,11 +686,11 @@ class TestRedefining:
         assert self.loosened(report, self.OLD, self.OLD, before="1 %") == []
 
     def test_every_option_of_a_workload_that_changed_is_named(self):
-        for field in dataclasses.fields(Options):
-            new = ("h100",) if field.name == "gpu" else "other"
-            after = Workload("w", Options(**{field.name: new}))
-            [change] = redefinitions(Workload("w"), after)
-            assert (change.kind, change.key) == ("workload", field.name)
+        for name in DEFAULTS:
+            new = ("h100",) if name == "gpu" else "other"
+            after = workload_of(options={**DEFAULTS, name: new})
+            [change] = redefinitions(workload_of(), after)
+            assert (change.kind, change.key) == ("workload", name)
             assert change.before != change.after
 
 
@@ -677,12 +701,12 @@ def test_a_config_is_known_by_its_digest_where_a_report_does_not_hold_it():
     early = msgspec.structs.replace(before, metadata=metadata)
     reference = ModelDirectory.read(ARCHITECTURES["deepseek-ocr"].reference)
     assert early.metadata.model.config_digest == reference.config_digest()
-    assert inputs(early, after)[0].key == "language_config.num_experts_per_tok"
+    assert compared(early, after).inputs[0].key == "language_config.num_experts_per_tok"
     other = msgspec.structs.replace(model, config_digest="0" * 64)
     unknown = msgspec.structs.replace(
         before, metadata=msgspec.structs.replace(metadata, model=other)
     )
-    assert [each.key for each in inputs(unknown, after)] == ["config.json"]
+    assert [each.key for each in compared(unknown, after).inputs] == ["config.json"]
 
 
 def test_a_report_holds_the_config_that_its_digest_is_of(report):
@@ -695,5 +719,5 @@ def test_a_report_holds_the_config_that_its_digest_is_of(report):
 
 def test_the_page_names_every_option_and_every_limit():
     text = DOCUMENTED.read_text(encoding="utf-8")
-    names = [each.name for each in (*dataclasses.fields(Options), *dataclasses.fields(Budget))]
-    assert [name for name in (*names, "tolerance") if f"`{name}`" not in text] == []
+    names = (*DEFAULTS, "key", "level", *LIMITS, "tolerance")
+    assert [name for name in names if f"`{name}`" not in text] == []

@@ -42,15 +42,21 @@ class ReportKeys:
     `*` matches any one name or entry.
 
     Args:
-        report: The report.
+        report: The report; None for one without keys.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report | None) -> None:
         self._document = msgspec.to_builtins(report)
 
-    def values(self, key: str) -> list[tuple[str, Any]]:
-        """The path and the value of everything that a key names; may be empty."""
-        return list(_walk(self._document, key, "", []))
+    def values(self, key: str) -> dict[str, Any]:
+        """The value of everything that a key names, by path.
+
+        Empty if there is nothing, or if the key cannot tell entries of this report apart.
+        """
+        try:
+            return dict(_walk(self._document, key, "", []))
+        except ConfigError:
+            return {}
 
     def figures(self, key: str) -> list[NamedFigure]:
         """The numbers that a key names: one, or any number if the key contains `*`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from dsocr_analyze.report.config_differences import ComparedKey, config_differences
 from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Report, Workload
 from dsocr_analyze.report.frame import require_pandas
 from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options, opening_line
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.timing.prediction import TimeEntry
 
-__all__ = ["ComparedQuantity", "Comparison", "ComparisonDocument", "compare", "merged"]
+__all__ = [
+    "ComparedQuantity",
+    "Comparison",
+    "ComparisonDocument",
+    "compare",
+    "config_differences",
+    "merged",
+]
 
 Value: TypeAlias = int | float | None
 
@@ -94,6 +101,22 @@ class ComparedQuantity(Struct, frozen=True, kw_only=True):
         ratio = self.ratios[index]
         times = "" if ratio is None else f", {ratio:.3f} x"
         return f"{text}\n({sign}{_text(abs(difference), self.unit)}{times})"
+
+
+class ComparedKey(Struct, frozen=True, kw_only=True):
+    """A key in which configs differ.
+
+    Attributes:
+        key: Dotted path of the key.
+        values: Its value in each config, by the config's name; configs without the key are absent.
+    """
+
+    key: str
+    values: Mapping[str, Any]
+
+    def text(self, name: str) -> str | None:
+        """The value in the config of that name as JSON; None if the key is absent."""
+        return _json(self.values[name]) if name in self.values else None
 
 
 class ComparisonDocument(Opening, frozen=True, kw_only=True):
@@ -432,3 +455,31 @@ def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
                 found.insert(place, quantity)
             place = found.index(quantity) + 1
     return found
+
+
+# --- configs ---------------------------------------------------------------------------------
+
+
+def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[ComparedKey]:
+    """Every key whose value is not the same in all configs, in file order.
+
+    Objects are compared key by key, lists as a whole; an absent key differs from a null one.
+
+    Args:
+        configs: Parsed `config.json` files by name.
+    """
+    return _differences("", configs, len(configs))
+
+
+def _differences(path: str, values: Mapping[str, Any], configs: int) -> Iterator[ComparedKey]:
+    """The keys at or below a path at which some of the `configs` configs have values."""
+    if any(values.values()) and all(isinstance(each, Mapping) for each in values.values()):
+        for key in dict.fromkeys(key for each in values.values() for key in each):
+            below = {name: each[key] for name, each in values.items() if key in each}
+            yield from _differences(f"{path}.{key}" if path else key, below, configs)
+    elif len(values) < configs or len(set(map(_json, values.values()))) > 1:
+        yield ComparedKey(key=path, values=values)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
