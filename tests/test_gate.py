@@ -102,25 +102,25 @@ class TestReportKeys:
         found = dict(numbers(document, ""))
         assert len(found) > 10_000
         for path in random.Random(1).sample(sorted(found), 300):
-            assert keys.figures(path) == [(path, found[path])]
+            assert keys.figures(path) == {path: found[path]}
 
     def test_names_with_dots_may_stand_in_quotes(self, report):
         keys = ReportKeys(report)
         rest = 'model.layers.0.mlp".own.flops'
-        [quoted] = keys.figures(f'stages.prefill.by_module."{rest}')
-        assert quoted == keys.figures("stages.prefill.by_module.model.layers.0.mlp.own.flops")[0]
+        quoted = keys.figures(f'stages.prefill.by_module."{rest}')
+        assert quoted == keys.figures("stages.prefill.by_module.model.layers.0.mlp.own.flops")
 
     def test_a_star_is_any_one_name(self, report):
         figures = ReportKeys(report).figures("stages.*.flops")
-        assert [each.key for each in figures] == [f"stages.{name}.flops" for name in report.stages]
-        assert [each.value for each in figures] == [each.flops for each in report.stages.values()]
+        assert [*figures] == [f"stages.{name}.flops" for name in report.stages]
+        assert [*figures.values()] == [each.flops for each in report.stages.values()]
 
     def test_entries_of_lists_are_named_by_number_or_by_what_they_hold(self, report):
         keys = ReportKeys(report)
-        assert keys.figures("workload.page[1]") == [("workload.page[1]", 600)]
-        assert [each.value for each in keys.figures("workload.page[*]")] == [800, 600]
-        [view] = keys.figures("workload.views[count=6].resolution")
-        assert view.value == report.workload.views[0].resolution
+        assert keys.figures("workload.page[1]") == {"workload.page[1]": 600}
+        assert [*keys.figures("workload.page[*]").values()] == [800, 600]
+        [resolution] = keys.figures("workload.views[count=6].resolution").values()
+        assert resolution == report.workload.views[0].resolution
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ class TestJudging:
         for name in ("flops", "matrix_flops", "vector_flops", "bytes_read", "bytes_written"):
             for place in ("total", "total.decode_step", "total.batch",
                           *(f"stages.{stage}" for stage in report.stages)):  # fmt: skip
-                assert counted[f"{place}.{name}"] == ReportKeys(report).figures(
-                    f"{place}.{name}")[0].value  # fmt: skip
+                key = f"{place}.{name}"
+                assert ReportKeys(report).figures(key) == {key: counted[key]}
         others = {"workload.visual_tokens", "workload.seq_len", "total.params"}
         memory = {"memory.kv_cache_bytes", "memory.peak_activation_bytes", "memory.weights_bytes"}
         assert others | memory <= set(counted)
@@ -595,7 +595,7 @@ class TestEveryLeaf:
         slower = altered(full, ("time", 0, "page_seconds"), 99.0)
         [verdict] = judged(after, slower).failures("failed")
         assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
-        assert ReportKeys(full).figures(verdict.key)[0].value == verdict.value
+        assert ReportKeys(full).figures(verdict.key) == {verdict.key: verdict.value}
 
     def test_what_an_early_report_does_not_state_is_a_doubt_and_no_difference(self, full):
         sam = msgspec.structs.replace(full.stages["sam"], operator_bytes=None)

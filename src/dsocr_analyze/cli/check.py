@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import many_options, options
-from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption
+from dsocr_analyze.cli import exits, many_options, options, streams, warnings
 from dsocr_analyze.errors import OutputError, StrictError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.gate.renderers import ReadableCheck
 
 __all__ = ["check"]
 
@@ -78,7 +73,7 @@ def check(
     junit: JUnitOption = None,
     markdown: MarkdownOption = None,
     quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
+    strict: warnings.StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
@@ -95,27 +90,27 @@ def check(
     formats = zip(named, ("json", "junit", "markdown"), strict=True)
     files = {Path(file): each for file, each in formats if file is not None}
     emit(None, lambda: result, lambda: readable, context=context, files=files)
-    _append_summary(readable)
+    _append_summary(readable.markdown)
     printed = "json" if json_file == "-" else None if quiet else "text"
     emit(printed, lambda: result, lambda: readable)
     if result.outcome == "failed":
-        raise typer.Exit(NO)
+        raise typer.Exit(exits.NO)
     if context.obj.is_strict and result.outcome == "warned":
         raise StrictError(f"--strict: {result.count('warned')} warnings")
 
 
-def _append_summary(readable: ReadableCheck) -> None:
-    """Append the check to the summary of a GitHub step, if there is one with room left."""
+def _append_summary(markdown: Callable[[int], str]) -> None:
+    """Append Markdown of at most so many bytes to a GitHub step's summary, if there is one."""
     name = os.environ.get(_SUMMARY_VARIABLE)
     if not name:
         return
     try:
         with Path(name).open("a", encoding="utf-8", newline="\n") as summary:
-            text = readable.markdown(_SUMMARY_LIMIT - os.fstat(summary.fileno()).st_size)
+            text = markdown(_SUMMARY_LIMIT - os.fstat(summary.fileno()).st_size)
             summary.write(text)
     except OSError as error:
         raise OutputError(
             f"cannot write {name!r}, which ${_SUMMARY_VARIABLE} names: {error.strerror}"
         ) from error
     if not text:
-        complain(f"the summary of this step is full: nothing was added to {name!r}")
+        streams.complain(f"the summary of this step is full: nothing was added to {name!r}")

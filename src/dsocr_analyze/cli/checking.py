@@ -12,10 +12,7 @@ from typing import Final, TypeVar
 import typer
 
 from dsocr_analyze.architectures.planning import PageRequest
-from dsocr_analyze.cli import options, time_options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.counting import Engine
-from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli import command_options, counting, options, streams, time_options
 from dsocr_analyze.engine import ENGINES
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
@@ -34,8 +31,7 @@ from dsocr_analyze.gate.revision import Revision
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_text
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
-from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.report import document, reading
 
 __all__ = ["checked"]
 
@@ -84,11 +80,15 @@ def checked(
         if edits:
             write_files({file.path: text})
         new = sum(edit.index is None for edit in edits)
-        complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
+        streams.complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
         asked = _chosen(found or {}, list(asked), file.path)
         judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     return whole_check(
-        str(file.path), counts.baseline, judged, counts.warnings, options_used(context)
+        str(file.path),
+        counts.baseline,
+        judged,
+        counts.warnings,
+        command_options.options_used(context),
     )
 
 
@@ -190,7 +190,7 @@ class _Counts:
     file: _BudgetsFile
     trust_remote_code: bool
     baseline: Baseline | None = None
-    saved: Report | None = None
+    saved: document.Report | None = None
     revision: Revision | None = None
     before: Budgets = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -263,7 +263,7 @@ def _counts_against(
             f" ({', '.join(asked)}); name the matching one: --workload NAME"
         )
     baseline = Baseline(kind="report", name=name, commit=None)
-    return _Counts(file, trust_remote_code, baseline, load_report(Path(name)))
+    return _Counts(file, trust_remote_code, baseline, reading.load_report(Path(name)))
 
 
 def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Sequence[str]]:
@@ -309,7 +309,7 @@ def _counted(
     trust_remote_code: bool,
     engine: str = "analytic",
     revision: str | None = None,
-) -> Report:
+) -> document.Report:
     """The report of a workload.
 
     Args:
@@ -357,7 +357,7 @@ def _counted(
         workers=asked["workers"], price=asked["price"], weights_dtype=asked["weights_dtype"],
         kv_dtype=asked["kv_dtype"], corrections=0,
     )  # fmt: skip
-    return Engine(
+    return counting.Engine(
         name, directory, asked["dtype"], asked["use_flash_attn"],
         trust_remote_code=trust_remote_code, time=request,
     ).report(page.workload(directory.architecture))  # fmt: skip

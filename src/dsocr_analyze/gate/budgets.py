@@ -95,9 +95,9 @@ class Limit:
     @property
     def text(self) -> str:
         """It in words, with a number's digits grouped: `max 9,000,000,000,000`."""
-        if isinstance(self.amount, Allowance):
-            return f"{self.name} {self.amount.text}"
-        return f"{self.name} {self.amount:,}".removesuffix(".0")
+        amount = self.amount
+        text = amount.text if isinstance(amount, Allowance) else f"{amount:,}".removesuffix(".0")
+        return f"{self.name} {text}"
 
     @property
     def is_upper(self) -> bool:
@@ -158,8 +158,7 @@ def paths_of(options: Options) -> list[str]:
 
 def model_of(options: Options) -> str | None:
     """The model directory that they name; None for the built-in reference."""
-    name: str | None = options["model"]
-    return None if name == "reference" else name
+    return None if options["model"] in (None, "reference") else str(options["model"])
 
 
 @dataclass(frozen=True)
@@ -377,8 +376,8 @@ def _apply(workload: Any, edit: Edit, *, is_begun: bool) -> None:
         is_begun: Whether the workload had no budgets before all edits.
     """
     if "budgets" not in workload:
-        is_inline = type(workload) in (dict, items.InlineTable)
-        workload["budgets"] = [] if is_inline else tomlkit.aot()
+        has_array = type(workload) in (dict, items.InlineTable)
+        workload["budgets"] = [] if has_array else tomlkit.aot()
     budgets = workload["budgets"]
     if edit.index is not None:
         budgets[edit.index].update(edit.limits)

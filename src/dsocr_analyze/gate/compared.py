@@ -182,10 +182,9 @@ def compared(before: Report, after: Report) -> Compared:
         for key in (*new, *old)
         if key.startswith("stages.") and (key in old) != (key in new)
     ]
-    moved = {each.section for each in numbers if each.key in new}
-    moved |= {"stages"} if stages else set()
-    sections = {key.partition(".")[0] for key in new} - {"stages"}
-    sections |= {f"stages.{name}" for name in after.stages}
+    moved = {each.section for each in numbers if each.key in new} | {"stages" for _ in stages}
+    tops = {key.partition(".")[0] for key in new} - {"stages"}
+    sections = tops | {f"stages.{name}" for name in after.stages}
 
     def follows(each: Difference) -> bool:
         has_moved = each.section in moved if each.section in sections else bool(moved)
@@ -257,9 +256,10 @@ def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
     if isinstance(new, Mapping):
         return ".{}", ".*", (old, new)
     if isinstance(new, Struct):
-        names = (each.__struct_encode_fields__ for each in (old, new))
-        values = map(structs.astuple, (old, new))
-        return ".{}", ".{}", [*map(dict, map(zip, names, values))]
+        return ".{}", ".{}", [
+            dict(zip(each.__struct_encode_fields__, structs.astuple(each), strict=True))
+            for each in (old, new)
+        ]  # fmt: skip
     is_alike = len(old) == len(new)
     labels = (entry_labels(to_builtins(new)) if is_alike else _labels(each) for each in (old, new))
     return "[{}]", "[*]", [*map(dict, map(zip, labels, (old, new)))]
@@ -292,11 +292,10 @@ def _nulls(differing: Iterable[Difference]) -> Iterator[Difference]:
 
 def _summary(values: Sequence[Any]) -> Any:
     """What stands in one report where the other has null; None if it is null here."""
-    if all(each is None for each in values):
-        return None
-    if len(values) == 1 and isinstance(values[0], str | int | float):
+    if len(values) == 1 and isinstance(values[0], str | int | float | None):
         return values[0]
-    return f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    count = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    return None if all(each is None for each in values) else count
 
 
 def listed(names: Sequence[str], most: int) -> str | None:
@@ -358,8 +357,7 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
     if old.config_digest == new.config_digest and (None in texts or len(texts) == 1):
         return
     was, now = _config_of(old), _config_of(new)
-    has_none = was is None or now is None
-    differ = () if has_none else config_differences({"was": was or {}, "now": now or {}})
+    differ = () if was is None or now is None else config_differences({"was": was, "now": now})
     keys = [(each.key, each.text("was"), each.text("now")) for each in differ]
     for key, *values in keys or [("config.json", _config_name(old), _config_name(new))]:
         yield InputChange(kind="config", key=key, before=values[0], after=values[1])
@@ -397,14 +395,13 @@ def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[I
 
 
 def _text(value: object) -> str | None:
+    if isinstance(value, list):
+        return listed(value, _MOST_NAMED)
     if isinstance(value, tuple):
         is_size = any(isinstance(each, int) for each in value)
         return (" x " if is_size else ", ").join(map(str, value)) or None
-    if isinstance(value, list):
-        return listed(value, _MOST_NAMED)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
+    text = None if value is None else str(value)
+    return text.lower() if text and isinstance(value, bool) else text
 
 
 # --- where work moved --------------------------------------------------------------------------

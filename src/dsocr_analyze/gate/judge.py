@@ -27,7 +27,7 @@ from dsocr_analyze.gate.compared import (
     counted_figures,
     listed,
 )
-from dsocr_analyze.gate.report_keys import NamedFigure, ReportKeys, is_number
+from dsocr_analyze.gate.report_keys import ReportKeys, is_number
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Report
 from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options
 from dsocr_analyze.report.tables import headline
@@ -153,10 +153,9 @@ class Check(Opening, frozen=True, kw_only=True):
 
     def count(self, outcome: Outcome) -> int:
         """Number of verdicts with that outcome, plus the warnings for `warned`."""
+        warnings = len(self.warnings) + sum(len(each.warnings) for each in self.workloads)
         found = sum(len(each.failures(outcome)) for each in self.workloads)
-        if outcome != "warned":
-            return found
-        return found + len(self.warnings) + sum(len(each.warnings) for each in self.workloads)
+        return found + warnings if outcome == "warned" else found
 
 
 def worst(*outcomes: Outcome) -> Outcome:
@@ -226,9 +225,9 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
     verdicts: list[Verdict] = []
     named: set[str] = set()
     for budget in workload.budgets:
-        for figure in keys.figures(budget.key):
-            named.add(figure.key)
-            verdicts += _of_budget(budget, figure, old_keys, counted)
+        for key, value in keys.figures(budget.key).items():
+            named.add(key)
+            verdicts += _of_budget(budget, key, value, old_keys.values(key), counted)
         if "*" in budget.key:  # figures that are gone are only there
             named.update(old_keys.values(budget.key))
     changes = Compared() if baseline is None else compared(baseline, report)
@@ -268,11 +267,14 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
 
 
 def _of_budget(
-    budget: Budget, figure: NamedFigure, baseline: ReportKeys, counted: Counted
+    budget: Budget,
+    key: str,
+    value: int | float | None,
+    baseline: Mapping[str, Any],
+    counted: Counted,
 ) -> Iterator[Verdict]:
-    """One verdict per limit of a budget."""
-    key, value = figure
-    before = next((each for each in baseline.values(key).values() if is_number(each)), None)
+    """One verdict per limit of a budget; `baseline` has what the key names in the baseline."""
+    before = next((each for each in baseline.values() if is_number(each)), None)
     exceeded: Outcome = "failed" if budget.level == "error" else "warned"
     unknown, why = exceeded, "it is unknown (null) in this report"
     if value is not None and not counted.is_compared:
@@ -325,9 +327,8 @@ def _of_change(figure: Figure, default: Budget) -> Verdict:
 def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
     """Warnings about code changes that closed forms cannot see."""
     old, new = before.metadata.model, after.metadata.model
-    is_ours = old.source == new.source == "reference"  # this code changes only with the tool
     if (
-        not is_ours
+        not old.source == new.source == "reference"  # that code changes only with the tool
         and old.code_digest != new.code_digest
         and "analytic" in (before.metadata.engine, after.metadata.engine)
     ):
@@ -355,8 +356,8 @@ def _limits_of(workload: Workload) -> Mapping[str, str]:
     """The tolerance and the limits of each key, in words."""
     found = defaultdict(list, tolerance=[workload.tolerance.text])
     for budget in workload.budgets:
-        limits = ", ".join(each.text for each in budget.limits)
-        found[budget.key].append(f"{limits} ({budget.level})")
+        texts = (each.text for each in budget.limits)
+        found[budget.key].append(f"{', '.join(texts)} ({budget.level})")
     return {key: "; ".join(words) for key, words in found.items()}
 
 
@@ -414,8 +415,11 @@ def _allowed(
         value: The baseline's value; None if unknown.
         levels: The levels of the budgets to consider.
     """
-    limits = [limit for each in budgets if each.level in levels for limit in each.limits]
-    ends = [(each.is_upper, each.value(value)) for each in limits]
+    ends = [
+        (limit.is_upper, limit.value(value))
+        for each in budgets if each.level in levels
+        for limit in each.limits
+    ]  # fmt: skip
     lows = [end for is_upper, end in ends if end is not None and not is_upper]
     highs = [end for is_upper, end in ends if end is not None and is_upper]
     return max([-inf, *lows]), min([inf, *highs])
@@ -448,8 +452,8 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
         limits = dict(_exceeded(budget, keys))
         if limits:
             yield Edit(workload.name, index, budget.key, limits)
-    first = [keys.figures(key)[0] for key in ([] if workload.budgets else _FIRST_KEYS)]
-    new = {key: {"max": value} for key, value in first if value is not None}
+    first = {key: keys.figures(key)[key] for key in ([] if workload.budgets else _FIRST_KEYS)}
+    new = {key: {"max": value} for key, value in first.items() if value is not None}
     exactly = {
         each.key: {"max": each.value, "min": each.value}
         for each in check.failures("failed")
@@ -460,7 +464,7 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Iterator[tuple[str, int | float]]:
     """The absolute limits that are exceeded, with their new values."""
-    values = [each.value for each in keys.figures(budget.key) if each.value is not None]
+    values = [each for each in keys.figures(budget.key).values() if each is not None]
     for limit in budget.limits if values else ():
         furthest = max(values) if limit.is_upper else min(values)
         if not isinstance(limit.amount, Allowance) and not limit.keeps(furthest, limit.amount):

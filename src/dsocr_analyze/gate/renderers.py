@@ -138,8 +138,7 @@ def _heads(workload: WorkloadCheck) -> list[str]:
 
 def _changed(label: str, workload: WorkloadCheck, kinds: set[InputKind]) -> list[str]:
     changes = [_input_text(each) for each in workload.inputs if each.kind in kinds]
-    left = len(changes) - _MOST_INPUTS
-    more = [f"{left} more"] if left > 0 else []
+    more = [f"{len(changes) - _MOST_INPUTS} more"] if len(changes) > _MOST_INPUTS else []
     return [f"{label}: {each}" for each in (*changes[:_MOST_INPUTS], *more)]
 
 
@@ -151,9 +150,8 @@ def _input_text(change: InputChange) -> str:
 
 
 def _or_absent(value: str | None) -> str:
-    if not value:
-        return "(absent)" if value is None else "''"
-    return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    shown = "(absent)" if value is None else value or "''"
+    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}..."
 
 
 def _levels(workload: WorkloadCheck) -> tuple[MoveLevel, ...]:
@@ -182,9 +180,11 @@ def _name(move: Move) -> str:
 
 def _cells(move: Move, *, with_part: bool) -> tuple[str, str, str]:
     """FLOPs, bytes and share of what moved."""
-    flops = _signed(move.flops, with_part=with_part)
-    nbytes = _signed(move.bytes, is_bytes=True, with_part=with_part)
-    return flops or "-", nbytes or "-", f"{100 * move.share:.3g} %"
+    return (
+        _signed(move.flops, with_part=with_part) or "-",
+        _signed(move.bytes, is_bytes=True, with_part=with_part) or "-",
+        f"{100 * move.share:.3g} %",
+    )
 
 
 def _signed(amounts: Amounts | None, *, is_bytes: bool = False, with_part: bool = True) -> str:
@@ -245,8 +245,6 @@ def _change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 _MOST_MOVES: Final = 6
 _MOST_LINES: Final = 20
-_MOVES: Final = ("FLOPs", "bytes", "of batch", "what moved, largest first")
-_FIGURES: Final = ("before", "after", "change", "figure")
 _AMOUNT: Final = re.compile(r"(?<=\d) (?=[kMGTPEZYx%]|B\b)")
 _KEPT_SPACE: Final = "\u00a0"
 
@@ -263,10 +261,13 @@ def _text_of(workload: WorkloadCheck, width: int) -> list[str]:
     return [
         *_wrapped([workload_summary(workload)], width),
         *_wrapped([*_heads(workload), *_warnings(workload.warnings)], width, "  "),
-        *_section(_aligned(_MOVES, moved, width), sum(map(len, moves)) - len(moved)),
+        *_section(
+            _aligned(("FLOPs", "bytes", "of batch", "what moved, largest first"), moved, width),
+            sum(map(len, moves)) - len(moved),
+        ),
         *_section(_wrapped(exceeded[:_MOST_LINES], width, "  "), len(exceeded) - _MOST_LINES),
         *_section(
-            _aligned(_FIGURES, figures, width),
+            _aligned(("before", "after", "change", "figure"), figures, width),
             len(changed) - _MOST_LINES,
             "  figures that changed without a budget:",
         ),
@@ -284,8 +285,7 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     lines = []
     *columns, _ = (max(map(len, cells)) for cells in zip(header, *rows, strict=True))
     for *numbers, name in (header, *rows) if rows else ():
-        cells = map(str.rjust, numbers, columns)
-        start = f"  {'  '.join(cells)}  "
+        start = f"  {'  '.join(map(str.rjust, numbers, columns))}  "
         first, *rest = _pieces(name, max(width - len(start), 20))
         lines += [f"{start}{first}", *(f"{' ' * len(start)}{each}" for each in rest)]
     return lines
@@ -321,18 +321,15 @@ _TITLES: Final = {
     "operator": "Operators",
     "kind": "Kinds of operators",
 }
-_MOVED: Final = ("what moved", "FLOPs", "bytes", "of the batch")
-_CHANGED: Final = ("figure", "before", "after", "change")
 _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
 
 
 def _blocks(check: Check) -> list[str]:
     """Paragraphs and tables, each of them short."""
-    title = None if check.baseline is None else as_code_span(check.baseline.title)
     return [
         f"## Cost check: {_result(check)}\n",
-        *([] if title is None else [f"Against {title}.\n"]),
+        *([f"Against {as_code_span(check.baseline.title)}.\n"] if check.baseline else []),
         *map(_bullet, _warnings(check.warnings)),
         *chain.from_iterable(map(_markdown_of, check.workloads)),
         f"\nCounted by dsocr-analyze {as_code_span(check.tool)}.",
@@ -344,7 +341,7 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
     tables = [
         (
             f"{_TITLES[level]} that moved, largest first",
-            _MOVED,
+            ("what moved", "FLOPs", "bytes", "of the batch"),
             _MOST_ROWS,
             [(_name(each), *_cells(each, with_part=True)) for each in workload.moves(level)],
         )
@@ -359,7 +356,12 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
         *map(_bullet, exceeded[:_MOST_FIGURES]),
         *_more(len(exceeded) - _MOST_FIGURES),
         *chain.from_iterable(_table(*each) for each in tables),
-        *_table("Figures that changed without a budget", _CHANGED, _MOST_FIGURES, changed),
+        *_table(
+            "Figures that changed without a budget",
+            ("figure", "before", "after", "change"),
+            _MOST_FIGURES,
+            changed,
+        ),
     ]
 
 
@@ -376,8 +378,11 @@ def _table(
     title: str, header: Sequence[str], most: int, rows: Sequence[Sequence[str]]
 ) -> list[str]:
     """A title, the first rows of a table and how many are left out; nothing if there are none."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    lines = [header, rule, *(map(as_code_span, row) for row in rows[:most])]
+    lines = [
+        header,
+        ["---", *["---:"] * (len(header) - 1)],
+        *(map(as_code_span, row) for row in rows[:most]),
+    ]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return [f"\n{title}:\n", table, *_more(len(rows) - most)] if rows else []
 

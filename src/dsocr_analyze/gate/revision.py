@@ -8,6 +8,7 @@ not followed. Links and submodules raise errors.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ _KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_FILES: Final = 5_000
 
+_LISTED: Final = re.compile(r"(\d+) \w+ (\w+) +(\S+)\t([^\0]+)\0")
+"""A file as `git ls-tree -l -z` lists it."""
+
 _FILE_MODES: Final = ("100644", "100755", "100664")
 _KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
 
@@ -40,13 +44,13 @@ class _Entry(NamedTuple):
     Attributes:
         mode: Its kind and permissions, as git writes them.
         identity: Object name of its content.
-        size: Bytes of the content; None for a submodule.
+        size: Bytes of the content; no number if it is not in this clone.
         path: Path from the root of the repository.
     """
 
     mode: str
     identity: str
-    size: int | None
+    size: str
     path: str
 
 
@@ -146,7 +150,8 @@ class Revision:
     def _entries(self, path: str) -> list[_Entry]:
         """The files at a path and below it."""
         asked = ("-r", "-z", "-l", "--full-tree", "--", self.commit, *([path] * (path != ".")))
-        return [_entry(line) for line in _git(self.root, "ls-tree", *asked).split(b"\0") if line]
+        listed = _git(self.root, "ls-tree", *asked).decode("utf-8", "surrogateescape")
+        return [_Entry(*found) for found in _LISTED.findall(listed)]
 
     def _content(self, entry: _Entry) -> bytes:
         if entry.mode not in _FILE_MODES:
@@ -155,25 +160,17 @@ class Revision:
                 f"{self._called(entry.path)} is {kind}, which is not followed; commit the file"
                 " itself"
             )
-        if entry.size is None:
+        if not entry.size.isdecimal():
             raise BaselineError(
                 f"{self._called(entry.path)} is not in this clone, and nothing is fetched; fetch it"
                 " first"
             )
-        if entry.size > _LARGEST_FILE:
+        if int(entry.size) > _LARGEST_FILE:
             raise BaselineError(
                 f"{self._called(entry.path)} has {entry.size} bytes; configs and code have at most"
                 f" {_LARGEST_FILE}"
             )
         return _git(self.root, "cat-file", "blob", entry.identity)
-
-
-def _entry(line: bytes) -> _Entry:
-    """An entry as `git ls-tree -l` lists it."""
-    about, _, name = line.partition(b"\t")
-    mode, _, identity, size = about.decode("ascii").split()
-    path = name.decode("utf-8", "surrogateescape")
-    return _Entry(mode, identity, int(size) if size.isdecimal() else None, path)
 
 
 def _is_of_model(entry: _Entry, folder: str) -> bool:
