@@ -26,7 +26,6 @@ from dsocr_analyze.gate.budgets import (
     Workload,
     budgets_in,
     edited,
-    parse_allowance,
 )
 from dsocr_analyze.gate.compared import Compared, compared, counted_figures
 from dsocr_analyze.gate.judge import (
@@ -75,7 +74,14 @@ def limited(key, level="error", **limits):
     return Budget(key, level, tuple(Limit(*each) for each in limits.items()))
 
 
-EQUAL = parse_allowance("0")
+def allowance(given):
+    """What a file allows where it says so."""
+    given = given if isinstance(given, int | float) else json.dumps(given)
+    text = f"[workloads.w]\ntolerance = {given}"
+    return budgets_in(text, "b.toml", is_pyproject=False)["w"].tolerance
+
+
+EQUAL = allowance("0")
 
 
 def workload_of(*budgets, options=DEFAULTS, tolerance=EQUAL):
@@ -158,14 +164,15 @@ class TestBudgets:
         [("2 %", Fraction(1, 50)), ("0.1%", Fraction(1, 1000)), ("0%", 0), ("7", 7), (7, 7)],
     )
     def test_an_allowance_is_exact(self, text, amount):
-        found = parse_allowance(text)
+        found = allowance(text)
         assert (found.amount, found.is_relative) == (amount, str(text).endswith("%"))
 
     @pytest.mark.parametrize(
         "text", ["", "%", "-2 %", "2 percent", "1e3 %", "nan", "inf", "9" * 50, -1, float("nan")]
     )
-    def test_what_allows_nothing_that_makes_sense_is_none(self, text):
-        assert parse_allowance(text) is None
+    def test_what_allows_nothing_that_makes_sense_is_refused(self, text):
+        with pytest.raises(ConfigError, match=r"'workloads\.w\.tolerance' is .*; give a percent"):
+            allowance(text)
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -263,8 +270,8 @@ class TestJudging:
     def test_a_tolerance_allows_what_has_no_budget(self, report):
         total = msgspec.structs.replace(report.total, params=report.total.params + 1)
         after = msgspec.structs.replace(report, total=total)
-        assert judged(after, report, tolerance=parse_allowance("1")).outcome == "passed"
-        assert judged(after, report, tolerance=parse_allowance("0.00000001 %")).outcome == "failed"
+        assert judged(after, report, tolerance=allowance("1")).outcome == "passed"
+        assert judged(after, report, tolerance=allowance("0.00000001 %")).outcome == "failed"
 
     @pytest.mark.exhaustive
     def test_every_count_is_watched(self, report):
@@ -294,7 +301,7 @@ class TestJudging:
         assert [each.after for each in gone] == [None]
 
     def test_a_relative_limit_without_a_baseline_says_so_and_is_not_kept_secret(self, report):
-        workload = workload_of(limited("total.flops", max_increase=parse_allowance("2 %")))
+        workload = workload_of(limited("total.flops", max_increase=allowance("2 %")))
         found = judge(workload, Counted(report, None, is_compared=True))
         assert found.outcome == "warned"
         assert "there is no baseline" not in found.verdicts[0].message
@@ -611,7 +618,7 @@ class TestEveryLeaf:
         views = report.workload.views
         label = f"workload.views[count={views[0].count}].resolution"
         before = altered(report, ("workload", "views"), (views[0], *views))
-        found = judged(report, before, limited(label, max_increase=parse_allowance("0")))
+        found = judged(report, before, limited(label, max_increase=allowance("0")))
         [verdict] = found.failures("failed")
         assert verdict.message.endswith("the baseline has no such figure")
 
@@ -635,13 +642,13 @@ class TestRedefining:
 
     OLD = (
         limited("total.flops", max=10**15),
-        limited("stages.*.params", max_increase=parse_allowance("2 %")),
+        limited("stages.*.params", max_increase=allowance("2 %")),
     )
 
     def loosened(self, report, old, new, before="0", after="0"):
         return loosened_keys(
-            workload_of(*old, tolerance=parse_allowance(before)),
-            workload_of(*new, tolerance=parse_allowance(after)), report,
+            workload_of(*old, tolerance=allowance(before)),
+            workload_of(*new, tolerance=allowance(after)), report,
         )  # fmt: skip
 
     def test_what_is_kept_or_tightened_is_no_doubt(self, report):

@@ -238,13 +238,13 @@ def _counts_against(
     """
     if name is None:
         return _Counts(file, trust_remote_code)
-    revision = None
     try:
-        if Path(name).suffix != ".json":
-            revision = Revision.named(name, file.path.parent)
+        is_report = Path(name).suffix == ".json"
+        revision = None if is_report else Revision.named(name, file.path.parent)
     except BaselineError:
         if not is_regular(Path(name)):
             raise
+        revision = None
     if revision is not None:
         baseline = Baseline(kind="revision", name=name, commit=revision.commit)
         before, doubts = _budgets_there(revision, file)

@@ -34,7 +34,6 @@ __all__ = [
     "budgets_in",
     "edited",
     "model_of",
-    "parse_allowance",
     "paths_of",
 ]
 
@@ -287,23 +286,18 @@ def _number(table: TomlTable, key: str) -> int | float | None:
 
 
 def _allowance(table: TomlTable, key: str) -> Allowance | None:
-    found = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
-    parsed = None if found is None else parse_allowance(found)
-    if parsed is None and found is not None:
-        raise table.refusal(key, _RIGHT_ALLOWANCE)
-    return parsed
-
-
-def parse_allowance(value: str | int | float) -> Allowance | None:
-    """The allowance for `"2 %"`, `"1000"` or 1000; None for anything else and if negative."""
-    if not isinstance(value, str):
-        is_right = 0 <= value <= LARGEST_NUMBER
-        return Allowance(Fraction(value), False, str(value)) if is_right else None
-    found = _ALLOWANCE.fullmatch(value.strip()) if len(value) <= _LONGEST_ALLOWANCE else None
-    if found is None:
+    """The allowance `"2 %"`, `"1000"` or 1000; None if the key is absent."""
+    value = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
+    if value is None:
         return None
+    if not isinstance(value, str) and 0 <= value <= LARGEST_NUMBER:
+        return Allowance(Fraction(value), False, str(value))
+    text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_ALLOWANCE else ""
+    found = _ALLOWANCE.fullmatch(text)
+    if found is None:
+        raise table.refusal(key, _RIGHT_ALLOWANCE)
     amount = Fraction(found["amount"]) / (100 if found["percent"] else 1)
-    return Allowance(amount, bool(found["percent"]), value.strip())
+    return Allowance(amount, bool(found["percent"]), text)
 
 
 # --- new limits ----------------------------------------------------------------------------------
@@ -376,8 +370,7 @@ def _apply(workload: Any, edit: Edit, *, is_begun: bool) -> None:
         is_begun: Whether the workload had no budgets before all edits.
     """
     if "budgets" not in workload:
-        has_array = type(workload) in (dict, items.InlineTable)
-        workload["budgets"] = [] if has_array else tomlkit.aot()
+        workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()
     budgets = workload["budgets"]
     if edit.index is not None:
         budgets[edit.index].update(edit.limits)

@@ -390,8 +390,8 @@ def _published_configs() -> Mapping[str, Mapping[str, Any]]:
 
 def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
     """The change of an input, its values in words; empty if there is none."""
-    before, after = _text(was), _text(now)
-    return [] if was == now else [InputChange(kind=kind, key=key, before=before, after=after)]
+    change = InputChange(kind=kind, key=key, before=_text(was), after=_text(now))
+    return [] if was == now else [change]
 
 
 def _text(value: object) -> str | None:

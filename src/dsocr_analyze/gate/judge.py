@@ -449,8 +449,7 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
     """
     keys = ReportKeys(report)
     for index, budget in enumerate(workload.budgets):
-        limits = dict(_exceeded(budget, keys))
-        if limits:
+        if limits := dict(_exceeded(budget, keys)):
             yield Edit(workload.name, index, budget.key, limits)
     first = {key: keys.figures(key)[key] for key in ([] if workload.budgets else _FIRST_KEYS)}
     new = {key: {"max": value} for key, value in first.items() if value is not None}

@@ -115,8 +115,8 @@ def workload_summary(workload: WorkloadCheck) -> str:
         f"all {equal}" if equal else some if workload.changed else "",
         f"{kept} limit{'s' * (kept != 1)} kept" if kept else "",
     ]
-    words = _WORDS[workload.outcome]
-    return "; ".join(filter(None, [f"{workload.name}: {words}", ", ".join(filter(None, said))]))
+    opening = f"{workload.name}: {_WORDS[workload.outcome]}"
+    return "; ".join(filter(None, [opening, ", ".join(filter(None, said))]))
 
 
 def equal_text(workload: WorkloadCheck) -> str:
@@ -127,10 +127,10 @@ def equal_text(workload: WorkloadCheck) -> str:
 
 def _heads(workload: WorkloadCheck) -> list[str]:
     """What a reader needs first: changed inputs, then the largest moves."""
-    largest = (workload.moves(level)[:1] for level in _levels(workload))
+    largest = [move for level in _levels(workload) for move in workload.moves(level)[:1]]
     return [
         *_changed("changed", workload, {"config", "code", "workload", "setting"}),
-        *(f"moved most, {move.level}: {_named(move)}" for moved in largest for move in moved),
+        *(f"moved most, {move.level}: {_named(move)}" for move in largest),
         *_changed("changed", workload, {"report"}),
         *_changed("budget changed", workload, {"budget"}),
     ]
@@ -211,9 +211,8 @@ def _warnings(warnings: Iterable[str]) -> list[str]:
 
 def _exceeded(workload: WorkloadCheck) -> list[str]:
     """Budgets' limits that are exceeded, errors first."""
-    words = {"failed": "error", "warned": "warning"}
     return [
-        f"{words[each.outcome]}: {each.message}"
+        f"{'error' if each.outcome == 'failed' else 'warning'}: {each.message}"
         for each in workload.verdicts
         if each.outcome != "passed" and each.rule != "baseline"
     ]
@@ -291,14 +290,10 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     return lines
 
 
-def _pieces(name: str, room: int) -> Iterator[str]:
+def _pieces(name: str, room: int) -> list[str]:
     """A name in pieces of at most `room` characters, broken at spaces and before dots."""
-    while len(name) > room:
-        cut = max(name.rfind(".", 1, room + 1), name.rfind(" ", 1, room + 1))
-        cut = cut if cut > 0 else room
-        yield name[:cut].rstrip()
-        name = name[cut:].lstrip(" ")
-    yield name
+    piece = rf" *(.{{1,{room}}}(?=[. ]|\Z)|.{{1,{room}}})"
+    return [each.rstrip() for each in re.findall(piece, name, re.DOTALL)]
 
 
 def _wrapped(lines: Iterable[str], width: int, start: str = "") -> list[str]:

@@ -170,7 +170,7 @@ def _entries(values: Sequence[Any], rest: str, place: str) -> list[tuple[str, An
 def _is_selected(entry: Any, index: int, selector: str) -> bool:
     if not isinstance(entry, Mapping) or "=" not in selector:
         return selector in ("*", str(index))
-    parts = [part.partition("=") for part in selector.split(",")]
+    parts = (part.partition("=") for part in selector.split(","))
     return all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts)
 
 
@@ -193,8 +193,7 @@ def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
 def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
     """The error that names what there is at the failure most similar or furthest along."""
     ranked = [(*_closest(each), each) for each in reversed(failures)]
-    _, close, failure = max(ranked, key=lambda each: (each[0], len(each[2].place)))
-    place, value, rest, _ = failure
+    _, close, (place, value, rest, _) = max(ranked, key=lambda each: (each[0], len(each[2].place)))
     where = repr(place) if place else "the report"
     if isinstance(value, Mapping):
         near = f"did you mean {close!r}? " if close else ""

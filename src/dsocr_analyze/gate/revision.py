@@ -90,9 +90,10 @@ class Revision:
                 f"{name!r} is not a revision; give a commit, a branch or a tag, or the file of a"
                 " saved report"
             )
-        asked = ("--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         try:
-            commit = _git(root, "rev-parse", *asked)
+            commit = _git(
+                root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+            )
         except BaselineError as error:
             raise BaselineError(
                 f"{name!r} is not a revision of {str(root)!r} (a shallow clone has only the"

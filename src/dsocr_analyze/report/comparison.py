@@ -228,17 +228,19 @@ class Comparison:
 
         Then one line per differing key and config: the value as JSON, empty if the key is absent.
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("key", "quantity", "unit", "report", "value", "difference", "ratio"))
-        for row in self.document.rows:
-            figures = zip(self.document.names, row.values, row.differences, row.ratios, strict=True)
-            writer.writerows((row.key, row.quantity, row.unit, *each) for each in figures)
-        for key in self.document.config_differences:
-            writer.writerows(
-                (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
-                for name in self.config_names
-            )
+        found, text = self.document, io.StringIO()
+        header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
+        rows = (
+            (row.key, row.quantity, row.unit, *figures)
+            for row in found.rows
+            for figures in zip(found.names, row.values, row.differences, row.ratios, strict=True)
+        )
+        keys = (
+            (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
+            for key in found.config_differences
+            for name in self.config_names
+        )
+        csv.writer(text, lineterminator="\n").writerows((header, *rows, *keys))
         return text.getvalue()
 
 
@@ -288,7 +290,7 @@ def compare(
     names = tuple(_distinct(name for name, _ in reports))
     with_batch = any(report.workload.batch_size > 1 for report in found)
     with_params = len({report.total.params for report in found}) > 1
-    stages = [dict(_stage_flops(report)) for report in found]
+    stages = [*map(_stage_flops, found)]
     order = merged([list(each) for each in stages])
     columns = [
         _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
@@ -366,12 +368,14 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     return found
 
 
-def _stage_flops(report: Report) -> Iterator[tuple[_Quantity, int]]:
+def _stage_flops(report: Report) -> dict[_Quantity, Value]:
     """The rows of a report's stages, in order."""
-    for name, stage in report.stages.items():
-        is_step = name == report.decode_name
-        key, label = (f"{name}_step", f"{name} step") if is_step else (name, name)
-        yield (f"{key}_flops", label, "FLOPs"), stage.flops
+    return {
+        (f"{name}_step_flops", f"{name} step", "FLOPs")
+        if name == report.decode_name
+        else (f"{name}_flops", name, "FLOPs"): stage.flops
+        for name, stage in report.stages.items()
+    }
 
 
 def _figures(
@@ -380,8 +384,7 @@ def _figures(
     """Every quantity of a report; None for a stage that only other reports have."""
     workload, total, memory = report.workload, report.total, report.memory
     views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
-    name = report.decode_name if with_batch else None
-    decode = None if name is None else report.stages[name]
+    decode = report.stages.get(report.decode_name or "") if with_batch else None
     expected = None if decode is None else decode.bytes_read_expected
     found = {
         ("visual_tokens", "visual tokens", "tokens"): workload.visual_tokens,
