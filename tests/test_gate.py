@@ -377,7 +377,7 @@ class TestUpdating:
         budgets = budgets_in(text, "pyproject.toml", is_pyproject=True)
         workload = budgets["page"]
         check = judge(workload, Counted(report, baseline, is_compared=baseline is not None))
-        edits = list(edits_of(workload, report, check))
+        edits = {"page": edits_of(workload, report, check)}
         return edited(text, "pyproject.toml", edits, is_pyproject=True)
 
     @pytest.mark.exhaustive

@@ -69,19 +69,18 @@ def checked(
     judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if is_update:
-        edits = [
-            edit
-            for each in judged
-            for edit in edits_of(asked[each.name], counted[each.name].report, each)
-        ]
+        found = (edits_of(asked[each.name], counted[each.name].report, each) for each in judged)
+        named = zip(asked, found, strict=True)
+        edits = {name: each for name, each in named if any(len(edit) > 1 for edit in each)}
         is_pyproject = file.path.name == PYPROJECT
         text = edited(file.text, str(file.path), edits, is_pyproject=is_pyproject)
-        found = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
+        written = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
+        new = sum(len(each) - len(asked[name].budgets) for name, each in edits.items())
+        changed = sum(len(edit) > 1 for each in edits.values() for edit in each) - new
         if edits:
             write_files({file.path: text})
-        new = sum(edit.index is None for edit in edits)
-        streams.complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
-        asked = _chosen(found or {}, list(asked), file.path)
+        streams.complain(f"{file.path}: budgets changed: {changed}, new: {new}")
+        asked = _chosen(written or {}, list(asked), file.path)
         judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     return whole_check(
         str(file.path),

@@ -303,30 +303,17 @@ def _allowance(table: TomlTable, key: str) -> Allowance | None:
 # --- new limits ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Edit:
-    """One budget to write.
-
-    Attributes:
-        workload: Name of its workload.
-        index: Index among the workload's budgets; None for a new one.
-        key: Its report key.
-        limits: New values of `max` and `min`, if they change.
-    """
-
-    workload: str
-    index: int | None
-    key: str
-    limits: Mapping[str, int | float]
+Edit: TypeAlias = Mapping[str, str | int | float]
+"""A budget's `key` and new values of its `max` and `min`, if they change."""
 
 
-def edited(text: str, file: str, edits: Sequence[Edit], *, is_pyproject: bool) -> str:
+def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pyproject: bool) -> str:
     """The file's text with the edits applied, and everything else in it unchanged.
 
     Args:
         text: The file's text.
         file: Its name, for messages.
-        edits: The edits.
+        edits: By workload, one edit per budget and those that are new.
         is_pyproject: Whether budgets are in `[tool.dsocr-analyze.check]` rather than at the top.
 
     Raises:
@@ -338,22 +325,18 @@ def edited(text: str, file: str, edits: Sequence[Edit], *, is_pyproject: bool) -
     path = (*(_PYPROJECT_TABLE if is_pyproject else ()), "workloads")
     try:
         document, expected = tomlkit.parse(lines), tomllib.loads(lines)
-        begun = {
-            name
-            for name, each in reduce(operator.getitem, path, expected).items()
-            if "budgets" not in each
-        }
-        for edit in edits:
+        for name, found in edits.items():
             for each in (document, expected):
-                workload = reduce(operator.getitem, (*path, edit.workload), each)
-                _apply(workload, edit, is_begun=edit.workload in begun)
+                _apply(reduce(operator.getitem, (*path, name), each), found)
         written = tomlkit.dumps(document)
         if tomllib.loads(written) != expected:
             raise ValueError("something else was written")
     except (exceptions.TOMLKitError, ValueError, KeyError, TypeError) as error:
         said = (
-            f"{each.workload}: {each.key} {', '.join(f'{k} = {v}' for k, v in each.limits.items())}"
-            for each in edits
+            f"{name}: {each['key']} {', '.join(f'{k} = {v}' for k, v in limits.items())}"
+            for name, found in edits.items()
+            for each in found
+            if (limits := _limits_in(each))
         )
         raise ConfigError(
             f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(said)}"
@@ -361,25 +344,25 @@ def edited(text: str, file: str, edits: Sequence[Edit], *, is_pyproject: bool) -
     return written.replace("\n", "\r\n") if has_returns else written
 
 
-def _apply(workload: Any, edit: Edit, *, is_begun: bool) -> None:
-    """Apply an edit to a workload: of the library that keeps a file's layout, or of plain values.
-
-    Args:
-        workload: The workload.
-        edit: The edit.
-        is_begun: Whether the workload had no budgets before all edits.
-    """
-    if "budgets" not in workload:
+def _apply(workload: Any, edits: Sequence[Edit]) -> None:
+    """Edit a workload: of the library that keeps a file's layout, or of plain values."""
+    is_begun = "budgets" not in workload and bool(edits)
+    if is_begun:
         workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()
-    budgets = workload["budgets"]
-    if edit.index is not None:
-        budgets[edit.index].update(edit.limits)
-        return
-    if isinstance(budgets, items.AoT):
-        if not budgets:
-            workload.add(tomlkit.nl())
-        elif not is_begun:  # tomlkit separates tables itself in lists it created
-            budgets[-1].add(tomlkit.nl())
-    added: Any = tomlkit.inline_table() if isinstance(budgets, items.Array) else {}
-    added.update({"key": edit.key, **edit.limits})
-    budgets.append(added)
+    budgets = workload.get("budgets", [])
+    for index, edit in enumerate(edits):
+        if index < len(budgets):
+            budgets[index].update(_limits_in(edit))
+            continue
+        if isinstance(budgets, items.AoT):
+            if not budgets:
+                workload.add(tomlkit.nl())
+            elif not is_begun:  # tomlkit separates tables itself in lists it created
+                budgets[-1].add(tomlkit.nl())
+        added: Any = tomlkit.inline_table() if isinstance(budgets, items.Array) else {}
+        added.update(edit)
+        budgets.append(added)
+
+
+def _limits_in(edit: Edit) -> Edit:
+    return {name: value for name, value in edit.items() if name != "key"}

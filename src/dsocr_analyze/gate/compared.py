@@ -10,7 +10,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -145,8 +144,7 @@ class Difference(NamedTuple):
         return is_number(self.before) and is_number(self.after)
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """How two reports compare.
 
     Attributes:

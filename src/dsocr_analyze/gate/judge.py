@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, inf
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -192,8 +191,7 @@ _MOST_NAMED: Final = 8
 """Most keys named in a warning."""
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """A workload's reports.
 
     Attributes:
@@ -435,8 +433,8 @@ _FIRST_KEYS: Final = (
 """Keys of the budgets that a workload without any gets."""
 
 
-def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterator[Edit]:
-    """The edits with which the check passes.
+def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[Edit]:
+    """The edits with which the check passes: one per budget, then those of new budgets.
 
     Limits that are kept stay, and so do relative ones, which limit changes rather than values. A
     workload without budgets gets some, and every figure that changed without a budget gets
@@ -448,23 +446,23 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
         check: The result of the check.
     """
     keys = ReportKeys(report)
-    for index, budget in enumerate(workload.budgets):
-        if limits := dict(_exceeded(budget, keys)):
-            yield Edit(workload.name, index, budget.key, limits)
     first = {key: keys.figures(key)[key] for key in ([] if workload.budgets else _FIRST_KEYS)}
     new = {key: {"max": value} for key, value in first.items() if value is not None}
-    exactly = {
+    new |= {
         each.key: {"max": each.value, "min": each.value}
         for each in check.failures("failed")
         if each.rule == "baseline" and each.value is not None and each.key not in new
     }
-    yield from (Edit(workload.name, None, *each) for each in (new | exactly).items())
+    changed = [{"key": each.key, **_exceeded(each, keys)} for each in workload.budgets]
+    return [*changed, *({"key": key, **limits} for key, limits in new.items())]
 
 
-def _exceeded(budget: Budget, keys: ReportKeys) -> Iterator[tuple[str, int | float]]:
+def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
     """The absolute limits that are exceeded, with their new values."""
     values = [each for each in keys.figures(budget.key).values() if each is not None]
-    for limit in budget.limits if values else ():
-        furthest = max(values) if limit.is_upper else min(values)
-        if not isinstance(limit.amount, Allowance) and not limit.keeps(furthest, limit.amount):
-            yield limit.name, furthest
+    return {
+        limit.name: max(values) if limit.is_upper else min(values)
+        for limit in budget.limits
+        if not isinstance(limit.amount, Allowance)
+        and not all(limit.keeps(each, limit.amount) for each in values)
+    }

@@ -235,9 +235,8 @@ def _part(verdict: Verdict) -> float:
 def _change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
     before, after = verdict.baseline, verdict.value
     old, new = ("-" if each is None else f"{each:,}" for each in (before, after))
-    if before is None or after is None:
-        return verdict.key, old, new, "gone" if after is None else "new"
-    return verdict.key, old, new, _part_text(after - before, before)
+    change = "gone" if after is None else _part_text(after - (before or 0), before or 0)
+    return verdict.key, old, new, change
 
 
 # --- text --------------------------------------------------------------------------------------

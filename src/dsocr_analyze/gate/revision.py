@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -54,8 +53,7 @@ class _Entry(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(NamedTuple):
     """One commit of a repository.
 
     Attributes:

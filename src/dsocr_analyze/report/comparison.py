@@ -8,8 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -160,8 +159,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
 # --- what a reader sees ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A comparison as readers see it.
 
     Attributes:
