@@ -346,10 +346,10 @@ def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pypr
 
 def _apply(workload: Any, edits: Sequence[Edit]) -> None:
     """Edit a workload: of the library that keeps a file's layout, or of plain values."""
-    is_begun = "budgets" not in workload and bool(edits)
+    is_begun = "budgets" not in workload
     if is_begun:
         workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()
-    budgets = workload.get("budgets", [])
+    budgets = workload["budgets"]
     for index, edit in enumerate(edits):
         if index < len(budgets):
             budgets[index].update(_limits_in(edit))
