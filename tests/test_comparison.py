@@ -118,6 +118,10 @@ def test_stages_in_contradicting_orders_all_have_a_row():
     assert order_of(*reports) == ["a", "b", "decode_step"]
 
 
+def test_a_stage_may_be_called_like_another_row():
+    assert rows_of(report_of(stages_of("batch", "decode")))["batch_flops"].values == (4052,)
+
+
 def test_parameters_are_compared_where_they_differ():
     other = report_of(replace(FIGURES, parameters=replace(FIGURES.parameters, total=1000)))
     assert rows_of(ONE, other)["params"].values == (843, 1000)

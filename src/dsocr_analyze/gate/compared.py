@@ -419,8 +419,8 @@ def _moves(before: Report, after: Report) -> list[Move]:
     """
     old, new = _works(before), _works(after)
     alike: defaultdict[_Moving, list[Any]] = defaultdict(list)
-    for level, stage, name in {**new, **old}:
-        key = level, stage, name
+    for key in {**new, **old}:
+        level, stage, name = key
         pairs = [*zip(old.get(key, _NOTHING), new.get(key, _NOTHING), strict=False)]
         if any(was != now for was, now in pairs):
             pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name) if level == "module" else name
@@ -428,12 +428,12 @@ def _moves(before: Report, after: Report) -> list[Move]:
     batch, decode = before.total.batch, after.decode_name or before.decode_name
     whole = (batch.flops, batch.bytes_moved, before.total.params)
     found: list[Move] = []
-    for (level, stage, _), each in alike.items():
-        paths, changes = zip(*each, strict=True)
+    for (level, stage, _), same in alike.items():
+        paths, changes = zip(*same, strict=True)
         names = (set(parts) for parts in zip(*paths, strict=True))
         amounts = [
-            Amounts(before=sum(was for was, _ in same), after=sum(now for _, now in same))
-            for same in zip(*changes, strict=True)
+            Amounts(before=sum(was for was, _ in pairs), after=sum(now for _, now in pairs))
+            for pairs in zip(*changes, strict=True)
         ]
         # Without decode steps there may still be a decode stage; it isn't part of the batch.
         runs = max(batch.decode_steps, 1) if stage == decode else 1

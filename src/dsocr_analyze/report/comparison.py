@@ -384,29 +384,39 @@ def _figures(
     views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
     decode = report.stages.get(report.decode_name or "") if with_batch else None
     expected = None if decode is None else decode.bytes_read_expected
-    found = {
-        ("visual_tokens", "visual tokens", "tokens"): workload.visual_tokens,
-        ("seq_len", "prompt", "tokens"): workload.seq_len,
-        ("views", "views", "views"): None if views is None else sum(v.count for v in views),
-        ("params", "parameters", "parameters"): total.params if with_params else None,
+    return {
+        **_known({
+            ("visual_tokens", "visual tokens", "tokens"): workload.visual_tokens,
+            ("seq_len", "prompt", "tokens"): workload.seq_len,
+            ("views", "views", "views"): None if views is None else sum(v.count for v in views),
+            ("params", "parameters", "parameters"): total.params if with_params else None,
+        }),
         **stages,
-        ("prefill_pass_flops", "prefill pass", "FLOPs"): total.flops,
-        ("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs"): total.matrix_flops,
-        ("page_flops", "page", "FLOPs"): total.page.flops,
-        ("batch_flops", "batch", "FLOPs"): batch.flops if batch else None,
-        ("prefill_pass_bytes", "prefill pass", "bytes"): total.bytes_moved,
-        ("decode_step_bytes", "decode step", "bytes"): step.bytes_moved if step else None,
-        ("decode_step_expected_bytes", "decode step, expected experts", "bytes"):
-            None if decode is None or expected is None else expected + decode.bytes_written,
-        ("page_bytes", "page", "bytes"): total.page.bytes_moved,
-        ("batch_bytes", "batch", "bytes"): batch.bytes_moved if batch else None,
-        ("weights_bytes", "weights", "bytes"): memory.weights_bytes,
-        ("kv_cache_bytes", "KV cache at the end", "bytes"): memory.kv_cache_bytes,
-        ("peak_activation_bytes", "peak activation", "bytes"): memory.peak_activation_bytes,
-        ("max_new_tokens", "new tokens", "tokens"): workload.max_new_tokens,
-        **{row: value for entry in report.time for row, value in _times(entry)},
+        **_known({
+            ("prefill_pass_flops", "prefill pass", "FLOPs"): total.flops,
+            ("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs"): total.matrix_flops,
+            ("page_flops", "page", "FLOPs"): total.page.flops,
+            ("batch_flops", "batch", "FLOPs"): batch.flops if batch else None,
+            ("prefill_pass_bytes", "prefill pass", "bytes"): total.bytes_moved,
+            ("decode_step_bytes", "decode step", "bytes"): step.bytes_moved if step else None,
+            ("decode_step_expected_bytes", "decode step, expected experts", "bytes"):
+                None if decode is None or expected is None else expected + decode.bytes_written,
+            ("page_bytes", "page", "bytes"): total.page.bytes_moved,
+            ("batch_bytes", "batch", "bytes"): batch.bytes_moved if batch else None,
+            ("weights_bytes", "weights", "bytes"): memory.weights_bytes,
+            ("kv_cache_bytes", "KV cache at the end", "bytes"): memory.kv_cache_bytes,
+            ("peak_activation_bytes", "peak activation", "bytes"): memory.peak_activation_bytes,
+            ("max_new_tokens", "new tokens", "tokens"): workload.max_new_tokens,
+        }),
+        **{
+            row: value
+            for entry in report.time for row, value in _times(entry) if value is not None
+        },
     }  # fmt: skip
-    return {row: value for row, value in found.items() if row in stages or value is not None}
+
+
+def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:
+    return {row: value for row, value in figures.items() if value is not None}
 
 
 def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, Value]]:
