@@ -358,7 +358,9 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     alike, then the alphabetically first: the result does not depend on the order of reports.
     """
     found: list[_Sortable] = []
-    while rest := [left for each in sequences if (left := [x for x in each if x not in found])]:
+    while rest := [
+        left for each in sequences if (left := [stage for stage in each if stage not in found])
+    ]:
         later = {quantity for sequence in rest for quantity in sequence[1:]}
         # If architectures contradict one another, every head also occurs later in another one.
         free = [sequence for sequence in rest if sequence[0] not in later] or rest[:1]
