@@ -19,7 +19,7 @@ from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli.documents import schemas
-from dsocr_analyze.gate.document import Check
+from dsocr_analyze.gate.judge import Check
 
 WORKLOAD = '[workloads.page]\nconfig = "config.json"\npage = "800x600"\nmax_new_tokens = 5\n'
 BUDGET = '[[workloads.page.budgets]]\nkey = "total.flops"\n'

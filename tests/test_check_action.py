@@ -24,16 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from dsocr_analyze.gate.document import (
-    Amounts,
-    Baseline,
-    InputChange,
-    Move,
-    Verdict,
-    WorkloadCheck,
-    whole_check,
-)
-from dsocr_analyze.gate.renderers import check_markdown
+from dsocr_analyze.gate.compared import Amounts, InputChange, Move
+from dsocr_analyze.gate.judge import Baseline, Verdict, WorkloadCheck, whole_check
+from dsocr_analyze.gate.renderers import ReadableCheck
 
 ROOT = Path(__file__).resolve().parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -233,10 +226,10 @@ def every_markdown():
         )  # fmt: skip
         return whole_check("b.toml", baseline, [workload], warnings)
 
-    yield check_markdown(check("passed"))
-    yield check_markdown(check("warned", kinds, verdicts[:1], inputs, ("/approve",)))
-    yield check_markdown(check("failed", moved, verdicts, inputs, ("/approve",)))
-    yield check_markdown(check("failed", moved, verdicts, inputs), 2_000)
+    yield ReadableCheck(check("passed")).markdown()
+    yield ReadableCheck(check("warned", kinds, verdicts[:1], inputs, ("/approve",))).markdown()
+    yield ReadableCheck(check("failed", moved, verdicts, inputs, ("/approve",))).markdown()
+    yield ReadableCheck(check("failed", moved, verdicts, inputs)).markdown(2_000)
 
 
 class TestShownText:

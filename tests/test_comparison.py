@@ -10,8 +10,7 @@ from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 from msgspec import structs
 
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.config_differences import config_differences
+from dsocr_analyze.report.comparison import compare, config_differences
 from dsocr_analyze.report.json_text import dump_json
 
 
@@ -117,6 +116,10 @@ def test_the_order_of_stages_is_the_same_whichever_report_stands_first(one, othe
 def test_stages_in_contradicting_orders_all_have_a_row():
     reports = [report_of(stages_of(*names, "decode")) for names in ("ab", "ba")]
     assert order_of(*reports) == ["a", "b", "decode_step"]
+
+
+def test_a_stage_may_be_called_like_another_row():
+    assert rows_of(report_of(stages_of("batch", "decode")))["batch_flops"].values == (4052,)
 
 
 def test_parameters_are_compared_where_they_differ():

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import many_options, options
-from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption
+from dsocr_analyze.cli import exits, many_options, options, streams, warnings
 from dsocr_analyze.errors import OutputError, StrictError
-from dsocr_analyze.escaping import visible
-
-if TYPE_CHECKING:
-    from dsocr_analyze.gate.document import Check
 
 __all__ = ["check"]
 
-SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+_SUMMARY_VARIABLE: Final = "GITHUB_STEP_SUMMARY"
+
+_SUMMARY_LIMIT: Final = 2**20
+"""GitHub's limit for a step summary, in bytes."""
 
 BudgetsOption = Annotated[
     Path | None,
@@ -77,62 +73,44 @@ def check(
     junit: JUnitOption = None,
     markdown: MarkdownOption = None,
     quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
+    strict: warnings.StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.checking import checked
+    from dsocr_analyze.cli.printing import emit
+    from dsocr_analyze.gate.renderers import ReadableCheck
 
     result = checked(
         context, budgets, workload, against,
         trust_remote_code=trust_remote_code, is_update=update,
     )  # fmt: skip
-    _write(result, json_file, junit, markdown, is_quiet=quiet)
+    readable = ReadableCheck(result)
+    named = (None if json_file == "-" else json_file, junit, markdown)
+    formats = zip(named, ("json", "junit", "markdown"), strict=True)
+    files = {Path(file): each for file, each in formats if file is not None}
+    emit(None, lambda: result, lambda: readable, context=context, files=files)
+    _append_summary(readable.markdown)
+    printed = "json" if json_file == "-" else None if quiet else "text"
+    emit(printed, lambda: result, lambda: readable)
     if result.outcome == "failed":
-        raise typer.Exit(NO)
+        raise typer.Exit(exits.NO)
     if context.obj.is_strict and result.outcome == "warned":
         raise StrictError(f"--strict: {result.count('warned')} warnings")
 
 
-def _write(
-    result: Check, json: str | None, junit: Path | None, markdown: Path | None, *, is_quiet: bool
-) -> None:
-    """Write the files, then the summary of a GitHub step, and print what is to be printed."""
-    from dsocr_analyze.cli.printing import terminal_width
-    from dsocr_analyze.gate.renderers import check_junit, check_markdown, text_lines
-    from dsocr_analyze.output_files import write_files
-    from dsocr_analyze.report.json_text import dump_json
-
-    is_printed = json == "-"
-    texts = ((None if is_printed else json, dump_json), (junit, check_junit))
-    files = {Path(file): text_of(result) for file, text_of in texts if file is not None}
-    if markdown is not None:
-        files[markdown] = check_markdown(result)
-    write_files(files)
-    _append_summary(result)
-    if is_printed:
-        sys.stdout.write(dump_json(result))
-    elif not is_quiet:
-        for line in text_lines(result, terminal_width()):
-            print(visible(line))
-
-
-def _append_summary(result: Check) -> None:
-    """Append the check to the summary of a GitHub step, if there is one with room left."""
-    from dsocr_analyze.gate.renderers import SUMMARY_LIMIT, check_markdown
-
-    name = os.environ.get(SUMMARY_VARIABLE)
+def _append_summary(markdown: Callable[[int], str]) -> None:
+    """Append Markdown of at most so many bytes to a GitHub step's summary, if there is one."""
+    name = os.environ.get(_SUMMARY_VARIABLE)
     if not name:
         return
-    file = Path(name)
     try:
-        written = file.stat().st_size if file.exists() else 0
-        text = check_markdown(result, SUMMARY_LIMIT - written)
-        with file.open("a", encoding="utf-8", newline="\n") as summary:
+        with Path(name).open("a", encoding="utf-8", newline="\n") as summary:
+            text = markdown(_SUMMARY_LIMIT - os.fstat(summary.fileno()).st_size)
             summary.write(text)
     except OSError as error:
         raise OutputError(
-            f"cannot write {name!r}, which ${SUMMARY_VARIABLE} names: {error.strerror}"
+            f"cannot write {name!r}, which ${_SUMMARY_VARIABLE} names: {error.strerror}"
         ) from error
     if not text:
-        complain(f"the summary of this step is full: nothing was added to {name!r}")
+        streams.complain(f"the summary of this step is full: nothing was added to {name!r}")

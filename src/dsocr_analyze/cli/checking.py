@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures.planning import PageRequest
-from dsocr_analyze.cli import options, time_options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import command_options, options, streams, time_options
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
     NEW_FILE,
@@ -25,20 +23,22 @@ from dsocr_analyze.gate.budgets import (
     Options,
     Workload,
     budgets_in,
+    edited,
+    model_of,
+    paths_of,
 )
-from dsocr_analyze.gate.document import Baseline, Check, whole_check
-from dsocr_analyze.gate.judge import Counted, judge
+from dsocr_analyze.gate.judge import Baseline, Check, Counted, edits_of, judge, whole_check
 from dsocr_analyze.gate.revision import Revision
-from dsocr_analyze.gate.update import edited, edits_of
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_text
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
-from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.report import document, reading
 
 __all__ = ["checked"]
 
 _BUDGETS_FILE: Final = "dsocr-budgets.toml"
+
+_Result = TypeVar("_Result")
 
 
 def checked(
@@ -66,26 +66,29 @@ def checked(
     file = _read_budgets(budgets, is_update=is_update)
     asked = _chosen(file.budgets, names, file.path)
     counts = _counts_against(against, file, asked, trust_remote_code)
-    counted = {name: _reports(counts, each) for name, each in asked.items()}
-    judged = [judge(each, counted[name]) for name, each in asked.items()]
+    counted = {name: _within(each, counts.of) for name, each in asked.items()}
+    judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if is_update:
-        edits = [
-            edit
-            for each in judged
-            for edit in edits_of(asked[each.name], counted[each.name].report, each)
-        ]
+        found = (edits_of(asked[each.name], counted[each.name].report, each) for each in judged)
+        named = zip(asked, found, strict=True)
+        edits = {name: each for name, each in named if any(len(edit) > 1 for edit in each)}
         is_pyproject = file.path.name == PYPROJECT
         text = edited(file.text, str(file.path), edits, is_pyproject=is_pyproject)
-        found = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
+        written = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
+        new = sum(len(each) - len(asked[name].budgets) for name, each in edits.items())
+        changed = sum(len(edit) > 1 for each in edits.values() for edit in each) - new
         if edits:
             write_files({file.path: text})
-        new = sum(edit.index is None for edit in edits)
-        complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
-        asked = _chosen(found or {}, list(asked), file.path)
-        judged = [judge(each, counted[name]) for name, each in asked.items()]
+        streams.complain(f"{file.path}: budgets changed: {changed}, new: {new}")
+        asked = _chosen(written or {}, list(asked), file.path)
+        judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     return whole_check(
-        str(file.path), counts.baseline, judged, counts.warnings, options_used(context)
+        str(file.path),
+        counts.baseline,
+        judged,
+        counts.warnings,
+        command_options.options_used(context),
     )
 
 
@@ -100,10 +103,10 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
     return {name: each for name, each in budgets.items() if not names or name in names}
 
 
-def _reports(counts: _Counts, workload: Workload) -> Counted:
-    """The reports of a workload; errors name the workload."""
+def _within(workload: Workload, function: Callable[..., _Result], *arguments: object) -> _Result:
+    """What a function returns for a workload and other arguments; errors name the workload."""
     try:
-        return counts.of(workload)
+        return function(workload, *arguments)
     except AnalyzeError as error:
         message = f"workload {workload.name!r}: {error}"
         raise type(error)(message, arguments=error.arguments) from error
@@ -146,7 +149,7 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
             try:
                 text = read_text(path, SETTINGS_BYTES)
             except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else error
+                why = getattr(error, "strerror", error)
                 raise ConfigError(f"cannot read budgets {str(path)!r}: {why}") from error
             budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
             if budgets is not None:
@@ -163,37 +166,57 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
         )
     if named is not None and named.name == PYPROJECT:
         raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {_BUDGETS_FILE}")
-    new = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
-    return _BudgetsFile(paths[0], NEW_FILE, new or {}, names)
+    new = budgets_in(NEW_FILE, "new budgets", is_pyproject=False) or {}
+    return _BudgetsFile(paths[0], NEW_FILE, new, names)
 
 
 # --- baselines ---------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Counts:
-    """Counts workloads, which are compared with a saved report if there is one.
+    """How workloads are counted, and what they are compared with.
 
     Attributes:
         file: The budgets file, whose folder their paths are relative to.
         trust_remote_code: Whether a trace may execute a directory's code without a trust record.
         baseline: What they are compared with; None without a baseline.
-        saved: The saved report, whose engine counts them.
+        saved: The saved report, whose engine counts them; None for any other baseline.
+        revision: The revision; None for any other baseline.
+        before: The revision's workloads; one missing there is counted with its current options.
         warnings: Doubts that apply to all of them.
     """
 
     file: _BudgetsFile
     trust_remote_code: bool
     baseline: Baseline | None = None
-    saved: Report | None = None
+    saved: document.Report | None = None
+    revision: Revision | None = None
+    before: Budgets = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def of(self, workload: Workload) -> Counted:
-        """A workload's reports."""
+        """A workload's reports, here and in the baseline."""
+        trusted, folder, revision = self.trust_remote_code, self.file.path.parent, self.revision
         engine = "analytic" if self.saved is None else self.saved.metadata.engine
-        folder = self.file.path.parent
-        report = _counted(workload.options, folder, self.trust_remote_code, engine)
-        return Counted(report, self.saved, is_compared=self.saved is not None)
+        report = _counted(workload.options, folder, trusted, engine)
+        if revision is None:
+            return Counted(report, self.saved, is_compared=self.saved is not None)
+        before = self.before.get(workload.name)
+        asked = (before or workload).options
+        paths = [_in_repository(revision, folder, path) for path in paths_of(asked)]
+        missing = [path for path in paths if not revision.has(path)]
+        if missing:
+            why = f"no baseline: {revision.name} has no {' and no '.join(map(repr, missing))}"
+            return Counted(report, None, is_compared=True, before=before, warnings=(why,))
+        with tempfile.TemporaryDirectory(prefix="dsocr-check-") as copied:
+            for path in paths:
+                revision.copy(path, Path(copied))
+            here = Path(copied, _in_repository(revision, folder, "."))
+            # `..` in a path needs the folder that it leaves.
+            here.mkdir(parents=True, exist_ok=True)
+            old = _counted(asked, here, trusted, revision=revision.name)
+        return Counted(report, old, is_compared=True, before=before)
 
 
 def _counts_against(
@@ -215,93 +238,66 @@ def _counts_against(
     """
     if name is None:
         return _Counts(file, trust_remote_code)
-    revision = None
     try:
-        if Path(name).suffix != ".json":
-            revision = Revision.named(name, file.path.parent)
+        is_report = Path(name).suffix == ".json"
+        revision = None if is_report else Revision.named(name, file.path.parent)
     except BaselineError:
         if not is_regular(Path(name)):
             raise
+        revision = None
     if revision is not None:
-        return _OfRevision(file, trust_remote_code, revision)
+        baseline = Baseline(kind="revision", name=name, commit=revision.commit)
+        before, doubts = _budgets_there(revision, file)
+        gone = (
+            f"workload {each!r} of {name} is gone, so its cost is not checked"
+            for each in before
+            if each not in file.budgets
+        )
+        return _Counts(
+            file, trust_remote_code, baseline, revision=revision, before=before,
+            warnings=(*doubts, *gone),
+        )  # fmt: skip
     if len(asked) > 1:
         raise BaselineError(
             f"{name!r} is the report of one workload, and the budgets have {len(asked)}"
             f" ({', '.join(asked)}); name the matching one: --workload NAME"
         )
     baseline = Baseline(kind="report", name=name, commit=None)
-    return _Counts(file, trust_remote_code, baseline, load_report(Path(name)))
+    return _Counts(file, trust_remote_code, baseline, reading.load_report(Path(name)))
 
 
-class _OfRevision(_Counts):
-    """Compares workloads with another revision.
+def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Sequence[str]]:
+    """Workloads of the first of these files that has budgets in the revision, and doubts.
 
-    That revision's budgets define its workloads; one missing there is counted with its current
-    options.
+    A change may have moved its budgets to a file that comes first, so the one that has them here
+    says nothing about the revision.
     """
+    for name in file.names:
+        path = _in_repository(revision, file.path.parent, name)
+        text = revision.text(path)
+        try:
+            found = None if text is None else budgets_in(
+                text, f"{revision.name}:{path}", is_pyproject=name == PYPROJECT
+            )  # fmt: skip
+        except AnalyzeError as error:
+            return {}, [f"the baseline's budgets cannot be read: {error}"]
+        if found is not None:
+            return found, []
+    named = " or ".join(file.names)
+    return {}, [
+        f"{revision.name} has no budgets in {named}, so its workloads and limits are unknown"
+    ]
 
-    def __init__(self, file: _BudgetsFile, trust_remote_code: bool, revision: Revision) -> None:
-        baseline = Baseline(kind="revision", name=revision.name, commit=revision.commit)
-        super().__init__(file, trust_remote_code, baseline)
-        self.revision = revision
-        self.workloads, doubts = self._budgets_there()
-        gone = (
-            f"workload {name!r} of {revision.name} is gone, so its cost is not checked"
-            for name in self.workloads
-            if name not in file.budgets
+
+def _in_repository(revision: Revision, folder: Path, path: str) -> str:
+    """A path from a folder, relative to the root of the repository."""
+    found = Path(os.path.normpath(folder.resolve() / path))
+    if not found.is_relative_to(revision.root):
+        raise BaselineError(
+            f"{path!r} is outside the repository {str(revision.root)!r}, so no revision has it;"
+            " compare with a saved report, or keep it in the repository"
         )
-        self.warnings = (*doubts, *gone)
-
-    def of(self, workload: Workload) -> Counted:
-        """The workload's reports here and in the revision."""
-        report = super().of(workload).report
-        before = self.workloads.get(workload.name)
-        asked = (before or workload).options
-        paths = [self._in_repository(path) for path in asked.paths()]
-        missing = [path for path in paths if not self.revision.has(path)]
-        if missing:
-            why = f"no baseline: {self.revision.name} has no {' and no '.join(map(repr, missing))}"
-            return Counted(report, None, is_compared=True, before=before, warnings=(why,))
-        with tempfile.TemporaryDirectory(prefix="dsocr-check-") as folder:
-            for path in paths:
-                self.revision.copy(path, Path(folder))
-            here = Path(folder, self._in_repository("."))
-            # `..` in a path needs the folder that it leaves.
-            here.mkdir(parents=True, exist_ok=True)
-            old = _counted(asked, here, self.trust_remote_code, revision=self.revision.name)
-        return Counted(report, old, is_compared=True, before=before)
-
-    def _in_repository(self, path: str) -> str:
-        """A path from the budgets file, relative to the root of the repository."""
-        root = self.revision.root
-        found = Path(os.path.normpath(self.file.path.parent.resolve() / path))
-        if not found.is_relative_to(root):
-            raise BaselineError(
-                f"{path!r} is outside the repository {str(root)!r}, so no revision has it;"
-                " compare with a saved report, or keep it in the repository"
-            )
-        return found.relative_to(root).as_posix()
-
-    def _budgets_there(self) -> tuple[Budgets, list[str]]:
-        """Workloads of the first of these files that has budgets in the revision, and doubts.
-
-        A change may have moved its budgets to a file that comes first, so the one that has them
-        here says nothing about the revision.
-        """
-        name = self.revision.name
-        for file in self.file.names:
-            path = self._in_repository(file)
-            text = self.revision.text(path)
-            try:
-                found = None if text is None else budgets_in(
-                    text, f"{name}:{path}", is_pyproject=file == PYPROJECT
-                )  # fmt: skip
-            except AnalyzeError as error:
-                return {}, [f"the baseline's budgets cannot be read: {error}"]
-            if found is not None:
-                return found, []
-        named = " or ".join(self.file.names)
-        return {}, [f"{name} has no budgets in {named}, so its workloads and limits are unknown"]
+    return found.relative_to(revision.root).as_posix()
 
 
 # --- counting ----------------------------------------------------------------------------------
@@ -313,7 +309,7 @@ def _counted(
     trust_remote_code: bool,
     engine: str = "analytic",
     revision: str | None = None,
-) -> Report:
+) -> document.Report:
     """The report of a workload.
 
     Args:
@@ -327,44 +323,41 @@ def _counted(
     Raises:
         AnalyzeError: Something about the workload is invalid; the subclass says what.
     """
-
-    def below(path: str | None) -> Path | None:
-        return None if path is None else folder / path
-
-    name = asked.engine or ("trace" if asked.stages is not None else engine)
-    name = options.chosen("engine", name, ENGINES)
-    # Never a directory that happens to be in `models`: a check must be the same on every machine.
-    model = str(below(asked.directory) or "reference")
+    config, stages, hf_config, model = (
+        None if path is None else folder / path
+        for path in (asked["config"], asked["stages"], asked["hf_config"], model_of(asked))
+    )
+    default = engine if stages is None else "trace"
+    name = options.chosen("engine", asked["engine"] or default, ENGINES)
     directory = options.model_directory_from(
-        None if asked.directory is None and asked.stages is not None else model, asked.arch,
-        below(asked.config), trust_remote_code=True,
-        sliding_window=None if asked.sliding_window is None else int(asked.sliding_window),
-        stages=below(asked.stages), hf_config=below(asked.hf_config),
+        # Never a directory that happens to be in `models`: a check must be the same on every
+        # machine.
+        str(model) if model else "reference" if stages is None else None,
+        asked["arch"], config, trust_remote_code=True,
+        sliding_window=None if asked["sliding_window"] is None else int(asked["sliding_window"]),
+        stages=stages, hf_config=hf_config,
     )  # fmt: skip
     if revision is not None and name == "trace" and not trust_remote_code:
         from dsocr_analyze.model.trust import is_trusted_code
 
         if directory.has_code and not is_trusted_code(directory):
             raise TrustError(
-                f"{str(asked.directory)!r} of {revision} contains Python code that would be"
+                f"{str(model_of(asked))!r} of {revision} contains Python code that would be"
                 f" executed ({', '.join(directory.sources)}) and is not trusted; read it in a"
                 f" work tree (`git worktree add ../baseline {revision}`) and run `dsocr-analyze"
                 " trust` on it there, or count without executing it: engine ="
                 ' "analytic" in the budgets'
             )
         trust_remote_code = True
-    page = {each.name: getattr(asked, each.name, None) for each in fields(PageRequest)}
-    workload = PageRequest(**page).workload(directory.architecture)
-    request = None
-    if asked.gpu:
-        # No corrections: they are kept per machine, and a check must be the same on every machine.
-        request = time_options.time_request(
-            asked.gpu, profile=None, runtime=asked.runtime, server=asked.server,
-            concurrency=asked.concurrency, preprocess_ms=asked.preprocess_ms,
-            workers=asked.workers, price=asked.price, weights_dtype=asked.weights_dtype,
-            kv_dtype=asked.kv_dtype, corrections=0,
-        )  # fmt: skip
+    page = PageRequest(**{each.name: asked.get(each.name) for each in fields(PageRequest)})
+    # No corrections: they are kept per machine, and a check must be the same on every machine.
+    request = None if not asked["gpu"] else time_options.time_request(
+        asked["gpu"], profile=None, runtime=asked["runtime"], server=asked["server"],
+        concurrency=asked["concurrency"], preprocess_ms=asked["preprocess_ms"],
+        workers=asked["workers"], price=asked["price"], weights_dtype=asked["weights_dtype"],
+        kv_dtype=asked["kv_dtype"], corrections=0,
+    )  # fmt: skip
     return Engine(
-        name, directory, asked.dtype, asked.use_flash_attn, trust_remote_code=trust_remote_code,
-        time=request, announced=announced_steps,
-    ).report(workload)  # fmt: skip
+        name, directory, asked["dtype"], asked["use_flash_attn"],
+        trust_remote_code=trust_remote_code, time=request, announced=announced_steps,
+    ).report(page.workload(directory.architecture))  # fmt: skip

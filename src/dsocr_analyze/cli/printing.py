@@ -23,7 +23,6 @@ __all__ = [
     "emit",
     "print_table",
     "rendered",
-    "terminal_width",
 ]
 
 WITHOUT_TERMINAL: Final = 100

@@ -1,38 +1,46 @@
-"""Budgets from a TOML file, with the workloads they apply to."""
+"""Budgets in a TOML file, with the workloads they apply to: read, and written with new limits."""
 
 from __future__ import annotations
 
+import operator
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any, Final, TypeAlias
 
+import tomlkit
+from tomlkit import exceptions, items
+
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.gate.document import Level
 from dsocr_analyze.report.reading import LARGEST_NUMBER
 from dsocr_analyze.toml_table import REQUIRED, TomlTable
 
 __all__ = [
+    "DEFAULTS",
     "LEVELS",
+    "LIMITS",
     "NEW_FILE",
     "PYPROJECT",
-    "PYPROJECT_TABLE",
     "Allowance",
     "Budget",
     "Budgets",
+    "Edit",
     "Limit",
     "Options",
     "Workload",
     "budgets_in",
-    "parse_allowance",
+    "edited",
+    "model_of",
+    "paths_of",
 ]
 
 PYPROJECT: Final = "pyproject.toml"
 """The file that has budgets in a table of their own; in any other file they are at the top."""
 
-PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
+_PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
 
 NEW_FILE: Final = """\
 # Limits on the cost of these workloads. `dsocr-analyze check` compares them with what the
@@ -45,7 +53,11 @@ max_new_tokens = 1024
 """
 """A first file of budgets: the built-in reference on one page."""
 
-LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
+LEVELS: Final = ("warn", "error")
+"""What exceeding a budget may be."""
+
+LIMITS: Final = ("max", "min", "max_increase", "max_decrease")
+"""What a budget may limit: a figure's value, and its change against the baseline."""
 
 _ALLOWANCE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
 _LONGEST_ALLOWANCE: Final = 40
@@ -82,9 +94,9 @@ class Limit:
     @property
     def text(self) -> str:
         """It in words, with a number's digits grouped: `max 9,000,000,000,000`."""
-        if isinstance(self.amount, Allowance):
-            return f"{self.name} {self.amount.text}"
-        return f"{self.name} {self.amount:,}".removesuffix(".0")
+        amount = self.amount
+        text = amount.text if isinstance(amount, Allowance) else f"{amount:,}".removesuffix(".0")
+        return f"{self.name} {text}"
 
     @property
     def is_upper(self) -> bool:
@@ -93,21 +105,16 @@ class Limit:
 
     def value(self, baseline: int | float | None) -> int | float | Fraction | None:
         """The last allowed value; None if it depends on a baseline's value and there is none."""
-        allowance = self.amount
-        if not isinstance(allowance, Allowance):
-            return allowance
+        if not isinstance(self.amount, Allowance):
+            return self.amount
         if baseline is None:
             return None
-        room = allowance.amount * (abs(Fraction(baseline)) if allowance.is_relative else 1)
+        room = self.amount.amount * (abs(Fraction(baseline)) if self.amount.is_relative else 1)
         return Fraction(baseline) + (room if self.is_upper else -room)
 
     def keeps(self, figure: int | float, value: int | float | Fraction) -> bool:
         """Whether a figure is within a value of this limit."""
         return figure <= value if self.is_upper else figure >= value
-
-
-_LIMITS: Final = ("max", "min", "max_increase", "max_decrease")
-_NOTHING: Final = Allowance(Fraction(0), False, "0")
 
 
 @dataclass(frozen=True)
@@ -117,69 +124,40 @@ class Budget:
     Attributes:
         key: Dotted path in the report; `*` matches any one name.
         level: Severity of exceeding a limit.
-        max: Largest value allowed.
-        min: Smallest value allowed.
-        max_increase: How much it may exceed the baseline's value.
-        max_decrease: How much it may fall below the baseline's value.
+        limits: The limits.
     """
 
     key: str
-    level: Level = "error"
-    max: int | float | None = None
-    min: int | float | None = None
-    max_increase: Allowance | None = None
-    max_decrease: Allowance | None = None
-
-    def limits(self) -> list[Limit]:
-        """Every limit that it sets."""
-        named = {name: getattr(self, name) for name in _LIMITS}
-        return [Limit(name, amount) for name, amount in named.items() if amount is not None]
+    level: str
+    limits: tuple[Limit, ...]
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a workload counts, named like the command line's options.
+Options: TypeAlias = Mapping[str, Any]
+"""What a workload counts, by the names of the command line's options.
 
-    Paths are as written in the file, relative to its folder.
-    """
+Paths are as written in the file, relative to its folder.
+"""
 
-    model: str | None = None
-    arch: str | None = None
-    config: str | None = None
-    stages: str | None = None
-    hf_config: str | None = None
-    sliding_window: bool | None = None
-    dtype: str = "bfloat16"
-    use_flash_attn: bool = False
-    mode: str | None = None
-    base_size: int | None = None
-    image_size: int | None = None
-    crop_mode: bool | None = None
-    page: str | None = None
-    seq_len: int | None = None
-    text_tokens: int | None = None
-    max_new_tokens: int = 1024
-    batch_size: int = 1
-    prompt_pages: int = 1
-    engine: str | None = None
-    gpu: tuple[str, ...] = ()
-    runtime: str = "eager"
-    server: str = "vllm"
-    concurrency: str = "1"
-    preprocess_ms: float | None = None
-    workers: int = 1
-    price: float | None = None
-    weights_dtype: str | None = None
-    kv_dtype: str | None = None
+DEFAULTS: Final[Options] = {
+    "model": None, "arch": None, "config": None, "stages": None, "hf_config": None,
+    "sliding_window": None, "dtype": "bfloat16", "use_flash_attn": False, "mode": None,
+    "base_size": None, "image_size": None, "crop_mode": None, "page": None, "seq_len": None,
+    "text_tokens": None, "max_new_tokens": 1024, "batch_size": 1, "prompt_pages": 1,
+    "engine": None, "gpu": (), "runtime": "eager", "server": "vllm", "concurrency": "1",
+    "preprocess_ms": None, "workers": 1, "price": None, "weights_dtype": None, "kv_dtype": None,
+}  # fmt: skip
+"""Every option of a workload; what is None follows from the model and the others."""
 
-    def paths(self) -> tuple[str, ...]:
-        """The files and the directory that it names."""
-        return tuple(filter(None, (self.config, self.stages, self.hf_config, self.directory)))
 
-    @property
-    def directory(self) -> str | None:
-        """The model directory that it names; None for the built-in reference."""
-        return None if self.model == "reference" else self.model
+def paths_of(options: Options) -> list[str]:
+    """The files and the directory that a workload's options name."""
+    named = (options["config"], options["stages"], options["hf_config"], model_of(options))
+    return [path for path in named if path]
+
+
+def model_of(options: Options) -> str | None:
+    """The model directory that they name; None for the built-in reference."""
+    return None if options["model"] in (None, "reference") else str(options["model"])
 
 
 @dataclass(frozen=True)
@@ -194,14 +172,14 @@ class Workload:
     """
 
     name: str
-    options: Options = Options()
-    tolerance: Allowance = _NOTHING
+    options: Options
+    tolerance: Allowance
     budgets: tuple[Budget, ...] = ()
 
     @property
     def default(self) -> Budget:
         """The budget of the figures that no other names."""
-        return Budget("", max_increase=self.tolerance, max_decrease=self.tolerance)
+        return Budget("", "error", tuple(Limit(name, self.tolerance) for name in LIMITS[2:]))
 
 
 Budgets: TypeAlias = Mapping[str, Workload]
@@ -224,8 +202,8 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file!r} is not TOML: {error}") from error
     table = TomlTable(file, "", values)
-    for name in PYPROJECT_TABLE if is_pyproject else ():
-        if name == PYPROJECT_TABLE[-1]:
+    for name in _PYPROJECT_TABLE if is_pyproject else ():
+        if name == _PYPROJECT_TABLE[-1]:
             table.table(name)
             table.done()
         if not table.has(name):
@@ -249,7 +227,7 @@ def _workload(name: str, workloads: TomlTable) -> Workload:
     if table is None or not name.strip():
         raise ConfigError(f"{workloads.file}: a workload needs a name")
     workload = Workload(
-        name, _options(table), _allowance(table, "tolerance") or _NOTHING,
+        name, _options(table), _allowance(table, "tolerance") or Allowance(Fraction(0), False, "0"),
         tuple(map(_budget, table.tables("budgets", []))),
     )  # fmt: skip
     table.done()
@@ -261,6 +239,7 @@ _TEXTS: Final = ("model", "arch", "config", "stages", "hf_config", "mode", "page
 _SIZES: Final = ("base_size", "image_size", "seq_len", "text_tokens", "max_new_tokens",
                  "batch_size", "prompt_pages", "workers")  # fmt: skip
 _SWITCHES: Final = ("sliding_window", "use_flash_attn", "crop_mode")
+_GPUS: Final = 'a name, or a list like ["a100", "h100"]'
 
 
 def _options(table: TomlTable) -> Options:
@@ -269,34 +248,34 @@ def _options(table: TomlTable) -> Options:
     for name in _SWITCHES:
         # `true` as in TOML, or 1 as on the command line.
         value = table.value(name, False, (bool, int), "true or false")
-        found[name] = bool(value)
         if value not in (0, 1):
             raise table.refusal(name, "true or false")
+        found[name] = bool(value)
     found |= {name: _number(table, name) for name in ("preprocess_ms", "price")}
     concurrency = table.value("concurrency", "1", (str, int), 'a list like "1,4,16", or a number')
-    gpu = table.value("gpu", [], (str, list), 'a name, or a list like ["a100", "h100"]')
+    gpu = table.value("gpu", [], (str, list), _GPUS)
     if not all(isinstance(each, str) for each in gpu):
-        raise table.refusal("gpu", 'a name, or a list like ["a100", "h100"]')
+        raise table.refusal("gpu", _GPUS)
     gpus = (gpu,) if isinstance(gpu, str) else tuple(gpu)
     found |= {"concurrency": str(concurrency), "gpu": gpus}
-    return Options(**{name: value for name, value in found.items() if table.has(name)})
+    return {name: found[name] if table.has(name) else value for name, value in DEFAULTS.items()}
 
 
 def _budget(table: TomlTable) -> Budget:
-    budget = Budget(
-        table.text("key", REQUIRED), table.choice("level", LEVELS, "error"),
-        _number(table, "max"), _number(table, "min"),
-        _allowance(table, "max_increase"), _allowance(table, "max_decrease"),
-    )  # fmt: skip
+    key, level = table.text("key", REQUIRED), table.choice("level", LEVELS, "error")
+    most, least = _number(table, "max"), _number(table, "min")
+    amounts = (most, least, *(_allowance(table, name) for name in LIMITS[2:]))
     table.done()
-    if not budget.limits():
+    named = zip(LIMITS, amounts, strict=True)
+    limits = [Limit(name, amount) for name, amount in named if amount is not None]
+    if not limits:
         raise ConfigError(
-            f"{table.file}: '{table.path('key')}' = {budget.key!r} has no limit; give max, min,"
+            f"{table.file}: '{table.path('key')}' = {key!r} has no limit; give max, min,"
             " max_increase or max_decrease"
         )
-    if budget.max is not None and budget.min is not None and budget.min > budget.max:
-        raise table.refusal("min", f"at most {budget.max}, its max")
-    return budget
+    if least is not None and most is not None and least > most:
+        raise table.refusal("min", f"at most {most}, its max")
+    return Budget(key, level, tuple(limits))
 
 
 def _number(table: TomlTable, key: str) -> int | float | None:
@@ -307,20 +286,83 @@ def _number(table: TomlTable, key: str) -> int | float | None:
 
 
 def _allowance(table: TomlTable, key: str) -> Allowance | None:
-    found = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
-    parsed = None if found is None else parse_allowance(found)
-    if parsed is None and found is not None:
-        raise table.refusal(key, _RIGHT_ALLOWANCE)
-    return parsed
-
-
-def parse_allowance(value: str | int | float) -> Allowance | None:
-    """The allowance for `"2 %"`, `"1000"` or 1000; None for anything else and if negative."""
-    if not isinstance(value, str):
-        is_right = 0 <= value <= LARGEST_NUMBER
-        return Allowance(Fraction(value), False, str(value)) if is_right else None
-    found = _ALLOWANCE.fullmatch(value.strip()) if len(value) <= _LONGEST_ALLOWANCE else None
-    if found is None:
+    """The allowance `"2 %"`, `"1000"` or 1000; None if the key is absent."""
+    value = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
+    if value is None:
         return None
+    if not isinstance(value, str) and 0 <= value <= LARGEST_NUMBER:
+        return Allowance(Fraction(value), False, str(value))
+    text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_ALLOWANCE else ""
+    found = _ALLOWANCE.fullmatch(text)
+    if found is None:
+        raise table.refusal(key, _RIGHT_ALLOWANCE)
     amount = Fraction(found["amount"]) / (100 if found["percent"] else 1)
-    return Allowance(amount, bool(found["percent"]), value.strip())
+    return Allowance(amount, bool(found["percent"]), text)
+
+
+# --- new limits ----------------------------------------------------------------------------------
+
+
+Edit: TypeAlias = Mapping[str, str | int | float]
+"""A budget's `key` and new values of its `max` and `min`, if they change."""
+
+
+def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pyproject: bool) -> str:
+    """The file's text with the edits applied, and everything else in it unchanged.
+
+    Args:
+        text: The file's text.
+        file: Its name, for messages.
+        edits: By workload, one edit per budget and those that are new.
+        is_pyproject: Whether budgets are in `[tool.dsocr-analyze.check]` rather than at the top.
+
+    Raises:
+        ConfigError: The file is written in a way that cannot be edited; it is left unchanged.
+    """
+    has_returns = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+    lines = text.replace("\r\n", "\n") if has_returns else text
+    lines += "" if lines.endswith("\n") else "\n"
+    path = (*(_PYPROJECT_TABLE if is_pyproject else ()), "workloads")
+    try:
+        document, expected = tomlkit.parse(lines), tomllib.loads(lines)
+        for name, found in edits.items():
+            for each in (document, expected):
+                _apply(reduce(operator.getitem, (*path, name), each), found)
+        written = tomlkit.dumps(document)
+        if tomllib.loads(written) != expected:
+            raise ValueError("something else was written")
+    except (exceptions.TOMLKitError, ValueError, KeyError, TypeError) as error:
+        said = (
+            f"{name}: {each['key']} {', '.join(f'{k} = {v}' for k, v in limits.items())}"
+            for name, found in edits.items()
+            for each in found
+            if (limits := _limits_in(each))
+        )
+        raise ConfigError(
+            f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(said)}"
+        ) from error
+    return written.replace("\n", "\r\n") if has_returns else written
+
+
+def _apply(workload: Any, edits: Sequence[Edit]) -> None:
+    """Edit a workload: of the library that keeps a file's layout, or of plain values."""
+    is_begun = "budgets" not in workload
+    if is_begun:
+        workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()
+    budgets = workload["budgets"]
+    for index, edit in enumerate(edits):
+        if index < len(budgets):
+            budgets[index].update(_limits_in(edit))
+            continue
+        if isinstance(budgets, items.AoT):
+            if not budgets:
+                workload.add(tomlkit.nl())
+            elif not is_begun:  # tomlkit separates tables itself in lists it created
+                budgets[-1].add(tomlkit.nl())
+        added: Any = tomlkit.inline_table() if isinstance(budgets, items.Array) else {}
+        added.update(edit)
+        budgets.append(added)
+
+
+def _limits_in(edit: Edit) -> Edit:
+    return {name: value for name, value in edit.items() if name != "key"}

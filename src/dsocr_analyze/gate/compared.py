@@ -1,7 +1,7 @@
 """How two reports compare: what differs, which inputs changed, and where work moved.
 
 Everything is found by the report's types, so a new key is compared without being listed. Counts are
-exact: they only change if what is counted changes.
+exact: they only change if what is counted changes. The types here are parts of a check's document.
 """
 
 from __future__ import annotations
@@ -10,67 +10,156 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Meta, Struct, structs, to_builtins
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.gate.document import Amounts, Figure, InputChange, InputKind, Move, MoveLevel
 from dsocr_analyze.gate.report_keys import entry_labels, is_number
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.config_differences import config_differences
-from dsocr_analyze.report.document import Model, Report, Stage
+from dsocr_analyze.report.comparison import config_differences
+from dsocr_analyze.report.document import Count, Model, Report
 
 __all__ = [
+    "Amounts",
     "Compared",
+    "Figure",
+    "InputChange",
+    "InputKind",
+    "Move",
+    "MoveLevel",
     "changed_input",
     "compared",
     "counted_figures",
-    "input_changes",
     "listed",
-    "moves",
 ]
+
+InputKind = Literal["config", "code", "workload", "setting", "budget", "report"]
+MoveLevel = Literal["stage", "module", "operator", "kind"]
 
 _WORK: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 _MEMORY: Final = ("weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes")
 _MOST_NAMED: Final = 3
 
 
-class Difference(NamedTuple):
-    """Something that two reports state differently.
+class InputChange(Struct, frozen=True, kw_only=True):
+    """A changed input, as opposed to its effect on the figures.
 
     Attributes:
-        key: Its key in the report, as in a budget.
-        section: The part of the report that it is in: a stage (`stages.prefill`), or a key at the
-            top (`workload`).
-        before: The baseline's number or text; None if it has none.
-        after: The number or text now; None if there is none any more.
+        kind: A key of config.json, the model's code, what is counted (an option of the workload),
+            how it is counted (engine, version of the tool), a budget, or anything else that the
+            report states and that is not a number.
+        key: Its name; for a config, the dotted path of the key.
+        before: The baseline's value, as JSON for a config key; null if absent.
+        after: The value now, as JSON for a config key; null if absent.
+    """
+
+    kind: InputKind
+    key: str
+    before: str | None
+    after: str | None
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """A figure that differs from the baseline's.
+
+    Attributes:
+        key: Its key in the report, as a dotted path.
+        before: The baseline's value; null if it has no such figure.
+        after: The value now; null if there is no such figure any more.
     """
 
     key: str
+    before: int | float | None
+    after: int | float | None
+
+
+class Amounts(Struct, frozen=True, kw_only=True):
+    """The amount of some work, before and after.
+
+    Attributes:
+        before: The baseline's; 0 if it has no such stage, module or operator.
+        after: The amount now; 0 if there is no such stage, module or operator any more.
+    """
+
+    before: Count
+    after: Count
+
+    @property
+    def difference(self) -> int:
+        """The increase; negative for a decrease."""
+        return self.after - self.before
+
+
+class Move(Struct, frozen=True, kw_only=True):
+    """A stage whose work changed, or modules, an operator or a kind of operators within one.
+
+    Attributes:
+        level: Which of these it is.
+        stage: The stage; for a decode stage, amounts are per step.
+        name: Name of the stage, operator or kind, or the modules' path with `*` for numbers in
+            which they differ.
+        modules: Number of modules that changed; 1 for anything else.
+        flops: FLOPs; for modules, of their own forwards without their children.
+        bytes: Bytes read and written; for modules, of their own forwards. Null for an operator.
+        params: Parameters of a stage; null for anything else.
+        share: Change as a share of the whole batch: the largest of its shares of the baseline's
+            FLOPs, bytes and parameters, counting every decode step.
+    """
+
+    level: MoveLevel
+    stage: str
+    name: str
+    modules: Count
+    flops: Amounts
+    bytes: Amounts | None
+    params: Amounts | None
+    share: Annotated[float, Meta(ge=0)]
+
+
+class Difference(NamedTuple):
+    """A part of two reports, and how each states it.
+
+    Attributes:
+        key: Its key in the report, as in a budget.
+        pattern: The key with `*` for entries and for names other than a stage's.
+        section: The part of the report that it is in: a stage (`stages.prefill`), or a key at the
+            top (`workload`).
+        before: What the baseline states: a number, a text, the names that only it has; None if it
+            states nothing.
+        after: The same of the report now.
+    """
+
+    key: str
+    pattern: str
     section: str
     before: Any
     after: Any
 
+    @property
+    def is_number(self) -> bool:
+        """Whether both reports state a number."""
+        return is_number(self.before) and is_number(self.after)
 
-@dataclass(frozen=True)
-class Compared:
+
+class Compared(NamedTuple):
     """How two reports compare.
 
     Attributes:
         changed: Figures that differ, except those that follow from another.
         following: How many figures differ and follow from another.
         unchanged: How many figures are equal.
-        words: Everything else that differs and doesn't follow from a figure.
+        inputs: Changed inputs, and everything else that differs and doesn't follow from a figure.
+        moved: Where work changed.
     """
 
-    changed: list[Figure] = field(default_factory=list)
+    changed: tuple[Figure, ...] = ()
     following: int = 0
     unchanged: int = 0
-    words: list[Difference] = field(default_factory=list)
+    inputs: tuple[InputChange, ...] = ()
+    moved: tuple[Move, ...] = ()
 
 
 def compared(before: Report, after: Report) -> Compared:
@@ -80,27 +169,32 @@ def compared(before: Report, after: Report) -> Compared:
     any, such as predicted seconds, they follow from all counted figures. So they count as changed
     only if none of these has changed.
     """
-    found = _Differences()
-    found.compare(_Place(), before, after)
+    parts = [*_parts(("", "", ""), before, after)]
+    equal = [to_builtins(each.after) for each in parts if each.before == each.after]
+    differing = [each for each in parts if each.before != each.after]
+    numbers = [each for each in differing if each.is_number]
+    texts = [each for each in differing if None not in each[3:] and not each.is_number]
     old, new = counted_figures(before), counted_figures(after)
     stages = [
         Figure(key=key, before=old.get(key), after=new.get(key))
         for key in (*new, *old)
         if key.startswith("stages.") and (key in old) != (key in new)
     ]
-    moved = {each.section for each in found.numbers if each.key in new}
-    moved |= {"stages"} if stages else set()
-    sections = {key.partition(".")[0] for key in new} - {"stages"}
-    sections |= {f"stages.{name}" for name in after.stages}
+    moved = {each.section for each in numbers if each.key in new} | {"stages" for _ in stages}
+    tops = {key.partition(".")[0] for key in new} - {"stages"}
+    sections = tops | {f"stages.{name}" for name in after.stages}
 
     def follows(each: Difference) -> bool:
         has_moved = each.section in moved if each.section in sections else bool(moved)
         return has_moved and each.section != "metadata"  # the inputs, which figures follow from
 
-    own = [each for each in found.numbers if each.key in new or not follows(each)]
-    figures = [Figure(key=each.key, before=each.before, after=each.after) for each in own]
-    words = [each for each in (*found.words, *found.summaries()) if not follows(each)]
-    return Compared([*figures, *stages], len(found.numbers) - len(own), found.equal, words)
+    own = [each for each in numbers if each.key in new or not follows(each)]
+    figures = (Figure(key=each.key, before=each.before, after=each.after) for each in own)
+    words = [each for each in (*texts, *_nulls(differing)) if not follows(each)]
+    return Compared(
+        (*figures, *stages), len(numbers) - len(own), _numbers_in(equal),
+        tuple(_inputs(before, after, words)), tuple(_moves(before, after)),
+    )  # fmt: skip
 
 
 def counted_figures(report: Report) -> dict[str, int]:
@@ -126,98 +220,53 @@ def counted_figures(report: Report) -> dict[str, int]:
 # --- differences -------------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    """A place in a report.
+_Place: TypeAlias = tuple[str, str, str]
+"""A place in two reports: key, pattern and section of a `Difference`."""
 
-    Attributes:
-        key: Its key.
-        pattern: The key with `*` for entries and for names other than a stage's.
-        section: Its section.
+
+def _parts(place: _Place, old: Any, new: Any) -> Iterator[Difference]:
+    """The parts of two reports at a place: as large as they are equal, as small as they differ."""
+    if old == new or old is None or new is None or not isinstance(new, Struct | Mapping | tuple):
+        yield Difference(*place, old, new)
+        return
+    step, pattern, (before, after) = _named(old, new)
+    gone = [name for name in before if name not in after]
+    added = [name for name in after if name not in before]
+    if gone or added:
+        yield Difference(*place, gone, added)
+    for name in filter(before.__contains__, after):
+        below = _below(place, step.format(name), pattern.format(name))
+        yield from _parts(below, before[name], after[name])
+
+
+def _below(place: _Place, step: str, pattern: str) -> _Place:
+    """The place of a part, given the step there (`.flops`, `[0]`) and that step's pattern."""
+    key, whole, section = place
+    below = f"{key}{step}".removeprefix(".")
+    return (below,) * 3 if key in ("", "stages") else (below, whole + pattern, section)
+
+
+def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
+    """How the names of two values' parts stand in a key and in a pattern; and the parts.
+
+    The entries of two lists are named by position if there are as many of them, else by label.
     """
-
-    key: str = ""
-    pattern: str = ""
-    section: str = ""
-
-    def below(self, step: str, pattern: str) -> _Place:
-        """The place of a part, given the step there (`.flops`, `[0]`) and that step's pattern."""
-        if self.key in ("", "stages"):
-            key = f"{self.key}{step}" if self.key else step[1:]
-            return _Place(key, key, key)
-        return _Place(self.key + step, self.pattern + pattern, self.section)
-
-
-@dataclass
-class _Differences:
-    """All differences between two reports, in the order of the report.
-
-    Attributes:
-        equal: How many numbers are equal.
-        numbers: Numbers that differ.
-        words: Texts and truth values that differ, names and list entries that only one report has.
-        nulls: The values where only one report has null, by pattern and section.
-    """
-
-    equal: int = 0
-    numbers: list[Difference] = field(default_factory=list)
-    words: list[Difference] = field(default_factory=list)
-    nulls: dict[tuple[str, str], list[tuple[Any, Any]]] = field(default_factory=dict)
-
-    def compare(self, place: _Place, old: Any, new: Any) -> None:
-        """Compare what stands at a place."""
-        if old == new:
-            self.equal += _numbers_in(to_builtins(new))
-        elif old is None or new is None:
-            self.nulls.setdefault(place[1:], []).append((old, new))
-        elif is_number(old) and is_number(new):
-            self.numbers.append(Difference(place.key, place.section, old, new))
-        elif isinstance(new, Struct):
-            self._compare_parts(place, ".{}", ".{}", *_by_key(old, new))
-        elif isinstance(new, Mapping):
-            self._compare_parts(place, ".{}", ".*", old, new)
-        elif isinstance(new, tuple):
-            self._compare_parts(place, "[{}]", "[*]", *_by_label(old, new))
-        else:
-            self.words.append(Difference(place.key, place.section, old, new))
-
-    def _compare_parts(
-        self, place: _Place, step: str, pattern: str, old: Mapping[str, Any], new: Mapping[str, Any]
-    ) -> None:
-        """Compare what both have, and list what only one has."""
-        gone = listed([name for name in old if name not in new], _MOST_NAMED)
-        added = listed([name for name in new if name not in old], _MOST_NAMED)
-        if gone or added:
-            self.words.append(Difference(place.key, place.section, gone, added))
-        for name in filter(old.__contains__, new):
-            below = place.below(step.format(name), pattern.format(name))
-            self.compare(below, old[name], new[name])
-
-    def summaries(self) -> Iterator[Difference]:
-        """What is null in only one report, together under one key with `*` for names."""
-        for (pattern, section), pairs in self.nulls.items():
-            old, new = map(_summary, zip(*pairs, strict=True))
-            yield Difference(pattern, section, old, new)
-
-
-def _by_key(old: Struct, new: Struct) -> list[dict[str, Any]]:
-    """The values of two objects by key."""
-    return [
-        dict(zip(each.__struct_encode_fields__, structs.astuple(each), strict=True))
-        for each in (old, new)
-    ]
-
-
-def _by_label(old: Sequence[Any], new: Sequence[Any]) -> list[dict[str, Any]]:
-    """The entries of two lists: by position if there are as many of them, else by their label."""
+    if isinstance(new, Mapping):
+        return ".{}", ".*", (old, new)
+    if isinstance(new, Struct):
+        return ".{}", ".{}", [
+            dict(zip(each.__struct_encode_fields__, structs.astuple(each), strict=True))
+            for each in (old, new)
+        ]  # fmt: skip
     is_alike = len(old) == len(new)
-    own = (entry_labels(to_builtins(new)) if is_alike else _own_labels(each) for each in (old, new))
-    return [dict(zip(*each, strict=True)) for each in zip(own, (old, new), strict=True)]
+    labels = (entry_labels(to_builtins(new)) if is_alike else _labels(each) for each in (old, new))
+    return "[{}]", "[*]", [*map(dict, map(zip, labels, (old, new)))]
 
 
-def _own_labels(entries: Sequence[Any]) -> list[str]:
+def _labels(entries: Sequence[Any]) -> Sequence[str]:
     """A label for each entry; a text is its own unless it is there twice."""
     if all(isinstance(each, str) for each in entries) and len(set(entries)) == len(entries):
-        return list(entries)
+        return entries
     return entry_labels(to_builtins(entries))
 
 
@@ -228,13 +277,23 @@ def _numbers_in(value: Any) -> int:
     return sum(map(_numbers_in, value)) if isinstance(value, list | tuple) else is_number(value)
 
 
+def _nulls(differing: Iterable[Difference]) -> Iterator[Difference]:
+    """What is null in only one report, together under one key with `*` for names."""
+    alike: defaultdict[tuple[str, str], list[Difference]] = defaultdict(list)
+    for each in differing:
+        if None in (each.before, each.after):
+            alike[each.pattern, each.section].append(each)
+    for (pattern, _), found in alike.items():
+        before, after = (_summary([each[side] for each in found]) for side in (3, 4))
+        yield found[0]._replace(key=pattern, before=before, after=after)
+
+
 def _summary(values: Sequence[Any]) -> Any:
     """What stands in one report where the other has null; None if it is null here."""
-    if all(each is None for each in values):
-        return None
-    if len(values) == 1 and isinstance(values[0], str | int | float):
+    if len(values) == 1 and isinstance(values[0], str | int | float | None):
         return values[0]
-    return f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    count = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
+    return None if all(each is None for each in values) else count
 
 
 def listed(names: Sequence[str], most: int) -> str | None:
@@ -246,7 +305,7 @@ def listed(names: Sequence[str], most: int) -> str | None:
 # --- inputs ------------------------------------------------------------------------------------
 
 _OPTIONS: Final = ("page", "base_size", "image_size", "crop_mode", "prompt_pages", "batch_size",
-            "max_new_tokens")  # fmt: skip
+            "max_new_tokens", "text_tokens")  # fmt: skip
 """What a user sets for a workload; the rest follows from these and the model."""
 
 _SAID_OTHERWISE: Final = (
@@ -263,7 +322,7 @@ _KINDS: Final[Mapping[str, InputKind]] = {
 """The kinds of inputs, by key or section; others are statements of the report."""
 
 
-def input_changes(before: Report, after: Report, words: Iterable[Difference]) -> list[InputChange]:
+def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Iterator[InputChange]:
     """All inputs that differ, config keys first, since these are what a model's author changes.
 
     If the baseline does not contain its config (an early report), published configs are identified
@@ -275,20 +334,20 @@ def input_changes(before: Report, after: Report, words: Iterable[Difference]) ->
         words: All differences that are neither numbers nor follow from one.
     """
     old, new = before.metadata.model, after.metadata.model
+    yield from _of_config(old, new)
     length = 12 if old.code_digest[:12] != new.code_digest[:12] else None
     digests = (f"digest {each.code_digest[:length]}" for each in (old, new))
-    found = [*_of_config(old, new), *changed_input("code", "Python files", *digests)]
+    yield from changed_input("code", "Python files", *digests)
     # The options determine the prompt, except for its text and for a model that reads no pages.
     has_no_pages = before.workload.page is None and after.workload.page is None
-    for name in (*_OPTIONS, "text_tokens", *(["seq_len"] if has_no_pages else [])):
+    for name in (*_OPTIONS, *(["seq_len"] if has_no_pages else [])):
         values = (getattr(each.workload, name) for each in (before, after))
-        found += changed_input("workload", name, *values)
+        yield from changed_input("workload", name, *values)
     for each in words:
         key = each.key.removeprefix("metadata.").removeprefix("workload.")
         kind = _KINDS.get(each.key) or _KINDS.get(each.section, "report")
         if key not in _SAID_OTHERWISE:
-            found += changed_input(kind, key, each.before, each.after)
-    return found
+            yield from changed_input(kind, key, each.before, each.after)
 
 
 def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
@@ -296,12 +355,10 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
     if old.config_digest == new.config_digest and (None in texts or len(texts) == 1):
         return
     was, now = _config_of(old), _config_of(new)
-    keys = [] if was is None or now is None else [*config_differences({"was": was, "now": now})]
-    for key in keys:
-        yield InputChange(kind="config", key=key.key, before=key.text("was"), after=key.text("now"))
-    if not keys:
-        names = {"before": _config_name(old), "after": _config_name(new)}
-        yield InputChange(kind="config", key="config.json", **names)
+    differ = () if was is None or now is None else config_differences({"was": was, "now": now})
+    keys = [(each.key, each.text("was"), each.text("now")) for each in differ]
+    for key, *values in keys or [("config.json", _config_name(old), _config_name(new))]:
+        yield InputChange(kind="config", key=key, before=values[0], after=values[1])
 
 
 def _config_name(model: Model) -> str:
@@ -331,99 +388,79 @@ def _published_configs() -> Mapping[str, Mapping[str, Any]]:
 
 def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
     """The change of an input, its values in words; empty if there is none."""
-    before, after = _text(was), _text(now)
-    return [] if was == now else [InputChange(kind=kind, key=key, before=before, after=after)]
+    change = InputChange(kind=kind, key=key, before=_text(was), after=_text(now))
+    return [] if was == now else [change]
 
 
 def _text(value: object) -> str | None:
+    if isinstance(value, list):
+        return listed(value, _MOST_NAMED)
     if isinstance(value, tuple):
         is_size = any(isinstance(each, int) for each in value)
         return (" x " if is_size else ", ").join(map(str, value)) or None
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
+    text = None if value is None else str(value)
+    return text.lower() if text and isinstance(value, bool) else text
 
 
 # --- where work moved --------------------------------------------------------------------------
 
-_Works: TypeAlias = Mapping[str, tuple[int, ...]]
-"""FLOPs, bytes and parameters by name, as far as something has them."""
-
 _LEVELS: Final[tuple[MoveLevel, ...]] = get_args(MoveLevel)
 _NOTHING: Final = (0, 0, 0)
 
+_Moving: TypeAlias = tuple[MoveLevel, str, str]
+"""Something that does work, or several modules alike: level, stage and name."""
 
-def moves(before: Report, after: Report) -> list[Move]:
+
+def _moves(before: Report, after: Report) -> list[Move]:
     """Everything whose work changed: stages, then modules, operators and kinds of operators.
 
-    At every level, the largest change relative to the baseline's batch comes first.
+    Modules whose paths differ only in numbers are one. At every level, the largest change relative
+    to the baseline's batch comes first.
     """
-    batch, params = before.total.batch, before.total.params
-    decode = after.decode_name or before.decode_name
+    old, new = _works(before), _works(after)
+    alike: defaultdict[_Moving, list[Any]] = defaultdict(list)
+    for key in {**new, **old}:
+        level, stage, name = key
+        pairs = [*zip(old.get(key, _NOTHING), new.get(key, _NOTHING), strict=False)]
+        if any(was != now for was, now in pairs):
+            pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name) if level == "module" else name
+            alike[level, stage, pattern].append((name.split("."), pairs))
+    batch, decode = before.total.batch, after.decode_name or before.decode_name
+    whole = (batch.flops, batch.bytes_moved, before.total.params)
     found: list[Move] = []
-    for stage in {**after.stages, **before.stages}:
+    for (level, stage, _), same in alike.items():
+        paths, changes = zip(*same, strict=True)
+        names = (set(parts) for parts in zip(*paths, strict=True))
+        amounts = [
+            Amounts(before=sum(was for was, _ in pairs), after=sum(now for _, now in pairs))
+            for pairs in zip(*changes, strict=True)
+        ]
         # Without decode steps there may still be a decode stage; it isn't part of the batch.
         runs = max(batch.decode_steps, 1) if stage == decode else 1
-        whole = ((runs, batch.flops), (runs, batch.bytes_moved), (1, params))
-        old, new = (_works(stage, each.stages.get(stage)) for each in (before, after))
-        for level in _LEVELS:
-            found += _moves(level, stage, old[level], new[level], whole)
+        shares = [
+            abs(each.difference) * times / max(of, 1)
+            for each, times, of in zip(amounts, (runs, runs, 1), whole, strict=False)
+        ]
+        if any(shares):
+            found.append(Move(
+                level=level, stage=stage, modules=len(paths), share=max(shares),
+                name=".".join(part.pop() if len(part) == 1 else "*" for part in names),
+                flops=amounts[0], bytes=amounts[1] if len(amounts) > 1 else None,
+                params=amounts[2] if len(amounts) > 2 else None,
+            ))  # fmt: skip
     return sorted(
         found, key=lambda each: (_LEVELS.index(each.level), -each.share, each.stage, each.name)
     )
 
 
-def _works(name: str, stage: Stage | None) -> Mapping[MoveLevel, _Works]:
-    """The work of everything in a stage, by level; empty if there is no such stage."""
-    if stage is None:
-        return {level: {} for level in _LEVELS}
-    modules = {path: each.own for path, each in stage.by_module.items()}
-    kinds = stage.operator_families
-    return {
-        "stage": {name: (stage.flops, stage.bytes_moved, stage.params)},
-        "module": {path: (own.flops, own.bytes_moved) for path, own in modules.items()},
-        "operator": {operator: (flops,) for operator, flops in stage.operators.items()},
-        "kind": {kind: (each.flops, each.bytes) for kind, each in kinds.items()},
-    }
-
-
-def _moves(
-    level: MoveLevel, stage: str, old: _Works, new: _Works, whole: Sequence[tuple[int, int]]
-) -> Iterator[Move]:
-    """The moves within a stage; modules whose paths differ only in numbers are one.
-
-    Args:
-        level: The level.
-        stage: The stage.
-        old: The work in the baseline.
-        new: The work now.
-        whole: How often the stage runs in the baseline's batch, and the batch's FLOPs; the same for
-            bytes and parameters.
-    """
-    alike: defaultdict[str, list[tuple[list[str], list[Amounts]]]] = defaultdict(list)
-    for name in {**new, **old}:
-        pairs = zip(old.get(name, _NOTHING), new.get(name, _NOTHING), strict=False)
-        amounts = [Amounts(before=was, after=now) for was, now in pairs]
-        if any(each.difference for each in amounts):
-            pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name) if level == "module" else name
-            alike[pattern].append((name.split("."), amounts))
-    for found in alike.values():
-        paths, changes = zip(*found, strict=True)
-        parts = (set(each) for each in zip(*paths, strict=True))
-        sums = [
-            Amounts(
-                before=sum(each.before for each in same), after=sum(each.after for each in same)
-            )
-            for same in zip(*changes, strict=True)
-        ]
-        shares = [
-            abs(each.difference) * runs / max(of, 1)
-            for each, (runs, of) in zip(sums, whole, strict=False)
-        ]
-        if any(shares):
-            yield Move(
-                level=level, stage=stage, modules=len(paths), share=max(shares),
-                name=".".join(part.pop() if len(part) == 1 else "*" for part in parts),
-                flops=sums[0], bytes=sums[1] if len(sums) > 1 else None,
-                params=sums[2] if len(sums) > 2 else None,
-            )  # fmt: skip
+def _works(report: Report) -> dict[_Moving, tuple[int, ...]]:
+    """FLOPs, bytes and parameters of everything in a report, as far as it has them."""
+    found: dict[_Moving, tuple[int, ...]] = {}
+    for name, stage in report.stages.items():
+        found["stage", name, name] = (stage.flops, stage.bytes_moved, stage.params)
+        for path, module in stage.by_module.items():
+            found["module", name, path] = (module.own.flops, module.own.bytes_moved)
+        found |= {("operator", name, each): (flops,) for each, flops in stage.operators.items()}
+        for kind, family in stage.operator_families.items():
+            found["kind", name, kind] = (family.flops, family.bytes)
+    return found

@@ -1,47 +1,197 @@
-"""Judges a workload's report by its budgets and its baseline."""
+"""Judges workloads by their budgets and their baseline: the result of a check.
+
+A check is the one typed document that all its outputs are made from. Its JSON Schema is generated
+from these types and those of `gate.compared`, and takes its descriptions from their docstrings.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import ceil, floor, inf
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.gate.budgets import LEVELS, Budget, Limit, Workload
+from msgspec import Struct
+
+from dsocr_analyze.gate.budgets import LEVELS, Allowance, Budget, Edit, Limit, Workload
 from dsocr_analyze.gate.compared import (
     Compared,
-    changed_input,
-    compared,
-    counted_figures,
-    input_changes,
-    listed,
-    moves,
-)
-from dsocr_analyze.gate.document import (
     Figure,
     InputChange,
     InputKind,
-    Outcome,
-    Verdict,
-    WorkloadCheck,
-    worst,
+    Move,
+    changed_input,
+    compared,
+    counted_figures,
+    listed,
 )
-from dsocr_analyze.gate.report_keys import NamedFigure, ReportKeys, is_number
-from dsocr_analyze.report.document import Report
+from dsocr_analyze.gate.report_keys import ReportKeys, is_number
+from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Report
+from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options
 from dsocr_analyze.report.tables import headline
+from dsocr_analyze.version import VERSION
 
-__all__ = ["Counted", "judge", "loosened_keys", "redefinitions"]
+__all__ = [
+    "Baseline",
+    "Check",
+    "Counted",
+    "Outcome",
+    "Verdict",
+    "WorkloadCheck",
+    "edits_of",
+    "judge",
+    "loosened_keys",
+    "redefinitions",
+    "whole_check",
+]
+
+Outcome = Literal["passed", "warned", "failed"]
+
+
+class Baseline(Struct, frozen=True, kw_only=True):
+    """What the workloads are compared with.
+
+    Attributes:
+        kind: Whether it is a saved report or a revision of the repository.
+        name: The file or the revision, as given.
+        commit: The revision's commit; null for a saved report.
+    """
+
+    kind: Literal["report", "revision"]
+    name: str
+    commit: str | None
+
+    @property
+    def title(self) -> str:
+        """Its name for readers."""
+        return self.name if self.commit is None else f"{self.name} ({self.commit[:12]})"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """One figure checked against one limit.
+
+    Attributes:
+        key: The figure's key in the report, as a dotted path.
+        rule: The limit from the budget (`max_increase 2 %`); `baseline` for a figure without a
+            budget, which must equal the baseline's.
+        outcome: Whether the limit is kept.
+        value: The figure now; null if it is gone.
+        baseline: The baseline's figure; null if there is none.
+        limit: The largest or smallest value that the rule allows; null if unknown.
+        message: What is wrong, in one line; empty if nothing is.
+    """
+
+    key: str
+    rule: str
+    outcome: Outcome
+    value: int | float | None
+    baseline: int | float | None
+    limit: int | float | None
+    message: str
+
+
+class WorkloadCheck(Struct, frozen=True, kw_only=True):
+    """One workload.
+
+    Attributes:
+        name: Its name in the budgets.
+        outcome: The worst of its verdicts and warnings.
+        title: What was counted.
+        is_compared: Whether there is a baseline for it.
+        inputs: Changed inputs, config keys first.
+        moved: Where work changed: stages, then modules, operators and kinds of operators, each
+            with the largest share first.
+        changed: Figures that differ from the baseline's, in report order, without those that follow
+            from another one in their part of the report.
+        following: Number of figures that differ and follow from another one.
+        unchanged: Number of figures equal to the baseline's.
+        verdicts: Figures checked against their limits, exceeded limits first.
+        warnings: Doubts about the comparison.
+    """
+
+    name: str
+    outcome: Outcome
+    title: str
+    is_compared: bool
+    inputs: tuple[InputChange, ...]
+    moved: tuple[Move, ...]
+    changed: tuple[Figure, ...]
+    following: Count
+    unchanged: Count
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...]
+
+    def failures(self, outcome: Outcome) -> tuple[Verdict, ...]:
+        """Verdicts with that outcome."""
+        return tuple(each for each in self.verdicts if each.outcome == outcome)
+
+    def moves(self, level: str) -> tuple[Move, ...]:
+        """Moves at a level, largest share first."""
+        return tuple(each for each in self.moved if each.level == level)
+
+
+class Check(Opening, frozen=True, kw_only=True):
+    """The result of `dsocr-analyze check`.
+
+    Attributes:
+        outcome: The worst of the workloads' outcomes and the warnings.
+        tool: Version of dsocr-analyze that counted everything except a saved report.
+        budgets: The file with the budgets.
+        baseline: What the workloads are compared with; null without a baseline.
+        workloads: One entry per workload, in file order.
+        warnings: Doubts that apply to all workloads.
+    """
+
+    outcome: Outcome
+    tool: str
+    budgets: str
+    baseline: Baseline | None
+    workloads: tuple[WorkloadCheck, ...]
+    warnings: tuple[str, ...]
+
+    def count(self, outcome: Outcome) -> int:
+        """Number of verdicts with that outcome, plus the warnings for `warned`."""
+        warnings = len(self.warnings) + sum(len(each.warnings) for each in self.workloads)
+        found = sum(len(each.failures(outcome)) for each in self.workloads)
+        return found + warnings if outcome == "warned" else found
+
+
+def worst(*outcomes: Outcome) -> Outcome:
+    """The worst of some outcomes; `passed` if there are none."""
+    return max(outcomes, key=get_args(Outcome).index, default="passed")
+
+
+def whole_check(
+    budgets: str,
+    baseline: Baseline | None,
+    workloads: Iterable[WorkloadCheck],
+    warnings: tuple[str, ...] = (),
+    options: Options = NO_OPTIONS,
+) -> Check:
+    """The check of these workloads.
+
+    Args:
+        budgets: The file with the budgets.
+        baseline: What they were compared with; None without a baseline.
+        workloads: The judged workloads.
+        warnings: Doubts that apply to all of them.
+        options: The command line's options, if there is one.
+    """
+    found = tuple(workloads)
+    outcome = worst(*(each.outcome for each in found), "warned" if warnings else "passed")
+    return Check(
+        schema_version=SCHEMA_VERSION, command="check", options=options, outcome=outcome,
+        tool=VERSION, budgets=budgets,
+        baseline=baseline, workloads=found, warnings=warnings,
+    )  # fmt: skip
+
 
 _MOST_NAMED: Final = 8
 """Most keys named in a warning."""
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """A workload's reports.
 
     Attributes:
@@ -69,47 +219,44 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
         ConfigError: A budget's key does not name a number in the report.
     """
     report, baseline, before = counted.report, counted.baseline, counted.before
-    keys = ReportKeys(report)
-    old_keys = None if baseline is None else ReportKeys(baseline)
-    warnings = [*counted.warnings, *report.warnings]
+    keys, old_keys = ReportKeys(report), ReportKeys(baseline)
     verdicts: list[Verdict] = []
     named: set[str] = set()
     for budget in workload.budgets:
-        try:
-            found = keys.figures(budget.key)
-        except ConfigError as error:
-            raise ConfigError(f"workload {workload.name!r}: {error}") from error
-        named.update(figure.key for figure in found)
-        if old_keys is not None and "*" in budget.key:  # figures that are gone are only there
-            named.update(path for path, _ in old_keys.values(budget.key))
-        for figure in found:
-            verdicts += _of_budget(budget, figure, old_keys, is_compared=counted.is_compared)
-    inputs = [] if before is None else list(redefinitions(before, workload))
-    changes, loosened = Compared(), []
-    if baseline is not None:
-        changes = compared(baseline, report)
-        found_inputs = input_changes(baseline, report, changes.words)
-        said = {(each.kind, each.key) for each in found_inputs}
-        inputs = found_inputs + [each for each in inputs if (each.kind, each.key) not in said]
-        others = (each for each in changes.changed if each.key not in named)
-        verdicts += (_of_change(each, workload.default) for each in others)
-        warnings += _doubts_of_code(baseline, report)
-        loosened = [] if before is None else loosened_keys(before, workload, baseline)
-    doubts = {
-        "limits are looser than the baseline's": loosened,
-        "another workload is counted than in the baseline": _keys(inputs, "workload"),
-        "the report states other things than the baseline": _keys(inputs, "report"),
-    }
-    warnings += [f"{what}: {listed(keys, _MOST_NAMED)}" for what, keys in doubts.items() if keys]
+        for key, value in keys.figures(budget.key).items():
+            named.add(key)
+            verdicts += _of_budget(budget, key, value, old_keys.values(key), counted)
+        if "*" in budget.key:  # figures that are gone are only there
+            named.update(old_keys.values(budget.key))
+    changes = Compared() if baseline is None else compared(baseline, report)
+    others = (each for each in changes.changed if each.key not in named)
+    verdicts += (_of_change(each, workload.default) for each in others)
     verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
+    said = {(each.kind, each.key) for each in changes.inputs}
+    redefined = () if before is None else redefinitions(before, workload)
+    inputs = (*changes.inputs, *(each for each in redefined if (each.kind, each.key) not in said))
+    doubts = {
+        "limits are looser than the baseline's":
+            () if baseline is None or before is None else loosened_keys(before, workload, baseline),
+        "another workload is counted than in the baseline":
+            [each.key for each in inputs if each.kind == "workload"],
+        "the report states other things than the baseline":
+            [each.key for each in inputs if each.kind == "report"],
+    }  # fmt: skip
+    warnings = [
+        *counted.warnings,
+        *report.warnings,
+        *([] if baseline is None else _doubts_of_code(baseline, report)),
+        *(f"{what}: {listed(found, _MOST_NAMED)}" for what, found in doubts.items() if found),
+    ]
     return WorkloadCheck(
         name=workload.name,
         outcome=worst(*(each.outcome for each in verdicts), "warned" if warnings else "passed"),
         title=f"{headline(report)}; {report.workload.title}",
         is_compared=baseline is not None,
-        inputs=tuple(inputs),
-        moved=() if baseline is None else tuple(moves(baseline, report)),
-        changed=tuple(changes.changed),
+        inputs=inputs,
+        moved=changes.moved,
+        changed=changes.changed,
         following=changes.following,
         unchanged=changes.unchanged,
         verdicts=tuple(verdicts),
@@ -118,29 +265,29 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
 
 
 def _of_budget(
-    budget: Budget, figure: NamedFigure, baseline: ReportKeys | None, *, is_compared: bool
+    budget: Budget,
+    key: str,
+    value: int | float | None,
+    baseline: Mapping[str, Any],
+    counted: Counted,
 ) -> Iterator[Verdict]:
-    """One verdict per limit of a budget."""
-    key, value = figure
-    found = [] if baseline is None else [each for _, each in baseline.values(key)]
-    before = found[0] if found and is_number(found[0]) else None
-    for limit in budget.limits():
-        outcome: Outcome = "failed" if budget.level == "error" else "warned"
-        last, why = _last(limit, before), ""
-        if value is None:
-            last, why = None, "it is unknown (null) in this report"
-        elif last is None and is_compared:  # the figure is new, unless nothing has a baseline
-            outcome = "warned" if baseline is None else outcome
-            why = "the baseline has no such figure"
-        elif last is None:
-            outcome, why = "passed", "there is no baseline"
-        message = f"{key} cannot be checked against {limit.text}: {why}"
+    """One verdict per limit of a budget; `baseline` has what the key names in the baseline."""
+    before = next((each for each in baseline.values() if is_number(each)), None)
+    exceeded: Outcome = "failed" if budget.level == "error" else "warned"
+    unknown, why = exceeded, "it is unknown (null) in this report"
+    if value is not None and not counted.is_compared:
+        unknown, why = "passed", "there is no baseline"
+    elif value is not None:  # the figure is new, unless nothing has a baseline
+        unknown = "warned" if counted.baseline is None else exceeded
+        why = "the baseline has no such figure"
+    for limit in budget.limits:
+        last = None if value is None else _last(limit, before)
+        outcome, message = unknown, f"{key} cannot be checked against {limit.text}: {why}"
         if value is not None and last is not None:
-            is_kept = limit.keeps(value, last)
-            outcome = "passed" if is_kept else outcome
             side = "above" if limit.is_upper else "below"
-            message = "" if is_kept else (
-                f"{key} is {_text(value)}, {side} {_text(last)} ({limit.text})"
+            outcome, message = (
+                ("passed", "") if limit.keeps(value, last)
+                else (exceeded, f"{key} is {_text(value)}, {side} {_text(last)} ({limit.text})")
             )  # fmt: skip
         yield Verdict(
             key=key, rule=limit.text, outcome=outcome, value=value, baseline=before, limit=last,
@@ -151,10 +298,8 @@ def _of_budget(
 def _last(limit: Limit, before: int | float | None) -> int | float | None:
     """The last allowed value; a whole number if `before` is one."""
     exact = limit.value(before)
-    if not isinstance(exact, Fraction):
-        return exact
-    if isinstance(before, float):
-        return float(exact)
+    if not isinstance(exact, Fraction) or isinstance(before, float):
+        return float(exact) if isinstance(exact, Fraction) else exact
     return floor(exact) if limit.is_upper else ceil(exact)
 
 
@@ -165,14 +310,12 @@ def _text(value: int | float) -> str:
 def _of_change(figure: Figure, default: Budget) -> Verdict:
     """The verdict on a figure that changed and has no budget."""
     key, before, after = figure.key, figure.before, figure.after
-    last, message = None, ""
-    if before is None or after is None:
-        message = f"{key} is {'gone' if after is None else 'new'}, and has no budget"
-    else:
-        [limit] = [each for each in default.limits() if each.is_upper == (after > before)]
+    last, message = None, f"{key} is {'gone' if after is None else 'new'}, and has no budget"
+    if before is not None and after is not None:
+        limit = default.limits[after < before]
         last = _last(limit, before)
-        if last is None or not limit.keeps(after, last):
-            message = f"{key} went from {before:,} to {after:,}, and has no budget"
+        is_kept = last is not None and limit.keeps(after, last)
+        message = "" if is_kept else f"{key} went from {before:,} to {after:,}, and has no budget"
     return Verdict(
         key=key, rule="baseline", outcome="failed" if message else "passed", value=after,
         baseline=before, limit=last, message=message,
@@ -182,9 +325,8 @@ def _of_change(figure: Figure, default: Budget) -> Verdict:
 def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
     """Warnings about code changes that closed forms cannot see."""
     old, new = before.metadata.model, after.metadata.model
-    is_ours = old.source == new.source == "reference"  # this code changes only with the tool
     if (
-        not is_ours
+        not old.source == new.source == "reference"  # that code changes only with the tool
         and old.code_digest != new.code_digest
         and "analytic" in (before.metadata.engine, after.metadata.engine)
     ):
@@ -194,17 +336,13 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
         )
 
 
-def _keys(inputs: Sequence[InputChange], kind: InputKind) -> list[str]:
-    return [each.key for each in inputs if each.kind == kind]
-
-
 # --- changed budgets -----------------------------------------------------------------------------
 
 
 def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
     """All options, limits and tolerances of a workload that differ between two revisions."""
     parts: list[tuple[InputKind, Mapping[str, Any], Mapping[str, Any]]] = [
-        ("workload", vars(before.options), vars(after.options)),
+        ("workload", before.options, after.options),
         ("budget", _limits_of(before), _limits_of(after)),
     ]
     for kind, old, new in parts:
@@ -216,8 +354,8 @@ def _limits_of(workload: Workload) -> Mapping[str, str]:
     """The tolerance and the limits of each key, in words."""
     found = defaultdict(list, tolerance=[workload.tolerance.text])
     for budget in workload.budgets:
-        limits = ", ".join(each.text for each in budget.limits())
-        found[budget.key].append(f"{limits} ({budget.level})")
+        texts = (each.text for each in budget.limits)
+        found[budget.key].append(f"{', '.join(texts)} ({budget.level})")
     return {key: "; ".join(words) for key, words in found.items()}
 
 
@@ -234,29 +372,35 @@ def loosened_keys(before: Workload, after: Workload, baseline: Report) -> list[s
     """
     keys = ReportKeys(baseline)
     old, new = _by_figure(before, keys), _by_figure(after, keys)
-    values = counted_figures(baseline) | dict([*old, *new])
-    found = []
-    for key, value in values.items():
-        was, now = old.get((key, value), [before.default]), new.get((key, value), [after.default])
-        ranges = (
-            (*_allowed(was, value, levels), *_allowed(now, value, levels))
-            for levels in (LEVELS, ("error",))
-        )
-        if any(lowest < low or highest > high for low, high, lowest, highest in ranges):
-            found.append(key)
-    return found
+    figures = counted_figures(baseline) | dict([*old, *new])
+    return [
+        each[0]
+        for each in figures.items()
+        for was, now in [(old.get(each, [before.default]), new.get(each, [after.default]))]
+        if any(_is_looser(was, now, each[1], levels) for levels in (LEVELS, ("error",)))
+    ]
 
 
-def _by_figure(
-    workload: Workload, keys: ReportKeys
-) -> Mapping[tuple[str, int | float | None], Sequence[Budget]]:
+_Figure: TypeAlias = tuple[str, int | float | None]
+"""A figure's key, and its value in the baseline; None if it is unknown there."""
+
+
+def _by_figure(workload: Workload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
     """The budgets of each figure that the baseline has."""
-    found: defaultdict[tuple[str, int | float | None], list[Budget]] = defaultdict(list)
+    found: defaultdict[_Figure, list[Budget]] = defaultdict(list)
     for budget in workload.budgets:
-        with suppress(ConfigError):  # a key that the baseline does not have
-            for figure in keys.figures(budget.key):
-                found[figure].append(budget)
+        for key, value in keys.values(budget.key).items():
+            if value is None or is_number(value):
+                found[key, value].append(budget)
     return found
+
+
+def _is_looser(
+    was: Sequence[Budget], now: Sequence[Budget], value: int | float | None, levels: Sequence[str]
+) -> bool:
+    """Whether budgets of some levels allow a figure a value that it might not have before."""
+    (low, high), (lowest, highest) = (_allowed(each, value, levels) for each in (was, now))
+    return lowest < low or highest > high
 
 
 def _allowed(
@@ -269,8 +413,56 @@ def _allowed(
         value: The baseline's value; None if unknown.
         levels: The levels of the budgets to consider.
     """
-    limits = [limit for each in budgets if each.level in levels for limit in each.limits()]
-    ends = [(each.is_upper, each.value(value)) for each in limits]
+    ends = [
+        (limit.is_upper, limit.value(value))
+        for each in budgets if each.level in levels
+        for limit in each.limits
+    ]  # fmt: skip
     lows = [end for is_upper, end in ends if end is not None and not is_upper]
     highs = [end for is_upper, end in ends if end is not None and is_upper]
     return max([-inf, *lows]), min([inf, *highs])
+
+
+# --- new limits ----------------------------------------------------------------------------------
+
+_FIRST_KEYS: Final = (
+    "workload.seq_len", "total.params", "total.flops", "total.batch.flops",
+    "total.batch.bytes_read", "total.batch.bytes_written", "memory.weights_bytes",
+    "memory.kv_cache_bytes", "memory.peak_activation_bytes",
+)  # fmt: skip
+"""Keys of the budgets that a workload without any gets."""
+
+
+def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[Edit]:
+    """The edits with which the check passes: one per budget, then those of new budgets.
+
+    Limits that are kept stay, and so do relative ones, which limit changes rather than values. A
+    workload without budgets gets some, and every figure that changed without a budget gets
+    one at exactly its value now.
+
+    Args:
+        workload: The workload.
+        report: Its report.
+        check: The result of the check.
+    """
+    keys = ReportKeys(report)
+    first = {key: keys.figures(key)[key] for key in ([] if workload.budgets else _FIRST_KEYS)}
+    new = {key: {"max": value} for key, value in first.items() if value is not None}
+    new |= {
+        each.key: {"max": each.value, "min": each.value}
+        for each in check.failures("failed")
+        if each.rule == "baseline" and each.value is not None and each.key not in new
+    }
+    changed = [{"key": each.key, **_exceeded(each, keys)} for each in workload.budgets]
+    return [*changed, *({"key": key, **limits} for key, limits in new.items())]
+
+
+def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
+    """The absolute limits that are exceeded, with their new values."""
+    values = [each for each in keys.figures(budget.key).values() if each is not None]
+    return {
+        limit.name: max(values) if limit.is_upper else min(values)
+        for limit in budget.limits
+        if not isinstance(limit.amount, Allowance)
+        and not all(limit.keeps(each, limit.amount) for each in values)
+    }

@@ -12,31 +12,74 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
 
-from dsocr_analyze.escaping import as_code_span, visible_lines
-from dsocr_analyze.gate.document import (
-    Amounts,
-    Check,
-    InputChange,
-    InputKind,
-    Move,
-    MoveLevel,
-    Outcome,
-    Verdict,
-    WorkloadCheck,
-)
-from dsocr_analyze.report.quantities import bytes_text, scaled
+from dsocr_analyze.escaping import as_code_span, visible, visible_lines
+from dsocr_analyze.gate.compared import Amounts, InputChange, InputKind, Move, MoveLevel
+from dsocr_analyze.gate.judge import Check, Outcome, Verdict, WorkloadCheck
+from dsocr_analyze.report.quantities import bytes_text, counted, scaled
+from dsocr_analyze.report.table import Line
 
-__all__ = [
-    "SUMMARY_LIMIT",
-    "check_junit",
-    "check_markdown",
-    "equal_text",
-    "text_lines",
-    "workload_summary",
-]
+__all__ = ["ReadableCheck", "equal_text", "workload_summary"]
+
+_COMMENT_LIMIT: Final = 65_536
+"""GitHub's limit for a comment, in characters; applied here to bytes, which is stricter."""
+
+_LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
+
+
+class ReadableCheck(NamedTuple):
+    """A check as readers see it.
+
+    Attributes:
+        check: The check.
+    """
+
+    check: Check
+
+    def lines(self, width: int) -> Iterator[Line]:
+        """Lines for a terminal, at most `width` columns wide unless a single name is wider.
+
+        Changed inputs and the largest moves come first; numbers are never broken.
+        """
+        check, count = self.check, len(self.check.workloads)
+        against = "" if check.baseline is None else f" against {check.baseline.title}"
+        opening = f"check: {count} workload{'s' * (count != 1)}{against}: {_result(check)}"
+        warnings = _wrapped(_warnings(check.warnings), width, "  ")
+        workloads = chain.from_iterable(_text_of(each, width) for each in check.workloads)
+        yield from map(Line, map(visible, (*_wrapped([opening], width), *warnings, *workloads)))
+
+    def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
+        """Markdown for a pull request or a job's summary, in fewer than `limit` bytes.
+
+        If something had to be left out, a note says so; empty if not even the note fits.
+        """
+        text = ""
+        room = limit - len(_LEFT_OUT) - 1
+        for block in _blocks(self.check) if room >= 0 else ():
+            room -= len(block.encode()) + 1
+            if room < 0:
+                return text + _LEFT_OUT
+            text += block + "\n"
+        return text
+
+    def junit(self) -> str:
+        """JUnit XML: the check as CI systems show tests.
+
+        One suite per workload, with one case per limit and one for all figures without a limit.
+        """
+        suites = map(_suite_of, self.check.workloads)
+        root = _element("testsuites", "", suites, name="dsocr-analyze check")
+        if self.check.warnings:
+            root.append(_suite("all workloads", [], _warnings(self.check.warnings)))
+        for each in (root, *root):
+            for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+                each.set(name, str(len(each.findall(f".//{tag}"))))
+        ET.indent(root)
+        body = ET.tostring(root, encoding="unicode")
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+
 
 _MOST_INPUTS: Final = 12
 """Most changes of one kind listed before everything else."""
@@ -59,42 +102,35 @@ _WORDS: Final[dict[Outcome, str]] = {
 def _result(check: Check) -> str:
     """The outcome and the number of errors and warnings: `FAILED (2 errors)`."""
     named = {"error": check.count("failed"), "warning": check.count("warned")}
-    counts = [f"{count:,} {_plural(name, count)}" for name, count in named.items() if count]
+    counts = [counted(count, name) for name, count in named.items() if count]
     return f"{_WORDS[check.outcome]} ({', '.join(counts)})".removesuffix(" ()")
-
-
-def _plural(name: str, count: int) -> str:
-    return name if count == 1 else f"{name}s"
 
 
 def workload_summary(workload: WorkloadCheck) -> str:
     """One line about a workload's result."""
     kept = sum(each.rule != "baseline" for each in workload.failures("passed"))
-    said = []
-    if workload.is_compared:
-        changed = len(workload.changed) + workload.following
-        some = f"{changed:,} of {workload.unchanged + changed:,} figures changed"
-        said.append(some if workload.changed else f"all {equal_text(workload)}")
-    if kept:
-        said.append(f"{kept} {_plural('limit', kept)} kept")
-    return f"{workload.name}: {_WORDS[workload.outcome]}" + (f"; {', '.join(said)}" if said else "")
-
-
-def _is_equal(workload: WorkloadCheck) -> bool:
-    return workload.is_compared and not workload.changed
+    equal, changed = equal_text(workload), len(workload.changed) + workload.following
+    some = f"{changed:,} of {workload.unchanged + changed:,} figures changed"
+    said = [
+        f"all {equal}" if equal else some if workload.changed else "",
+        f"{kept} limit{'s' * (kept != 1)} kept" if kept else "",
+    ]
+    opening = f"{workload.name}: {_WORDS[workload.outcome]}"
+    return "; ".join(filter(None, [opening, ", ".join(filter(None, said))]))
 
 
 def equal_text(workload: WorkloadCheck) -> str:
-    """How many figures equal the baseline's."""
-    return f"{workload.unchanged:,} figures equal the baseline's"
+    """How many figures equal the baseline's; empty unless all that were compared do."""
+    is_equal = workload.is_compared and not workload.changed
+    return f"{workload.unchanged:,} figures equal the baseline's" if is_equal else ""
 
 
 def _heads(workload: WorkloadCheck) -> list[str]:
     """What a reader needs first: changed inputs, then the largest moves."""
-    largest = (workload.moves(level)[:1] for level in _levels(workload))
+    largest = [move for level in _levels(workload) for move in workload.moves(level)[:1]]
     return [
         *_changed("changed", workload, {"config", "code", "workload", "setting"}),
-        *(f"moved most, {move.level}: {_named(move)}" for moved in largest for move in moved),
+        *(f"moved most, {move.level}: {_named(move)}" for move in largest),
         *_changed("changed", workload, {"report"}),
         *_changed("budget changed", workload, {"budget"}),
     ]
@@ -102,8 +138,7 @@ def _heads(workload: WorkloadCheck) -> list[str]:
 
 def _changed(label: str, workload: WorkloadCheck, kinds: set[InputKind]) -> list[str]:
     changes = [_input_text(each) for each in workload.inputs if each.kind in kinds]
-    left = len(changes) - _MOST_INPUTS
-    more = [f"{left} more"] if left > 0 else []
+    more = [f"{len(changes) - _MOST_INPUTS} more"] if len(changes) > _MOST_INPUTS else []
     return [f"{label}: {each}" for each in (*changes[:_MOST_INPUTS], *more)]
 
 
@@ -115,9 +150,8 @@ def _input_text(change: InputChange) -> str:
 
 
 def _or_absent(value: str | None) -> str:
-    if not value:
-        return "(absent)" if value is None else "''"
-    return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    shown = "(absent)" if value is None else value or "''"
+    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}..."
 
 
 def _levels(workload: WorkloadCheck) -> tuple[MoveLevel, ...]:
@@ -146,9 +180,11 @@ def _name(move: Move) -> str:
 
 def _cells(move: Move, *, with_part: bool) -> tuple[str, str, str]:
     """FLOPs, bytes and share of what moved."""
-    flops = _signed(move.flops, with_part=with_part)
-    nbytes = _signed(move.bytes, is_bytes=True, with_part=with_part)
-    return flops or "-", nbytes or "-", f"{100 * move.share:.3g} %"
+    return (
+        _signed(move.flops, with_part=with_part) or "-",
+        _signed(move.bytes, is_bytes=True, with_part=with_part) or "-",
+        f"{100 * move.share:.3g} %",
+    )
 
 
 def _signed(amounts: Amounts | None, *, is_bytes: bool = False, with_part: bool = True) -> str:
@@ -175,9 +211,8 @@ def _warnings(warnings: Iterable[str]) -> list[str]:
 
 def _exceeded(workload: WorkloadCheck) -> list[str]:
     """Budgets' limits that are exceeded, errors first."""
-    words = {"failed": "error", "warned": "warning"}
     return [
-        f"{words[each.outcome]}: {each.message}"
+        f"{'error' if each.outcome == 'failed' else 'warning'}: {each.message}"
         for each in workload.verdicts
         if each.outcome != "passed" and each.rule != "baseline"
     ]
@@ -199,11 +234,8 @@ def _part(verdict: Verdict) -> float:
 
 def _change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
     before, after = verdict.baseline, verdict.value
-    if before is None or after is None:
-        change = "gone" if after is None else "new"
-    else:
-        change = _part_text(after - before, before)
     old, new = ("-" if each is None else f"{each:,}" for each in (before, after))
+    change = "gone" if after is None else _part_text(after - (before or 0), before or 0)
     return verdict.key, old, new, change
 
 
@@ -211,23 +243,8 @@ def _change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 _MOST_MOVES: Final = 6
 _MOST_LINES: Final = 20
-_MOVES: Final = ("FLOPs", "bytes", "of batch", "what moved, largest first")
-_FIGURES: Final = ("before", "after", "change", "figure")
 _AMOUNT: Final = re.compile(r"(?<=\d) (?=[kMGTPEZYx%]|B\b)")
 _KEPT_SPACE: Final = "\u00a0"
-
-
-def text_lines(check: Check, width: int) -> list[str]:
-    """The lines of a check, at most `width` columns wide unless a single name is wider.
-
-    Changed inputs and the largest moves come first; numbers are never broken.
-    """
-    against = "" if check.baseline is None else f" against {check.baseline.title}"
-    count = len(check.workloads)
-    counted = f"check: {count} {_plural('workload', count)}{against}: {_result(check)}"
-    warnings = _wrapped(_warnings(check.warnings), width, "  ")
-    workloads = (_text_of(workload, width) for workload in check.workloads)
-    return [*_wrapped([counted], width), *warnings, *chain.from_iterable(workloads)]
 
 
 def _text_of(workload: WorkloadCheck, width: int) -> list[str]:
@@ -242,10 +259,13 @@ def _text_of(workload: WorkloadCheck, width: int) -> list[str]:
     return [
         *_wrapped([workload_summary(workload)], width),
         *_wrapped([*_heads(workload), *_warnings(workload.warnings)], width, "  "),
-        *_section(_aligned(_MOVES, moved, width), sum(map(len, moves)) - len(moved)),
+        *_section(
+            _aligned(("FLOPs", "bytes", "of batch", "what moved, largest first"), moved, width),
+            sum(map(len, moves)) - len(moved),
+        ),
         *_section(_wrapped(exceeded[:_MOST_LINES], width, "  "), len(exceeded) - _MOST_LINES),
         *_section(
-            _aligned(_FIGURES, figures, width),
+            _aligned(("before", "after", "change", "figure"), figures, width),
             len(changed) - _MOST_LINES,
             "  figures that changed without a budget:",
         ),
@@ -263,21 +283,16 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     lines = []
     *columns, _ = (max(map(len, cells)) for cells in zip(header, *rows, strict=True))
     for *numbers, name in (header, *rows) if rows else ():
-        cells = map(str.rjust, numbers, columns)
-        start = f"  {'  '.join(cells)}  "
+        start = f"  {'  '.join(map(str.rjust, numbers, columns))}  "
         first, *rest = _pieces(name, max(width - len(start), 20))
         lines += [f"{start}{first}", *(f"{' ' * len(start)}{each}" for each in rest)]
     return lines
 
 
-def _pieces(name: str, room: int) -> Iterator[str]:
+def _pieces(name: str, room: int) -> list[str]:
     """A name in pieces of at most `room` characters, broken at spaces and before dots."""
-    while len(name) > room:
-        cut = max(name.rfind(".", 1, room + 1), name.rfind(" ", 1, room + 1))
-        cut = cut if cut > 0 else room
-        yield name[:cut].rstrip()
-        name = name[cut:].lstrip(" ")
-    yield name
+    piece = rf" *(.{{1,{room}}}(?=[. ]|\Z)|.{{1,{room}}})"
+    return [each.rstrip() for each in re.findall(piece, name, re.DOTALL)]
 
 
 def _wrapped(lines: Iterable[str], width: int, start: str = "") -> list[str]:
@@ -294,46 +309,21 @@ def _wrapped(lines: Iterable[str], width: int, start: str = "") -> list[str]:
 
 # --- Markdown ----------------------------------------------------------------------------------
 
-_COMMENT_LIMIT: Final = 65_536
-"""GitHub's limit for a comment, in characters; applied here to bytes, which is stricter."""
-
-SUMMARY_LIMIT: Final = 2**20
-"""GitHub's limit for a step summary, in bytes."""
-
 _TITLES: Final = {
     "stage": "Stages",
     "module": "Modules (their own work)",
     "operator": "Operators",
     "kind": "Kinds of operators",
 }
-_MOVED: Final = ("what moved", "FLOPs", "bytes", "of the batch")
-_CHANGED: Final = ("figure", "before", "after", "change")
 _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
-_LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
-
-
-def check_markdown(check: Check, limit: int = _COMMENT_LIMIT) -> str:
-    """The check for a pull request or a job's summary, in fewer than `limit` bytes.
-
-    If something had to be left out, a note says so; empty if not even the note fits.
-    """
-    text = ""
-    room = limit - len(_LEFT_OUT) - 1
-    for block in _blocks(check) if room >= 0 else ():
-        room -= len(block.encode()) + 1
-        if room < 0:
-            return text + _LEFT_OUT
-        text += block + "\n"
-    return text
 
 
 def _blocks(check: Check) -> list[str]:
     """Paragraphs and tables, each of them short."""
-    title = None if check.baseline is None else as_code_span(check.baseline.title)
     return [
         f"## Cost check: {_result(check)}\n",
-        *([] if title is None else [f"Against {title}.\n"]),
+        *([f"Against {as_code_span(check.baseline.title)}.\n"] if check.baseline else []),
         *map(_bullet, _warnings(check.warnings)),
         *chain.from_iterable(map(_markdown_of, check.workloads)),
         f"\nCounted by dsocr-analyze {as_code_span(check.tool)}.",
@@ -345,7 +335,7 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
     tables = [
         (
             f"{_TITLES[level]} that moved, largest first",
-            _MOVED,
+            ("what moved", "FLOPs", "bytes", "of the batch"),
             _MOST_ROWS,
             [(_name(each), *_cells(each, with_part=True)) for each in workload.moves(level)],
         )
@@ -354,13 +344,18 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
     return [
         f"\n### {as_code_span(workload.name)}: {_WORDS[workload.outcome]}\n",
         f"{as_code_span(workload.title)}\n",
-        *([f"All {equal_text(workload)}.\n"] if _is_equal(workload) else []),
+        *([f"All {equal}.\n"] if (equal := equal_text(workload)) else []),
         *map(_bullet, _heads(workload)),
         *map(_bullet, _warnings(workload.warnings[:_MOST_FIGURES])),
         *map(_bullet, exceeded[:_MOST_FIGURES]),
         *_more(len(exceeded) - _MOST_FIGURES),
         *chain.from_iterable(_table(*each) for each in tables),
-        *_table("Figures that changed without a budget", _CHANGED, _MOST_FIGURES, changed),
+        *_table(
+            "Figures that changed without a budget",
+            ("figure", "before", "after", "change"),
+            _MOST_FIGURES,
+            changed,
+        ),
     ]
 
 
@@ -377,8 +372,11 @@ def _table(
     title: str, header: Sequence[str], most: int, rows: Sequence[Sequence[str]]
 ) -> list[str]:
     """A title, the first rows of a table and how many are left out; nothing if there are none."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    lines = [header, rule, *(map(as_code_span, row) for row in rows[:most])]
+    lines = [
+        header,
+        ["---", *["---:"] * (len(header) - 1)],
+        *(map(as_code_span, row) for row in rows[:most]),
+    ]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return [f"\n{title}:\n", table, *_more(len(rows) - most)] if rows else []
 
@@ -386,49 +384,32 @@ def _table(
 # --- JUnit XML ---------------------------------------------------------------------------------
 
 
-def check_junit(check: Check) -> str:
-    """The check as CI systems show tests.
-
-    One suite per workload, with one case per limit and one for all figures without a limit.
-    """
-    root = ET.Element("testsuites", name="dsocr-analyze check")
-    for workload in check.workloads:
-        cases = [_case(workload, each) for each in workload.verdicts]
-        if _is_equal(workload):
-            name = f"all {equal_text(workload)}"
-            cases.append(_element("testcase", classname=workload.name, name=name))
-        said = [*_heads(workload), *_warnings(workload.warnings)]
-        root.append(_suite(workload.name, cases, said))
-    if check.warnings:
-        root.append(_suite("all workloads", [], _warnings(check.warnings)))
-    for name, tag in (("tests", "testcase"), ("failures", "failure")):
-        root.set(name, str(sum(1 for _ in root.iter(tag))))
-    root.set("errors", "0")
-    ET.indent(root)
-    body = ET.tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+def _suite_of(workload: WorkloadCheck) -> ET.Element:
+    cases = [_case(workload, each) for each in workload.verdicts]
+    if equal := equal_text(workload):
+        cases.append(_element("testcase", classname=workload.name, name=f"all {equal}"))
+    return _suite(workload.name, cases, [*_heads(workload), *_warnings(workload.warnings)])
 
 
 def _suite(name: str, cases: Sequence[ET.Element], said: Sequence[str]) -> ET.Element:
-    failures = sum(case.find("failure") is not None for case in cases)
-    suite = _element(
-        "testsuite", name=name, tests=str(len(cases)), failures=str(failures), errors="0"
-    )
-    suite.extend(cases)
-    if said:
-        ET.SubElement(suite, "system-out").text = visible_lines("\n".join(said))
-    return suite
+    output = [_element("system-out", "\n".join(said))] if said else []
+    return _element("testsuite", "", [*cases, *output], name=name)
 
 
 def _case(workload: WorkloadCheck, verdict: Verdict) -> ET.Element:
-    case = _element("testcase", classname=workload.name, name=f"{verdict.key}: {verdict.rule}")
-    if verdict.outcome == "failed":
-        failure = ET.SubElement(case, "failure", message=visible_lines(verdict.message))
-        failure.text = visible_lines(verdict.message)
-    elif verdict.outcome == "warned":
-        ET.SubElement(case, "system-out").text = visible_lines(f"warning: {verdict.message}")
-    return case
+    said = {
+        "passed": [],
+        "warned": [_element("system-out", f"warning: {verdict.message}")],
+        "failed": [_element("failure", verdict.message, message=verdict.message)],
+    }[verdict.outcome]
+    name = f"{verdict.key}: {verdict.rule}"
+    return _element("testcase", "", said, classname=workload.name, name=name)
 
 
-def _element(tag: str, **attributes: str) -> ET.Element:
-    return ET.Element(tag, {name: visible_lines(value) for name, value in attributes.items()})
+def _element(
+    tag: str, text: str = "", children: Iterable[ET.Element] = (), **attributes: str
+) -> ET.Element:
+    element = ET.Element(tag, {name: visible_lines(value) for name, value in attributes.items()})
+    element.text = visible_lines(text)
+    element.extend(children)
+    return element

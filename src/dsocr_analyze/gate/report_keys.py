@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -15,22 +15,10 @@ from dsocr_analyze.errors import ConfigError, DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.report.document import Report
 
-__all__ = ["NamedFigure", "ReportKeys", "entry_labels", "is_number"]
+__all__ = ["ReportKeys", "entry_labels", "is_number"]
 
 _MOST_NAMED: Final = 12
 """Most names listed in an error."""
-
-
-class NamedFigure(NamedTuple):
-    """A number in a report.
-
-    Attributes:
-        key: Its dotted path.
-        value: The number; None if it is unknown (null).
-    """
-
-    key: str
-    value: int | float | None
 
 
 class ReportKeys:
@@ -42,29 +30,37 @@ class ReportKeys:
     `*` matches any one name or entry.
 
     Args:
-        report: The report.
+        report: The report; None for one without keys.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report | None) -> None:
         self._document = msgspec.to_builtins(report)
 
-    def values(self, key: str) -> list[tuple[str, Any]]:
-        """The path and the value of everything that a key names; may be empty."""
-        return list(_walk(self._document, key, "", []))
+    def values(self, key: str) -> dict[str, Any]:
+        """The value of everything that a key names, by path.
 
-    def figures(self, key: str) -> list[NamedFigure]:
-        """The numbers that a key names: one, or any number if the key contains `*`.
+        Empty if there is nothing, or if the key cannot tell entries of this report apart.
+        """
+        try:
+            return dict(_walk(self._document, key, "", []))
+        except ConfigError:
+            return {}
+
+    def figures(self, key: str) -> dict[str, int | float | None]:
+        """The numbers that a key names, by path: one, or any number if the key contains `*`.
+
+        A number is None if it is unknown (null).
 
         Raises:
             ConfigError: The report has no such key, or its value is not a number.
         """
         failures: list[_Failure] = []
-        found = list(_walk(self._document, key, "", failures))
+        found = dict(_walk(self._document, key, "", failures))
         if not found:
             raise _unknown(key, failures)
-        numbers = [NamedFigure(*each) for each in found if each[1] is None or is_number(each[1])]
+        numbers = {path: each for path, each in found.items() if each is None or is_number(each)}
         if not numbers or (len(numbers) < len(found) and "*" not in key):
-            path, value = found[0]
+            path, value = next(iter(found.items()))
             raise ConfigError(f"report key {key!r} is not a number: {path!r} is {_kind(value)}")
         return numbers
 
@@ -109,24 +105,20 @@ class _Failure(NamedTuple):
     is_named: bool
 
 
-def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> list[tuple[str, Any]]:
     """Everything that the rest of a key names below `value`, with its full path."""
     if not rest:
-        yield place, value
-        return
+        return [(place, value)]
     step = rest.removeprefix(".") if place else rest
-    led, parts = False, _parts(value, rest, step, place)
+    found: list[tuple[str, Any]] = []
+    parts = _parts(value, rest, step, place)
     for path, part, following in parts:
-        for found in _walk(part, following, path, failures):
-            led = True
-            yield found
-        if led and step[:1] not in (
-            "*",
-            "[",
-        ):  # of names that begin alike, the longest that leads wins
-            return
-    if not led:
+        found += _walk(part, following, path, failures)
+        if found and step[:1] not in ("*", "["):
+            break  # of names that begin alike, the longest that leads wins
+    if not found:
         failures.append(_Failure(place, value, rest.lstrip("."), bool(parts)))
+    return found
 
 
 def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any, str]]:
@@ -135,14 +127,13 @@ def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any,
         return _entries(value, rest, place) if isinstance(value, list | tuple) else []
     if not isinstance(value, Mapping) or (place and rest == step):
         return []
-    name, after = _quoted(step)
-    if name is not None:
-        names = [(name, after)] if name in value else []
+    if step.startswith('"'):
+        names = [each for each in [_quoted(step)] if each[0] in value]
     elif step == "*" or step[:2] in ("*.", "*["):
         names = [(each, step[1:]) for each in value]
     else:
-        names = [(each, step[len(each) :]) for each in value if _begins(step, each)]
-        names.sort(key=lambda each: len(each[1]))
+        begun = sorted((each for each in value if _begins(step, each)), key=len, reverse=True)
+        names = [(each, step[len(each) :]) for each in begun]
     return [(f"{place}.{each}" if place else each, value[each], after) for each, after in names]
 
 
@@ -151,10 +142,8 @@ def _begins(rest: str, name: str) -> bool:
     return rest.startswith(name) and rest[len(name) : len(name) + 1] in ("", ".", "[")
 
 
-def _quoted(rest: str) -> tuple[str | None, str]:
-    """The quoted name that a rest starts with, if any, and what follows."""
-    if not rest.startswith('"'):
-        return None, rest
+def _quoted(rest: str) -> tuple[str, str]:
+    """The quoted name that a rest starts with, and what follows."""
     try:
         name, end = json.JSONDecoder().raw_decode(rest)
     except ValueError as error:
@@ -181,7 +170,7 @@ def _entries(values: Sequence[Any], rest: str, place: str) -> list[tuple[str, An
 def _is_selected(entry: Any, index: int, selector: str) -> bool:
     if not isinstance(entry, Mapping) or "=" not in selector:
         return selector in ("*", str(index))
-    parts = [part.partition("=") for part in selector.split(",")]
+    parts = (part.partition("=") for part in selector.split(","))
     return all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts)
 
 
@@ -204,8 +193,7 @@ def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
 def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
     """The error that names what there is at the failure most similar or furthest along."""
     ranked = [(*_closest(each), each) for each in reversed(failures)]
-    _, close, failure = max(ranked, key=lambda each: (each[0], len(each[2].place)))
-    place, value, rest, _ = failure
+    _, close, (place, value, rest, _) = max(ranked, key=lambda each: (each[0], len(each[2].place)))
     where = repr(place) if place else "the report"
     if isinstance(value, Mapping):
         near = f"did you mean {close!r}? " if close else ""
@@ -250,6 +238,6 @@ def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
 def _kind(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"an object ({', '.join(list(value)[:_MOST_NAMED])})"
-    if isinstance(value, str):
-        return "a text"
-    return "a list" if isinstance(value, list | tuple) else json.dumps(value)
+    if isinstance(value, str | list | tuple):
+        return "a text" if isinstance(value, str) else "a list"
+    return json.dumps(value)

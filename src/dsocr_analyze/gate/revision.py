@@ -8,9 +8,9 @@ not followed. Links and submodules raise errors.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -30,6 +30,9 @@ _KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_FILES: Final = 5_000
 
+_LISTED: Final = re.compile(r"(\d+) \w+ (\w+) +(\S+)\t([^\0]+)\0")
+"""A file as `git ls-tree -l -z` lists it."""
+
 _FILE_MODES: Final = ("100644", "100755", "100664")
 _KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
 
@@ -40,18 +43,17 @@ class _Entry(NamedTuple):
     Attributes:
         mode: Its kind and permissions, as git writes them.
         identity: Object name of its content.
-        size: Bytes of the content; None for a submodule.
+        size: Bytes of the content; no number if it is not in this clone.
         path: Path from the root of the repository.
     """
 
     mode: str
     identity: str
-    size: int | None
+    size: str
     path: str
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(NamedTuple):
     """One commit of a repository.
 
     Attributes:
@@ -86,9 +88,10 @@ class Revision:
                 f"{name!r} is not a revision; give a commit, a branch or a tag, or the file of a"
                 " saved report"
             )
-        asked = ("--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         try:
-            commit = _git(root, "rev-parse", *asked)
+            commit = _git(
+                root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+            )
         except BaselineError as error:
             raise BaselineError(
                 f"{name!r} is not a revision of {str(root)!r} (a shallow clone has only the"
@@ -146,7 +149,8 @@ class Revision:
     def _entries(self, path: str) -> list[_Entry]:
         """The files at a path and below it."""
         asked = ("-r", "-z", "-l", "--full-tree", "--", self.commit, *([path] * (path != ".")))
-        return [_entry(line) for line in _git(self.root, "ls-tree", *asked).split(b"\0") if line]
+        listed = _git(self.root, "ls-tree", *asked).decode("utf-8", "surrogateescape")
+        return [_Entry(*found) for found in _LISTED.findall(listed)]
 
     def _content(self, entry: _Entry) -> bytes:
         if entry.mode not in _FILE_MODES:
@@ -155,25 +159,17 @@ class Revision:
                 f"{self._called(entry.path)} is {kind}, which is not followed; commit the file"
                 " itself"
             )
-        if entry.size is None:
+        if not entry.size.isdecimal():
             raise BaselineError(
                 f"{self._called(entry.path)} is not in this clone, and nothing is fetched; fetch it"
                 " first"
             )
-        if entry.size > _LARGEST_FILE:
+        if int(entry.size) > _LARGEST_FILE:
             raise BaselineError(
                 f"{self._called(entry.path)} has {entry.size} bytes; configs and code have at most"
                 f" {_LARGEST_FILE}"
             )
         return _git(self.root, "cat-file", "blob", entry.identity)
-
-
-def _entry(line: bytes) -> _Entry:
-    """An entry as `git ls-tree -l` lists it."""
-    about, _, name = line.partition(b"\t")
-    mode, _, identity, size = about.decode("ascii").split()
-    path = name.decode("utf-8", "surrogateescape")
-    return _Entry(mode, identity, int(size) if size.isdecimal() else None, path)
 
 
 def _is_of_model(entry: _Entry, folder: str) -> bool:

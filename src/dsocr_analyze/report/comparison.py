@@ -5,27 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from dsocr_analyze.report.config_differences import ComparedKey, config_differences
+from dsocr_analyze.report import frame, quantities, tables, time_tables
 from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Report, Workload
-from dsocr_analyze.report.frame import require_pandas
 from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options, opening_line
-from dsocr_analyze.report.quantities import bytes_text, scaled
-from dsocr_analyze.report.tables import Table, headline
-from dsocr_analyze.report.time_tables import time_notes
+from dsocr_analyze.timing.prediction import TimeEntry
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsocr_analyze.timing.prediction import TimeEntry
-
-__all__ = ["ComparedQuantity", "Comparison", "ComparisonDocument", "compare", "merged"]
+__all__ = [
+    "ComparedQuantity",
+    "Comparison",
+    "ComparisonDocument",
+    "compare",
+    "config_differences",
+    "merged",
+]
 
 Value: TypeAlias = int | float | None
 
@@ -35,8 +37,8 @@ _Quantity: TypeAlias = tuple[str, str, str]
 _Sortable = TypeVar("_Sortable", str, _Quantity)
 
 _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
-    "FLOPs": scaled,
-    "bytes": bytes_text,
+    "FLOPs": quantities.scaled,
+    "bytes": quantities.bytes_text,
     **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
 }
 """Figures as text, by unit; those of any other unit are grouped by three digits."""
@@ -90,10 +92,27 @@ class ComparedQuantity(Struct, frozen=True, kw_only=True):
         text, difference = _text(self.values[index], self.unit), self.differences[index]
         if not index or difference is None:
             return text
-        sign = "-" if difference < 0 else "+"
         ratio = self.ratios[index]
         times = "" if ratio is None else f", {ratio:.3f} x"
-        return f"{text}\n({sign}{_text(abs(difference), self.unit)}{times})"
+        return (
+            f"{text}\n({'-' if difference < 0 else '+'}{_text(abs(difference), self.unit)}{times})"
+        )
+
+
+class ComparedKey(Struct, frozen=True, kw_only=True):
+    """A key in which configs differ.
+
+    Attributes:
+        key: Dotted path of the key.
+        values: Its value in each config, by the config's name; configs without the key are absent.
+    """
+
+    key: str
+    values: Mapping[str, Any]
+
+    def text(self, name: str) -> str | None:
+        """The value in the config of that name as JSON; None if the key is absent."""
+        return _json(self.values[name]) if name in self.values else None
 
 
 class ComparisonDocument(Opening, frozen=True, kw_only=True):
@@ -128,7 +147,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         Raises:
             FormatError: pandas is not installed.
         """
-        require_pandas()
+        frame.require_pandas()
         import pandas as pd
 
         rows = [(row.key, row.quantity, row.unit, *row.values) for row in self.rows]
@@ -140,8 +159,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
 # --- what a reader sees ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A comparison as readers see it.
 
     Attributes:
@@ -159,37 +177,31 @@ class Comparison:
         """The first line: the model, or the models and the page if the models differ."""
         found = self.document
         has_several = len(set(found.architectures) - {None}) > 1
-        ran = found.ran[:1]
-        if len(set(found.ran)) > 1:
-            ran = tuple(
-                # A name may say the architecture by itself.
-                f"{name}: {line}"
-                if not has_several or architecture in (None, re.split("[:,]", name)[0])
-                else f"{name}: {architecture}: {line}"
-                for name, architecture, line in zip(
-                    found.names, found.architectures, found.ran, strict=True
-                )
-            )
-        shared = _pages(self._workloads) if self.with_page or has_several else ""
+        named = zip(found.names, found.architectures, found.ran, strict=True)
+        ran = found.ran[:1] if len(set(found.ran)) == 1 else [
+            # A name may say the architecture by itself.
+            f"{name}: {line}"
+            if not has_several or architecture in (None, re.split("[:,]", name)[0])
+            else f"{name}: {architecture}: {line}"
+            for name, architecture, line in named
+        ]  # fmt: skip
+        workloads = [each.workload for each in found.columns]
+        shared = _pages(workloads) if self.with_page or has_several else ""
         return f"Ran: {'; '.join(ran)}{shared}"
 
     def opening(self) -> str:
         """The second line: pages, view sizes, tokens, batches, data types and attention."""
         columns = self.document.columns
         return opening_line(
-            self._workloads,
+            [column.workload for column in columns],
             (column.dtype for column in columns),
             (column.attention for column in columns),
         )
 
-    @property
-    def _workloads(self) -> list[Workload]:
-        return [column.workload for column in self.document.columns]
-
-    def table(self) -> Table:
+    def table(self) -> tables.Table:
         """One column per report; from the second on, each value has its difference and ratio."""
         names = self.document.names
-        return Table(
+        return tables.Table(
             f"Against {names[0]}",
             ("quantity", "unit", *names),
             tuple((row.quantity, row.unit, *map(row.cell, range(len(names))))
@@ -197,12 +209,12 @@ class Comparison:
             label_columns=2,
         )  # fmt: skip
 
-    def config_table(self) -> Table | None:
+    def config_table(self) -> tables.Table | None:
         """The keys in which the configs differ, one column per config; None without configs."""
         names, keys = self.config_names, self.document.config_differences
         if not names:
             return None
-        return Table(
+        return tables.Table(
             "Config keys that differ (-: absent)" if keys else "Configs: no key differs",
             ("key", *names),
             tuple((key.key, *(key.text(name) or "-" for name in names)) for key in keys),
@@ -214,17 +226,19 @@ class Comparison:
 
         Then one line per differing key and config: the value as JSON, empty if the key is absent.
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("key", "quantity", "unit", "report", "value", "difference", "ratio"))
-        for row in self.document.rows:
-            figures = zip(self.document.names, row.values, row.differences, row.ratios, strict=True)
-            writer.writerows((row.key, row.quantity, row.unit, *each) for each in figures)
-        for key in self.document.config_differences:
-            writer.writerows(
-                (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
-                for name in self.config_names
-            )
+        found, text = self.document, io.StringIO()
+        header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
+        rows = (
+            (row.key, row.quantity, row.unit, *figures)
+            for row in found.rows
+            for figures in zip(found.names, row.values, row.differences, row.ratios, strict=True)
+        )
+        keys = (
+            (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
+            for key in found.config_differences
+            for name in self.config_names
+        )
+        csv.writer(text, lineterminator="\n").writerows((header, *rows, *keys))
         return text.getvalue()
 
 
@@ -274,7 +288,7 @@ def compare(
     names = tuple(_distinct(name for name, _ in reports))
     with_batch = any(report.workload.batch_size > 1 for report in found)
     with_params = len({report.total.params for report in found}) > 1
-    stages = [dict(_stage_flops(report)) for report in found]
+    stages = [*map(_stage_flops, found)]
     order = merged([list(each) for each in stages])
     columns = [
         _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
@@ -300,24 +314,25 @@ def compare(
             for index, (name, report) in enumerate(zip(names, found, strict=True))
         ),
         names=names,
-        ran=tuple(map(headline, found)),
+        ran=tuple(map(tables.headline, found)),
         architectures=tuple(report.metadata.model.architecture for report in found),
         pages=tuple(report.workload.page for report in found),
         rows=rows,
         config_differences=tuple(config_differences(several)),
-        assumptions=tuple(time_notes(entry for report in found for entry in report.time)),
+        assumptions=tuple(
+            time_tables.time_notes(entry for report in found for entry in report.time)
+        ),
     )
     return Comparison(document, tuple(several), with_page)
 
 
-def _distinct(names: Iterable[str]) -> Iterator[str]:
+def _distinct(names: Iterable[str]) -> Sequence[str]:
     """The names, with a number added to repeated ones."""
-    seen: set[str] = set()
+    found: list[str] = []
     for name in names:
         numbered = (f"{name} ({number})" for number in itertools.count(2))
-        found = next(each for each in itertools.chain([name], numbered) if each not in seen)
-        seen.add(found)
-        yield found
+        found.append(next(each for each in itertools.chain([name], numbered) if each not in found))
+    return found
 
 
 def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
@@ -342,25 +357,25 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     Among stages that may come next, prefer the one followed by most others, since all passes end
     alike, then the alphabetically first: the result does not depend on the order of reports.
     """
-    rest = [list(sequence) for sequence in sequences]
     found: list[_Sortable] = []
-    while any(rest):
-        heads = [sequence for sequence in rest if sequence]
-        later = {quantity for sequence in heads for quantity in sequence[1:]}
+    while rest := [
+        left for each in sequences if (left := [stage for stage in each if stage not in found])
+    ]:
+        later = {quantity for sequence in rest for quantity in sequence[1:]}
         # If architectures contradict one another, every head also occurs later in another one.
-        free = [sequence for sequence in heads if sequence[0] not in later] or heads[:1]
-        chosen = min(free, key=lambda sequence: (-len(sequence), sequence[0]))[0]
-        found.append(chosen)
-        rest = [[each for each in sequence if each != chosen] for sequence in rest]
+        free = [sequence for sequence in rest if sequence[0] not in later] or rest[:1]
+        found.append(min(free, key=lambda sequence: (-len(sequence), sequence[0]))[0])
     return found
 
 
-def _stage_flops(report: Report) -> Iterator[tuple[_Quantity, int]]:
+def _stage_flops(report: Report) -> dict[_Quantity, Value]:
     """The rows of a report's stages, in order."""
-    for name, stage in report.stages.items():
-        is_step = name == report.decode_name
-        key, label = (f"{name}_step", f"{name} step") if is_step else (name, name)
-        yield (f"{key}_flops", label, "FLOPs"), stage.flops
+    return {
+        (f"{name}_step_flops", f"{name} step", "FLOPs")
+        if name == report.decode_name
+        else (f"{name}_flops", name, "FLOPs"): stage.flops
+        for name, stage in report.stages.items()
+    }
 
 
 def _figures(
@@ -369,8 +384,7 @@ def _figures(
     """Every quantity of a report; None for a stage that only other reports have."""
     workload, total, memory = report.workload, report.total, report.memory
     views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
-    name = report.decode_name if with_batch else None
-    decode = None if name is None else report.stages[name]
+    decode = report.stages.get(report.decode_name or "") if with_batch else None
     expected = None if decode is None else decode.bytes_read_expected
     return {
         **_known({
@@ -396,7 +410,10 @@ def _figures(
             ("peak_activation_bytes", "peak activation", "bytes"): memory.peak_activation_bytes,
             ("max_new_tokens", "new tokens", "tokens"): workload.max_new_tokens,
         }),
-        **{row: value for entry in report.time for row, value in _times(entry).items()},
+        **{
+            row: value
+            for entry in report.time for row, value in _times(entry) if value is not None
+        },
     }  # fmt: skip
 
 
@@ -404,22 +421,22 @@ def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:
     return {row: value for row, value in figures.items() if value is not None}
 
 
-def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
+def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, Value]]:
     """Predicted seconds of a page alone, and pages per second at each concurrency."""
     key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
     label = f"{entry.gpu}, {entry.runtime}"
-    found: dict[_Quantity, Value] = {
-        (f"{key}_ttft_seconds", f"{label}: first token", "s"): entry.ttft_seconds,
-        (f"{key}_tpot_seconds", f"{label}: each token after it", "s"): entry.tpot_seconds,
-        (f"{key}_page_seconds", f"{label}: page alone", "s"): entry.page_seconds,
-    }
+    yield (f"{key}_ttft_seconds", f"{label}: first token", "s"), entry.ttft_seconds
+    yield (f"{key}_tpot_seconds", f"{label}: each token after it", "s"), entry.tpot_seconds
+    yield (f"{key}_page_seconds", f"{label}: page alone", "s"), entry.page_seconds
     for load in entry.throughput:
-        at = f"{load.concurrency} at once"
-        rate = f"{key}_pages_per_second_{load.concurrency}", f"{label}: {at}", "pages/s"
-        cost = f"{key}_cost_per_thousand_pages_{load.concurrency}"
-        found[rate] = load.pages_per_second
-        found[cost, f"{label}: 1,000 pages, {at}", "price"] = load.cost_per_thousand_pages
-    return _known(found)
+        pages = load.concurrency
+        rate = (f"{key}_pages_per_second_{pages}", f"{label}: {pages} at once", "pages/s")
+        cost = f"{key}_cost_per_thousand_pages_{pages}"
+        yield rate, load.pages_per_second
+        yield (
+            (cost, f"{label}: 1,000 pages, {pages} at once", "price"),
+            load.cost_per_thousand_pages,
+        )
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
@@ -432,3 +449,31 @@ def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
                 found.insert(place, quantity)
             place = found.index(quantity) + 1
     return found
+
+
+# --- configs ---------------------------------------------------------------------------------
+
+
+def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[ComparedKey]:
+    """Every key whose value is not the same in all configs, in file order.
+
+    Objects are compared key by key, lists as a whole; an absent key differs from a null one.
+
+    Args:
+        configs: Parsed `config.json` files by name.
+    """
+    return _differences("", configs, len(configs))
+
+
+def _differences(path: str, values: Mapping[str, Any], configs: int) -> Iterator[ComparedKey]:
+    """The keys at or below a path at which some of the `configs` configs have values."""
+    if any(values.values()) and all(isinstance(each, Mapping) for each in values.values()):
+        for key in dict.fromkeys(key for each in values.values() for key in each):
+            below = {name: each[key] for name, each in values.items() if key in each}
+            yield from _differences(f"{path}.{key}" if path else key, below, configs)
+    elif len(values) < configs or len(set(map(_json, values.values()))) > 1:
+        yield ComparedKey(key=path, values=values)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
