@@ -165,8 +165,7 @@ def sweep_workloads(
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
     # Imported here because only this function needs it.
-    from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.columns.setting import CountedModel
+    from dsocr_analyze.columns.setting import CountedModel, opening_of
     from dsocr_analyze.sweep.combinations import rows_of, sweep_over
 
     directory = _directory(model, architecture)

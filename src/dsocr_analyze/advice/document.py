@@ -14,7 +14,7 @@ from dsocr_analyze.advice.published import (
     PrecisionRow,
     PublishedAccuracy,
 )
-from dsocr_analyze.columns.metadata import CountOpening
+from dsocr_analyze.columns.setting import CountOpening
 from dsocr_analyze.report.quantities import bytes_text, exact, price_text, ratio_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.tables import model_text

@@ -16,7 +16,7 @@ from dsocr_analyze.report.json_text import dump_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dsocr_analyze.columns.metadata import CountOpening
+    from dsocr_analyze.columns.setting import CountOpening
 
 __all__ = ["METADATA_KEY", "csv_writer", "sidecar", "table_format", "table_writer"]
 
