@@ -252,13 +252,7 @@ def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
     while chunk := list(itertools.islice(numbered, _PAGES_A_BATCH)):
         rejected = {row: size for row, (_, _, size) in chunk if isinstance(size, str)}
         good = [
-            {
-                "row": row,
-                "path": _cell(path),
-                "file_page": page,
-                "width": size[0],
-                "height": size[1],
-            }
+            dict(zip(_FILE_ROWS.names, (row, _cell(path), page, *size), strict=True))
             for row, (path, page, size) in chunk
             if not isinstance(size, str)
         ]

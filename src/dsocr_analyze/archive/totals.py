@@ -100,14 +100,18 @@ class _Totals:
         """Add the pages of some batches, all different, with how many each stands for, `[n]`."""
         costs = evaluate.evaluate(self._model, self.setting, workloads).totals
         pages = batches * workloads.batch_size
+        prefill, whole = (
+            Work(*(weighted_sum(counts, batches) for counts in work))
+            for work in (costs.prefill, costs.batch)
+        )
         lengths = np.asarray(costs.seq_len, np.int64)
         is_beyond = lengths + workloads.max_new_tokens - 1 > self._model.dimensions.max_positions
         self._counts.update({
             "visual_tokens": weighted_sum(costs.visual_tokens, pages),
             "prompt_tokens": weighted_sum(costs.seq_len, pages),
             "new_tokens": weighted_sum(workloads.max_new_tokens, pages),
-            **evaluate.figures("prefill_pass", _summed(costs.prefill, batches)),
-            **evaluate.figures("page", _summed(costs.batch, batches)),
+            **evaluate.figures("prefill_pass", prefill),
+            **evaluate.figures("page", whole),
             "batches": int(batches.sum()),
             "pages_beyond_max_position_embeddings": int(pages[is_beyond].sum()),
         })  # fmt: skip
@@ -203,11 +207,6 @@ def _pages_by_grid(
         written.PagesOfGrid(grids.columns_and_rows(code), int(pages_by_code[code]))
         for code in codes
     )
-
-
-def _summed(work: Work, batches: Integers) -> Work:
-    """The work of all batches, from the work of the distinct ones."""
-    return Work(*(weighted_sum(counts, batches) for counts in work))
 
 
 # --- distinct workloads --------------------------------------------------------------------------

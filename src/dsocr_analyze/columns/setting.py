@@ -135,8 +135,7 @@ def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
 
 def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
     """Whether the text is a mode's name or looks like sizes, valid or not."""
-    is_named = in_any_case(text, architecture.modes) is not None
-    return is_named or _SIZES.fullmatch(text) is not None
+    return in_any_case(text, architecture.modes) is not None or bool(_SIZES.fullmatch(text))
 
 
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
