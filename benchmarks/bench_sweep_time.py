@@ -14,8 +14,8 @@ import time
 
 from conditions import print_environment
 
+from dsocr_analyze.columns.evaluate import TimeRequested
 from dsocr_analyze.columns.setting import published_model
-from dsocr_analyze.columns.time_columns import TimeRequested
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.sweep.axes import NumberAxis, parse_modes, parse_numbers, parse_pages

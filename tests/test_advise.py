@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from dsocr_analyze import analyze
-from dsocr_analyze.advice import PageAsked, advise
 from dsocr_analyze.advice import published as published_module
+from dsocr_analyze.advice.build import PageAsked, advise
 from dsocr_analyze.advice.document import Requirements
 from dsocr_analyze.advice.published import published_accuracy
 from dsocr_analyze.architectures import ARCHITECTURES

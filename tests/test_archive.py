@@ -21,22 +21,21 @@ from hypothesis import strategies as st
 from PIL import Image
 from single_page import page_costs
 
-from dsocr_analyze.architectures import DEFAULT, plan_workload
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.document import PagesOfGrid
 from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
 from dsocr_analyze.archive.shown import grid_bars
 from dsocr_analyze.archive.totals import (
+    _LENGTH_BITS,
     add_up,
-    check_keys_fit,
+    bars_of_each,
     distinct_workloads,
-    token_bars,
     weighted_sum,
 )
 from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads
-from dsocr_analyze.columns.metadata import opening_of
-from dsocr_analyze.columns.setting import Setting, published_model
+from dsocr_analyze.columns.setting import Setting, opening_of, published_model
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.kernels import total_work
@@ -323,7 +322,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     assert totals.largest_kv_cache_bytes == max(rows["kv_cache_bytes"])
     assert totals.largest_peak_activation_bytes == max(rows["peak_activation_bytes"])
     by_tokens = {each.tokens: each.pages for each in totals.pages_by_prompt_tokens}
-    assert by_tokens == token_bars(np.bincount(rows["seq_len"]))
+    assert [by_tokens] == bars_of_each([np.bincount(rows["seq_len"])])
     beyond = (np.array(rows["seq_len"]) + new_tokens - 1 > 8192).sum()
     assert totals.pages_beyond_max_position_embeddings == beyond
     assert sum(pages_by_grid(archive).values()) == 5000
@@ -414,7 +413,7 @@ class TestKeysOfWorkloads:
         }
         workloads = Workloads(**arrays)
         no_amounts = np.empty((0, len(workloads.grids)))
-        (distinct,) = distinct_workloads([(workloads, no_amounts)], CROP_GRIDS.count)
+        (distinct,) = distinct_workloads([(workloads, no_amounts)])
         return distinct.workloads, distinct.pages
 
     def test_the_largest_of_everything_fits(self):
@@ -433,25 +432,22 @@ class TestKeysOfWorkloads:
         assert workloads.max_new_tokens.tolist() == [1024, 1024]
         assert pages.tolist() == [1, 3]
 
-    def test_limits_that_no_key_can_hold_are_noticed(self):
-        check_keys_fit(1 << 21)
-        with pytest.raises(AssertionError, match="64 bits, and a key has 63"):
-            check_keys_fit((1 << 21) + 1)
-
-    def test_a_larger_limit_needs_more_bits(self, monkeypatch):
-        monkeypatch.setattr("dsocr_analyze.archive.totals._LENGTH_BITS", 29)
-        with pytest.raises(AssertionError, match="65 bits"):
-            self.keys()
+    def test_every_grid_fits_beside_two_lengths(self):
+        for architecture in ARCHITECTURES.values():
+            grids = architecture.forms.crop_grids.count
+            assert (grids - 1).bit_length() + 2 * _LENGTH_BITS <= 63
 
 
 def test_histograms_have_a_bar_for_each_grid_and_few_round_bars_for_tokens():
     bars = grid_bars([PagesOfGrid((3, 3), 5), PagesOfGrid((1, 1), 2), PagesOfGrid((2, 3), 7)])
     assert list(bars.items()) == [("1 x 1", 2), ("2 x 3", 7), ("3 x 3", 5)]
-    assert token_bars(np.zeros(0, np.int64)) == {}
-    assert list(token_bars(np.array([0, 0, 1, 0, 4]))) == ["2", "3", "4"]
+    [none, few] = (
+        bars_of_each([each])[0] for each in (np.zeros(0, int), np.array([0, 0, 1, 0, 4]))
+    )
+    assert (none, list(few)) == ({}, ["2", "3", "4"])
     pages = np.zeros(2001, np.int64)
     pages[[283, 913, 999, 2000]] = [1, 10, 100, 1000]
-    bars = token_bars(pages)
+    [bars] = bars_of_each([pages])
     assert next(iter(bars)) == "200 to 299"
     assert len(bars) <= 20
     assert [count for count in bars.values() if count] == [1, 110, 1000]

@@ -276,10 +276,10 @@ def test_amounts_are_added_up_by_workload(monkeypatch):
     amounts = np.array([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]])
     for max_new_tokens in (5, lengths):
         batch = Workloads(grids, 10, max_new_tokens), amounts
-        (found,) = distinct_workloads([batch, batch], DEFAULT.forms.crop_grids.count)
+        (found,) = distinct_workloads([batch, batch])
         assert found.workloads.grids.tolist() == [11, 23]
         assert found.pages.tolist() == [4, 2]
         assert found.amounts.tolist() == [[202, 20], [404, 40]]
     monkeypatch.setattr(totals_module, "_MANY", 1)
-    found = list(distinct_workloads([batch, batch], DEFAULT.forms.crop_grids.count))
+    found = list(distinct_workloads([batch, batch]))
     assert [each.amounts.tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]

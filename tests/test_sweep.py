@@ -26,8 +26,7 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.cli import main
 from dsocr_analyze.columns.evaluate import BATCH_RESULTS
-from dsocr_analyze.columns.metadata import opening_of
-from dsocr_analyze.columns.setting import published_model
+from dsocr_analyze.columns.setting import opening_of, published_model
 from dsocr_analyze.columns.table_files import METADATA_KEY, table_writer
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import FormatError, WorkloadError

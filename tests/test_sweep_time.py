@@ -13,10 +13,9 @@ import pytest
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.columns.evaluate import BATCH_RESULTS
+from dsocr_analyze.columns.evaluate import BATCH_RESULTS, COST, preprocessing_of_pages
 from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.columns.table_files import METADATA_KEY
-from dsocr_analyze.columns.time_columns import COST, preprocessing_of_pages
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import (

@@ -341,8 +341,8 @@ def sweep_workloads(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.columns.setting import CountedModel
+    # Imported here because only this function needs it.
+    from dsocr_analyze.columns.setting import CountedModel, opening_of
     from dsocr_analyze.sweep.combinations import rows_of, sweep_over
 
     directory = _directory(model, architecture)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,19 +21,17 @@ from dsocr_analyze.advice.document import (
 )
 from dsocr_analyze.advice.published import PublishedAccuracy, published_accuracy
 from dsocr_analyze.analytic import attention_name, page_figures
-from dsocr_analyze.columns.metadata import opening_of
+from dsocr_analyze.architectures.views import PageInViews
+from dsocr_analyze.columns.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.opening import NO_OPTIONS, Options
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.views import PageInViews
-    from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "advise"]
 
@@ -238,9 +236,9 @@ def _of_mode(
     shown = architecture.forms.crop_grids.page_in_views(workload)
     scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
     effective_dpi = None if page.dpi is None else float(page.dpi * scale)
+    vision_tokens = sum(each.tokens for each in shown)
     densities = tuple(
-        _density(published, mode.name, tokens, sum(each.tokens for each in shown), workload)
-        for tokens in page.texts
+        _density(published, mode.name, tokens, vision_tokens, workload) for tokens in page.texts
     )
     return ModeAdvice(
         mode=mode.name,
@@ -251,7 +249,7 @@ def _of_mode(
         seen=tuple(_seen(each, page) for each in shown),
         effective_scale=float(scale),
         effective_dpi=effective_dpi,
-        vision_tokens=sum(each.tokens for each in shown),
+        vision_tokens=vision_tokens,
         visual_tokens=workload.visual_tokens,
         seq_len=workload.seq_len,
         cost=longest.cost,
@@ -289,9 +287,8 @@ def _density(
     vision_tokens: int,
     workload: Workload,
 ) -> Density:
-    row, lack = None, "none for this model"
-    if published is not None:
-        row, lack = published.precision.at(mode, text_tokens)
+    none = None, "none for this model"
+    row, lack = none if published is None else published.precision.at(mode, text_tokens)
     return Density(
         text_tokens=text_tokens,
         compression=text_tokens / vision_tokens,
@@ -320,13 +317,9 @@ def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_atten
 
 
 def _verdict(wanted: Requirements, dpi: float | None, densities: Sequence[Density]) -> Verdict:
-    is_fine = is_dense = None
-    if wanted.minimum_dpi is not None and dpi is not None:
-        is_fine = dpi >= wanted.minimum_dpi
-    if wanted.maximum_compression is not None:
-        is_dense = max(each.compression for each in densities) <= wanted.maximum_compression
-    return Verdict(
-        minimum_dpi=is_fine,
-        maximum_compression=is_dense,
-        meets=is_fine is not False and is_dense is not False,
-    )
+    least, most = wanted.minimum_dpi, wanted.maximum_compression
+    densest = max(each.compression for each in densities)
+    is_fine = None if least is None or dpi is None else dpi >= least
+    is_dense = None if most is None else densest <= most
+    meets = False not in (is_fine, is_dense)
+    return Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)

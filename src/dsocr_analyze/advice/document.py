@@ -14,7 +14,7 @@ from dsocr_analyze.advice.published import (
     PrecisionRow,
     PublishedAccuracy,
 )
-from dsocr_analyze.columns.metadata import CountOpening
+from dsocr_analyze.columns.setting import CountOpening
 from dsocr_analyze.report.quantities import bytes_text, exact, price_text, ratio_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.tables import model_text
@@ -354,9 +354,12 @@ def _resolutions(advice: AdviceDocument) -> Table:
         )
         for mode in advice.modes
     )
-    columns = ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt")
-    title = f"Effective resolution ({unit}, horizontal x vertical) and vision tokens"
-    return Table(title, columns, rows, label_columns=2)
+    return Table(
+        f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
+        ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
+        rows,
+        label_columns=2,
+    )
 
 
 def _seen_text(seen: Seen) -> str:
@@ -405,9 +408,12 @@ def _seconds(advice: AdviceDocument) -> Table:
         for entry in case.time
         for load in entry.throughput
     )  # fmt: skip
-    columns = (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000")
-    title = "Predicted seconds, and cost of 1,000 pages"
-    return Table(title, columns, rows, label_columns=len(labels) + 2)
+    return Table(
+        "Predicted seconds, and cost of 1,000 pages",
+        (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
+        rows,
+        label_columns=len(labels) + 2,
+    )
 
 
 def _compressions(advice: AdviceDocument) -> Table:
@@ -450,14 +456,13 @@ def _distances(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
         figures = (advice.kind, _ALL_KINDS)
     rows: list[tuple[str, ...]] = []
     for mode in advice.modes:
-        found = mode.edit_distances
-        if found is None:
-            rows.append((mode.mode, "none published", *("-" for _ in figures)))
-            continue
-        values = [each for of in (found.english, found.chinese) for each in (of.overall, of.text)]
-        if advice.kind is not None:
-            values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
-        rows.append((mode.mode, found.tokens, *(f"{value:.3f}" for value in values)))
+        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
+        if found is not None:
+            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
+            if advice.kind is not None:
+                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
+        rows.append((mode.mode, *cells))
     title, columns = published.edit_distance.measures, ("mode", "vision tokens", *figures)
     return Table(f"Published {title}", columns, tuple(rows), label_columns=2)
 
@@ -477,10 +482,10 @@ def _kinds(advice: AdviceDocument) -> Table:
 
 
 def _verdicts(advice: AdviceDocument) -> Table:
-    verdicts = {mode.mode: mode.verdict for mode in advice.modes if mode.verdict is not None}
     rows = tuple(
-        (name, *(_ANSWERS[answer] for answer in astuple(verdict)))
-        for name, verdict in verdicts.items()
+        (mode.mode, *(_ANSWERS[answer] for answer in astuple(mode.verdict)))
+        for mode in advice.modes
+        if mode.verdict is not None
     )
     columns = ("mode", "resolution", "compression", "meets all")
     return Table("Requirements", columns, rows, label_columns=4)

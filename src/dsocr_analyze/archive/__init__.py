@@ -1,7 +1,7 @@
 """Lists of pages: what a whole archive costs.
 
 A list is opened and its rows are read as pages (`pages`), which are grouped into distinct
-workloads, evaluated and summed (`totals`, `time_totals`), and reported (`document`, `shown`).
+workloads, evaluated and summed (`totals`), and reported (`document`, `shown`).
 
 The batch function `count_pages` takes and returns Arrow data, so it runs in any Arrow pipeline.
 Never imports torch; numpy and pyarrow are imported only by modules that need them.

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dsocr_analyze.archive.document import (
     CountedFiles,
@@ -26,6 +27,7 @@ from dsocr_analyze.archive.document import (
 )
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
 from dsocr_analyze.columns.evaluate import Workloads, count_columns, evaluate, setting_columns
+from dsocr_analyze.columns.setting import CountedModel, Setting
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.input_files import is_folder, is_regular
@@ -35,11 +37,6 @@ from dsocr_analyze.row_files.whole_numbers import Reason, problem_text, whole_nu
 from dsocr_analyze.workload import ImagePages
 from dsocr_analyze.workload.page import LARGEST_SIDE
 from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.columns.setting import CountedModel, Setting
 
 __all__ = [
     "REPORTED_ROWS",
@@ -120,18 +117,14 @@ class PageSource(RowSource):
     files: FilesDocument | None = None
 
 
-class _Page(NamedTuple):
-    """A page of a file.
+_FILE_ROWS: Final = pa.schema({
+    "row": pa.int64(), "path": pa.string(), "file_page": pa.int64(), "width": pa.int64(),
+    "height": pa.int64(),
+})  # fmt: skip
 
-    Attributes:
-        path: The file, relative to the folder.
-        number: Its number in the file, from 1.
-        size: Width and height in pixels, or why they are unknown.
-    """
-
-    path: str
-    number: int
-    size: tuple[int, int] | str
+_Page: TypeAlias = tuple[str, int, tuple[int, int] | str]
+"""Path of a file relative to the folder, number of a page in it, from 1, and the page's width and
+height in pixels or why they are unknown."""
 
 
 def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
@@ -243,12 +236,12 @@ def _pages_of_file(
     try:
         for number, size in enumerate(sizes, 1):
             if isinstance(size, PageError):
-                yield _Page(name, number, str(size))
+                yield name, number, str(size)
             else:
                 good += 1
-                yield _Page(name, number, size)
+                yield name, number, size
     except WorkloadError as error:
-        yield _Page(name, number + 1, str(error))
+        yield name, number + 1, str(error)
     counted.files += good > 0
     counted.pages += good
 
@@ -257,17 +250,14 @@ def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
     """Pages as rows; pages without a size are rejected rows."""
     numbered = enumerate(pages, 1)
     while chunk := list(itertools.islice(numbered, _PAGES_A_BATCH)):
-        rejected = {row: page.size for row, page in chunk if isinstance(page.size, str)}
-        good = [(row, page) for row, page in chunk if row not in rejected]
-        sizes = np.array([page.size for _, page in good], np.int64).reshape(-1, 2)
-        columns = {
-            "path": pa.array([_cell(page.path) for _, page in good], pa.string()),
-            "file_page": pa.array([page.number for _, page in good], pa.int64()),
-            "width": pa.array(sizes[:, 0]),
-            "height": pa.array(sizes[:, 1]),
-        }
-        numbers = np.array([row for row, _ in good], np.int64)
-        yield RawRows(pa.record_batch(columns), numbers, rejected)
+        rejected = {row: size for row, (_, _, size) in chunk if isinstance(size, str)}
+        good = [
+            dict(zip(_FILE_ROWS.names, (row, _cell(path), page, *size), strict=True))
+            for row, (path, page, size) in chunk
+            if not isinstance(size, str)
+        ]
+        rows = pa.RecordBatch.from_pylist(good, _FILE_ROWS)
+        yield RawRows(rows.select(_FILE_ROWS.names[1:]), rows["row"].to_numpy(), rejected)
 
 
 def _cell(path: str) -> str:
@@ -303,9 +293,8 @@ def read_rows(
         if reasons is not None:
             first = (faults == 0) & (reasons != 0)
             faults[first] = _REASONS * list(_MOST).index(name) + reasons[first]
-    if faults.any():
-        for column in values.values():
-            column[faults != 0] = 1
+    for column in values.values():
+        column[faults != 0] = 1
     return values, faults
 
 
@@ -369,29 +358,25 @@ def read_pages(
     lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
     for raw in batches:
         values, faults = read_rows(raw.columns)
-        is_page: Any = faults == 0 if faults.any() else slice(None)
-        columns = {"row": raw.numbers[is_page]}
-        for name in raw.columns.schema.names:
-            if name not in _MOST:  # path and file_page
-                columns[name] = raw.columns.column(name).filter(pa.array(faults == 0))
+        is_page = faults == 0
+        of_files = (name for name in raw.columns.schema.names if name not in _MOST)
+        columns = {name: raw.columns.column(name).filter(pa.array(is_page)) for name in of_files}
         given: Any = lengths | {name: column[is_page] for name, column in values.items()}
         yield Pages(
-            columns, given["width"], given["height"], given["text_tokens"],
-            given["max_new_tokens"], _malformed(raw, faults),
+            {"row": raw.numbers[is_page], **columns}, given["width"], given["height"],
+            given["text_tokens"], given["max_new_tokens"], _malformed(raw, faults),
         )  # fmt: skip
 
 
 def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
     """Faulty and rejected rows; the first of them in order of row number."""
     faulty = np.flatnonzero(faults)
-    reported = sorted(raw.rejected.items())[:REPORTED_ROWS]
-    for index in faulty[:REPORTED_ROWS].tolist():
-        reason = _fault_text(int(faults[index]), raw, index)
-        reported.append((int(raw.numbers[index]), reason))
-    first = sorted(reported)[:REPORTED_ROWS]
-    return MalformedRows(
-        len(faulty) + len(raw.rejected), tuple(MalformedRow(*each) for each in first)
-    )
+    reported = sorted(raw.rejected.items())[:REPORTED_ROWS] + [
+        (int(raw.numbers[index]), _fault_text(int(faults[index]), raw, index))
+        for index in faulty[:REPORTED_ROWS].tolist()
+    ]
+    first = (MalformedRow(*each) for each in sorted(reported)[:REPORTED_ROWS])
+    return MalformedRows(len(faulty) + len(raw.rejected), tuple(first))
 
 
 def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.RecordBatch:
@@ -414,7 +399,7 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
         **pages.columns,
         "page_width": pages.widths,
         "page_height": pages.heights,
-        **setting_columns(setting, n, model.window_in(setting)),
+        **setting_columns(model, setting, n),
         "text_tokens": np.broadcast_to(pages.text_tokens, n),
         "max_new_tokens": np.broadcast_to(pages.max_new_tokens, n),
         **count_columns(evaluate(model, setting, pages.workloads(model))),

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.input_files import opened
@@ -184,15 +184,6 @@ def _memory_bytes() -> int:
         return 0
 
 
-class _Node(NamedTuple):
-    """A node of the page tree, with its own and inherited attributes."""
-
-    values: Any
-    inherited: dict[str, Any]
-    above: frozenset[int]
-    """Identities of its ancestors."""
-
-
 def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
     """Own and inherited attributes of each page, in tree order."""
     from pypdf import PasswordType, PdfReader
@@ -200,25 +191,25 @@ def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
     reader = PdfReader(file)
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
         raise PageError(f"PDF {str(path)!r} is encrypted and needs a password")
-    waiting = [_Node(reader.root_object["/Pages"], {}, frozenset())]
-    nodes = 0
+    # Nodes of the page tree with what they inherit, and the identities of their ancestors.
+    waiting: list[tuple[Any, dict[str, Any], frozenset[int]]]
+    waiting, nodes = [(reader.root_object["/Pages"], {}, frozenset())], 0
     while waiting:
-        node = waiting.pop()
+        node, inherited, above = waiting.pop()
         nodes += 1
         if nodes > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES:,} pages and groups of pages")
-        values = node.values.get_object()
+        values = node.get_object()
         if not isinstance(values, dict):
             raise TypeError("the page tree has an invalid node")
-        own = node.inherited | {key: values[key] for key in _INHERITED if key in values}
+        own = inherited | {key: values[key] for key in _INHERITED if key in values}
         if "/Kids" not in values:
             yield own | {key: values[key] for key in ("/UserUnit",) if key in values}
             continue
-        if id(values) in node.above or len(node.above) >= _DEEPEST:
+        if id(values) in above or len(above) >= _DEEPEST:
             raise ValueError("the page tree has a cycle or is nested too deeply")
-        above = node.above | {id(values)}
         kids = values["/Kids"].get_object()
-        waiting += [_Node(kid, own, above) for kid in reversed(kids)]
+        waiting += [(kid, own, above | {id(values)}) for kid in reversed(kids)]
 
 
 def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
@@ -242,7 +233,7 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
     if turn % 90:
         raise PageError(f"its Rotate {float(turn):g} is not a multiple of 90")
     scale = unit * dpi / _POINTS_AN_INCH
-    width, height = _nearest((right - left) * scale), _nearest((high - low) * scale)
+    width, height = (int(side * scale + Fraction(1, 2)) for side in (right - left, high - low))
     return (height, width) if turn % 180 else (width, height)
 
 
@@ -261,10 +252,6 @@ def _number(value: Any) -> Fraction:
         raise PageError(f"it has {str(number)[:40]!r} instead of a number")
     # Exact decimals: 841.89 must not become the nearest binary fraction.
     return Fraction(str(number))
-
-
-def _nearest(length: Fraction) -> int:
-    return int(length + Fraction(1, 2))
 
 
 def _reason(error: BaseException) -> str:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dsocr_analyze.archive.pages import extensions_text
+from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
+from dsocr_analyze.archive.pages import Pages, extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
-from dsocr_analyze.archive.totals import bars_of_each
-from dsocr_analyze.columns.bars import draw_groups, width_for
-from dsocr_analyze.pictures.picture import Picture, drawing
+from dsocr_analyze.archive.totals import Archive, ListTime, bars_of_each
+from dsocr_analyze.columns.chart import series_picture
+from dsocr_analyze.columns.setting import Setting
+from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.settings import fixed_line
-from dsocr_analyze.pictures.values import scale_axis, scale_of
+from dsocr_analyze.pictures.values import scale_of
 from dsocr_analyze.report.quantities import bytes_text, counted, exact, price_text, scaled
-from dsocr_analyze.report.tables import Table
-
-if TYPE_CHECKING:
-    from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
-    from dsocr_analyze.archive.pages import Pages
-    from dsocr_analyze.archive.time_totals import ListTime
-    from dsocr_analyze.archive.totals import Archive
-    from dsocr_analyze.columns.setting import Setting
+from dsocr_analyze.report.table import Table
 
 __all__ = [
     "MOST_PLOTTED",
@@ -41,6 +35,20 @@ MOST_PLOTTED: Final = 10
 
 _BAR_WIDTH: Final = 40
 _SHOWN_EXTENSIONS: Final = 12
+
+_OTHERS: Final = {
+    "hidden": ("hidden file or folder, ignored", "hidden files or folders, ignored"),
+    "linked_folders": ("link to a folder, not followed", "links to folders, not followed"),
+    "images_with_more_frames": (
+        "image with several frames, except for the first frame",
+        "images with several frames, except for the first frame",
+    ),
+    "tiff_copies": (
+        "smaller copy or mask in a TIFF, not a page",
+        "smaller copies or masks in TIFFs, not a page",
+    ),
+}
+"""What a folder has besides pages, one and several of it."""
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
@@ -90,30 +98,29 @@ def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
     The kind of attention is shown only if it differs.
     """
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
-    attentions = {each.attention_label for each in archive.settings}
-    names = ("GPU", "mode", "dtype", "attention")[: 3 if len(attentions) == 1 else 4]
+    differ = len({each.attention_label for each in archive.settings}) > 1
+    names = ("GPU", "mode", "dtype", *(["attention"] * differ))
     spent, follows = [], []
     settings = itertools.cycle(archive.settings)
     for each, setting in zip(archive.document.time, settings, strict=False):
-        label = (each.gpu, each.mode, each.dtype, setting.attention_label)[: len(names)]
+        label = (each.gpu, each.mode, each.dtype, *([setting.attention_label] * differ))
         spent.append((*label, *map(_three, (each.gpu_hours, each.low, each.high)), each.bound))
         cost = () if each.cost is None else (price_text(each.cost),)
         gpus = () if each.gpus_for_deadline is None else (exact(each.gpus_for_deadline),)
         follows.append((*label, _three(each.pages_per_second), *cost, *gpus))
-    columns, title = [*names, "pages/s"], "Results: pages/s of one GPU"
+    title = "Results: pages/s of one GPU"
     if price is not None:
-        columns.append("cost")
         title += f", cost at {price:g} per hour"
     if hours is not None:
-        columns.append("GPUs")
         title += f", GPUs to finish in {hours:g} h"
+    shown = [name for name, given in (("cost", price), ("GPUs", hours)) if given is not None]
     return [
         Table(
             f"Predicted: {time.requested.job.runtime}, {time.concurrency} pages at once",
             (*names, "GPU-hours", "low", "high", "bound"), tuple(spent),
             label_columns=len(names),
         ),
-        Table(title, tuple(columns), tuple(follows), label_columns=len(names)),
+        Table(title, (*names, "pages/s", *shown), tuple(follows), label_columns=len(names)),
     ]  # fmt: skip
 
 
@@ -154,22 +161,9 @@ def file_lines(files: FilesDocument) -> Iterator[str]:
     if files.not_counted:
         counts = [(each.extension, each.files) for each in files.not_counted]
         yield f"Not counted: {extensions_text(counts, _SHOWN_EXTENSIONS)}"
-    for count, one, several in (
-        (files.hidden, "hidden file or folder, ignored", "hidden files or folders, ignored"),
-        (files.linked_folders, "link to a folder, not followed", "links to folders, not followed"),
-        (
-            files.images_with_more_frames,
-            "image with several frames, except for the first frame",
-            "images with several frames, except for the first frame",
-        ),
-        (
-            files.tiff_copies,
-            "smaller copy or mask in a TIFF, not a page",
-            "smaller copies or masks in TIFFs, not a page",
-        ),
-    ):
-        if count:
-            yield f"Not counted: {count:,} {one if count == 1 else several}"
+    for name, wordings in _OTHERS.items():
+        if count := getattr(files, name):
+            yield f"Not counted: {count:,} {wordings[count != 1]}"
 
 
 def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
@@ -213,8 +207,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
 # --- the histogram -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Histogram:
+class _Histogram(NamedTuple):
     """Pages grouped by a property.
 
     Attributes:
@@ -245,13 +238,12 @@ def _histogram(archive: Archive, kind: str) -> _Histogram:
             title += " in modes that cut pages; 1 x 1 in the others"
         axis = "crop grid [columns x rows of local views]"
         return _Histogram(title, "grid", axis, {"": grid_bars(archive.document.pages_by_grid)})
-    by_mode = {each.mode: pages for each, pages in zip(totals, archive.lengths, strict=True)}
-    bars = bars_of_each(list(by_mode.values()))
+    bars = dict(zip((each.mode for each in totals), bars_of_each(archive.lengths), strict=True))
     title = "Pages by tokens of the prompt"
-    if len(by_mode) == 1:
+    if len(bars) == 1:
         title += f", mode {totals[0].mode}"
-        by_mode = {"": archive.lengths[0]}
-    return _Histogram(title, "tokens", "prompt [tokens]", dict(zip(by_mode, bars, strict=True)))
+        bars = {"": bars[totals[0].mode]}
+    return _Histogram(title, "tokens", "prompt [tokens]", bars)
 
 
 def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
@@ -268,7 +260,7 @@ class SeenPages:
     """Minimum and maximum of each property of a list's pages; settings where the two are equal."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, set[int]] = {}
+        self._ends: dict[str, list[int]] = {}
 
     def see(self, pages: Pages) -> None:
         """Observe some pages of the list."""
@@ -279,8 +271,8 @@ class SeenPages:
             "max_new_tokens": pages.max_new_tokens,
         }.items():
             if len(pages):
-                ends = {int(np.min(values)), int(np.max(values))} | self._ends.get(name, set())
-                self._ends[name] = {min(ends), max(ends)}
+                ends = [int(np.min(values)), int(np.max(values)), *self._ends.get(name, ())]
+                self._ends[name] = sorted({min(ends), max(ends)})
 
     def settings(
         self, model: Mapping[str, Any], settings: Sequence[Setting]
@@ -292,7 +284,7 @@ class SeenPages:
             settings: Modes, data types and kinds of attention.
         """
         found: dict[str, Sequence[Any]] = {name: [value] for name, value in model.items()}
-        found |= {name: sorted(ends) for name, ends in self._ends.items()}
+        found |= self._ends
         sides = [*found.get("page_width", ()), *found.get("page_height", ())]
         if len(sides) == 2:
             found["page"] = ["{} x {}".format(*sides)]
@@ -319,15 +311,10 @@ def histogram_picture(
         mode and f"{mode} mode": (list(bars), list(bars.values()))
         for mode, bars in histogram.series.items()
     }
-    counts = [count for _, values in series.values() for count in values]
-    scale = scale_of(max(counts, default=0), "pages")
+    scale = scale_of(max((n for _, counts in series.values() for n in counts), default=0), "pages")
+    unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
     shown = ("mode",) if histogram.label == "tokens" else ()  # the title or the legend says it
     pages = f"{counted(archive.document.pages, 'page')} of {name}"
     below = ", ".join(filter(None, (pages, fixed_line(settings, shown))))
-    with drawing():
-        picture = Picture(histogram.title, below, width=width_for(len(counts)))
-        unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
-        picture.name_axes(histogram.axis, unit)
-        scale_axis(picture.axes.yaxis, scale, whole=True)
-        draw_groups(picture, series, scale)
-    return picture
+    axes = histogram.axis, unit
+    return series_picture(histogram.title, below, axes, series, scale, whole=True)

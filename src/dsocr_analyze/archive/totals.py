@@ -1,48 +1,49 @@
-"""What a whole list of pages costs: exact totals in memory that does not grow with the list.
+"""What a whole list of pages costs, and how long it keeps a GPU busy.
 
-Pages with the same crop grid and lengths cost the same. So only distinct workloads are evaluated,
-whenever enough have accumulated and at the end.
+Totals are exact, in memory that does not grow with the list. Pages with the same crop grid and
+lengths cost the same. So only distinct workloads are evaluated, whenever enough have accumulated
+and at the end.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from dsocr_analyze.archive.document import (
-    ArchiveDocument,
-    MalformedRows,
-    PagesOfGrid,
-    PagesOfLength,
-    TotalsDocument,
-)
+from dsocr_analyze.archive import document as written
 from dsocr_analyze.archive.pages import REPORTED_ROWS, Pages
-from dsocr_analyze.columns.evaluate import Workloads, evaluate, figures
+from dsocr_analyze.columns import evaluate
+from dsocr_analyze.columns.evaluate import TimeRequested, Workloads
+from dsocr_analyze.columns.setting import CountedModel, CountOpening, Setting
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.archive.document import FilesDocument
-    from dsocr_analyze.archive.time_totals import ListTime, ListTimer
-    from dsocr_analyze.columns.metadata import CountOpening
-    from dsocr_analyze.columns.setting import CountedModel, Setting
+    from dsocr_analyze.timing.duration import Duration
+    from dsocr_analyze.timing.many_pages import PageTimer
 
 __all__ = [
     "Archive",
     "DistinctWorkloads",
+    "ListTime",
+    "ListTimer",
     "add_up",
     "bars_of_each",
-    "check_keys_fit",
     "distinct_workloads",
-    "token_bars",
     "weighted_sum",
 ]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _MOST_WAITING: Final = 1 << 18
 """Most distinct workloads that are held back to merge with equal ones in later batches."""
@@ -53,15 +54,19 @@ _MANY: Final = 1 << 15
 _LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
 """Bits for a number of text tokens or new tokens."""
 
-_KEY_BITS: Final = 63
-
 _LIMB_BITS: Final = 21
-_LIMBS: Final = 3
-_MOST_ROWS: Final = 2**41
-"""Rows for which a sum of 21-bit limbs fits in 63 bits, with one bit to spare."""
+"""A sum of 2^41 such parts of numbers fits in 63 bits, with one bit to spare."""
 
 _MOST_BARS: Final = 20
-_NICE: Final = (1, 2, 5)
+
+_SECONDS_PER_HOUR: Final = 3600.0
+
+_METHOD: Final = (
+    "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
+    " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
+    " crop grid and lengths"
+)
+"""Assumption about a list, in addition to those about a page."""
 
 
 class Archive(NamedTuple):
@@ -74,9 +79,9 @@ class Archive(NamedTuple):
         time: How the pages are timed; None if they are not.
     """
 
-    document: ArchiveDocument
+    document: written.ArchiveDocument
     settings: Sequence[Setting]
-    lengths: Sequence[NDArray[np.int64]]
+    lengths: Sequence[Integers]
     time: ListTime | None
 
 
@@ -86,40 +91,44 @@ class _Totals:
     def __init__(self, model: CountedModel, setting: Setting) -> None:
         self._model, self.setting = model, setting
         # The fields between the setting and the histogram.
-        self._keys = setting.keys(model.window_in(setting))
-        names = TotalsDocument.__struct_fields__[len(self._keys) : -1]
+        self._keys = model.keys_in(setting)
+        names = written.TotalsDocument.__struct_fields__[len(self._keys) : -1]
         self._counts = Counter(dict.fromkeys(names, 0))
         self.lengths = np.zeros(0, np.int64)
 
-    def add(self, distinct: DistinctBatches) -> None:
-        """Add the pages of more batches."""
-        workloads, batches, pages = distinct
-        costs = evaluate(self._model, self.setting, workloads).totals
-        lengths = np.asarray(costs.seq_len).astype(np.int64)
-        reach = lengths + workloads.max_new_tokens - 1
-        is_beyond = reach > self._model.dimensions.max_positions
+    def add(self, workloads: Workloads, batches: Integers) -> None:
+        """Add the pages of some batches, all different, with how many each stands for, `[n]`."""
+        costs = evaluate.evaluate(self._model, self.setting, workloads).totals
+        pages = batches * workloads.batch_size
+        prefill, whole = (
+            Work(*(weighted_sum(counts, batches) for counts in work))
+            for work in (costs.prefill, costs.batch)
+        )
+        lengths = np.asarray(costs.seq_len, np.int64)
+        is_beyond = lengths + workloads.max_new_tokens - 1 > self._model.dimensions.max_positions
         self._counts.update({
             "visual_tokens": weighted_sum(costs.visual_tokens, pages),
             "prompt_tokens": weighted_sum(costs.seq_len, pages),
             "new_tokens": weighted_sum(workloads.max_new_tokens, pages),
-            **figures("prefill_pass", _summed(costs.prefill, batches)),
-            **figures("page", _summed(costs.batch, batches)),
+            **evaluate.figures("prefill_pass", prefill),
+            **evaluate.figures("page", whole),
             "batches": int(batches.sum()),
             "pages_beyond_max_position_embeddings": int(pages[is_beyond].sum()),
         })  # fmt: skip
-        for name in ("kv_cache_bytes", "peak_activation_bytes"):
-            largest = int(np.max(getattr(costs, name)))
-            self._counts[f"largest_{name}"] = max(self._counts[f"largest_{name}"], largest)
+        for name in ("largest_kv_cache_bytes", "largest_peak_activation_bytes"):
+            largest = int(np.max(getattr(costs, name.removeprefix("largest_"))))
+            self._counts[name] = max(self._counts[name], largest)
         # float64 is exact for the sums of one batch
         added = np.bincount(lengths, pages, minlength=len(self.lengths)).astype(np.int64)
         added[: len(self.lengths)] += self.lengths
         self.lengths = added
 
-    def document(self) -> TotalsDocument:
+    def document(self) -> written.TotalsDocument:
         """The figures."""
         counts: dict[str, Any] = self._keys | self._counts
-        bars = tuple(PagesOfLength(*each) for each in token_bars(self.lengths).items())
-        return TotalsDocument(**counts, pages_by_prompt_tokens=bars)
+        [bars] = bars_of_each([self.lengths])
+        by_length = tuple(written.PagesOfLength(*each) for each in bars.items())
+        return written.TotalsDocument(**counts, pages_by_prompt_tokens=by_length)
 
 
 def add_up(
@@ -130,7 +139,7 @@ def add_up(
     timer: ListTimer | None = None,
     *,
     batch_size: int = 1,
-    files: FilesDocument | None = None,
+    files: written.FilesDocument | None = None,
 ) -> Archive:
     """Totals over all pages, counted one by one or in batches of pages with equal prompts.
 
@@ -150,32 +159,32 @@ def add_up(
     """
     grids = model.architecture.forms.crop_grids
     totals = [_Totals(model, setting) for setting in settings]
-    malformed = MalformedRows(0, ())
+    malformed: list[written.MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
 
-    def workloads() -> Iterator[tuple[Workloads, NDArray[np.float64]]]:
-        nonlocal malformed
+    def workloads() -> Iterator[tuple[Workloads, Floats]]:
         for pages in batches:
-            reported = (malformed.reported + pages.malformed.reported)[:REPORTED_ROWS]
-            malformed = MalformedRows(malformed.rows + pages.malformed.rows, reported)
+            malformed.append(pages.malformed)
             if len(pages):
                 workloads = pages.workloads(model)
                 none = np.empty((0, len(pages)))
                 yield workloads, none if timer is None else timer.amounts(pages, workloads)
 
-    for distinct in distinct_workloads(workloads(), grids.count, at_once=batch_size > 1):
+    for distinct in distinct_workloads(workloads(), at_once=batch_size > 1):
         np.add.at(pages_by_code, distinct.workloads.grids, distinct.pages)
         for each in totals:
-            each.add(in_batches(distinct, batch_size, are_cut=each.setting.mode.crop_mode))
+            each.add(*_in_batches(distinct, batch_size, are_cut=each.setting.mode.crop_mode))
         if timer is not None:
             timer.add(*distinct)
     pages_counted = int(pages_by_code.sum())
-    document = ArchiveDocument(
+    bad_rows = sum(each.rows for each in malformed)
+    reported = itertools.chain.from_iterable(each.reported for each in malformed)
+    document = written.ArchiveDocument(
         **msgspec.structs.asdict(opening),
-        rows=pages_counted + malformed.rows,
+        rows=pages_counted + bad_rows,
         pages=pages_counted,
         batch_size=batch_size,
-        malformed=malformed,
+        malformed=written.MalformedRows(bad_rows, (*itertools.islice(reported, REPORTED_ROWS),)),
         pages_by_grid=_pages_by_grid(grids, pages_by_code, settings),
         totals=tuple(each.document() for each in totals),
         time=() if timer is None else timer.documents(),
@@ -186,21 +195,18 @@ def add_up(
 
 
 def _pages_by_grid(
-    grids: Any, pages_by_code: NDArray[np.int64], settings: Sequence[Setting]
-) -> tuple[PagesOfGrid, ...]:
+    grids: Any, pages_by_code: Integers, settings: Sequence[Setting]
+) -> tuple[written.PagesOfGrid, ...]:
     """Pages by crop grid; if no mode cuts pages, every page is (1, 1)."""
     if not any(setting.mode.crop_mode for setting in settings):
         pages = int(pages_by_code.sum())
-        return (PagesOfGrid((1, 1), pages),) if pages else ()
-    codes = np.flatnonzero(pages_by_code)
-    columns, rows = grids.columns_and_rows(codes)
-    found = zip(columns.tolist(), rows.tolist(), pages_by_code[codes].tolist(), strict=True)
-    return tuple(PagesOfGrid((column, row), pages) for column, row, pages in sorted(found))
-
-
-def _summed(work: Work, batches: NDArray[np.int64]) -> Work:
-    """The work of all batches, from the work of the distinct ones."""
-    return Work(*(weighted_sum(counts, batches) for counts in work))
+        return (written.PagesOfGrid((1, 1), pages),) if pages else ()
+    # In order of codes, which is that of columns and rows.
+    codes = np.flatnonzero(pages_by_code).tolist()
+    return tuple(
+        written.PagesOfGrid(grids.columns_and_rows(code), int(pages_by_code[code]))
+        for code in codes
+    )
 
 
 # --- distinct workloads --------------------------------------------------------------------------
@@ -210,35 +216,19 @@ class DistinctWorkloads(NamedTuple):
     """Workloads, all different."""
 
     workloads: Workloads
-    pages: NDArray[np.int64]
+    pages: Integers
     """Number of pages that each stands for, `[n]`."""
-    amounts: NDArray[np.float64]
+    amounts: Floats
     """Sums of each amount over these pages, `[m, n]`."""
 
 
-class DistinctBatches(NamedTuple):
-    """Batches, all different."""
-
-    workloads: Workloads
-    batches: NDArray[np.int64]
-    """Number of batches that each stands for, `[n]`."""
-    pages: NDArray[np.int64]
-    """Pages in each of these batches, `[n]`."""
-
-
-class _Counted(NamedTuple):
-    """Workloads as ascending keys, and sums over the pages of each."""
-
-    keys: NDArray[np.int64]
-    sums: NDArray[np.float64]
-    """Number of pages (exact below 2^53), and each amount: `[1 + m, n]`."""
+_Counted = tuple[Integers, Floats]
+"""Workloads as ascending keys, `[n]`, and sums over the pages of each, `[1 + m, n]`: number of
+pages (exact below 2^53), and each amount."""
 
 
 def distinct_workloads(
-    batches: Iterable[tuple[Workloads, NDArray[np.float64]]],
-    grid_count: int,
-    *,
-    at_once: bool = False,
+    batches: Iterable[tuple[Workloads, Floats]], *, at_once: bool = False
 ) -> Iterator[DistinctWorkloads]:
     """Distinct workloads, in memory that does not grow with the number of pages.
 
@@ -246,166 +236,286 @@ def distinct_workloads(
 
     Args:
         batches: Workloads with batch size 1, and m amounts of each to sum over pages, `[m, n]`.
-        grid_count: Upper limit (exclusive) of crop grid codes.
         at_once: Whether to yield a single part, in memory that grows with the distinct workloads.
     """
-    check_keys_fit(grid_count)
     waiting: list[_Counted] = []
     for workloads, amounts in batches:
-        counted = _counted(workloads, amounts, grid_count)
-        if len(counted.keys) > _MANY and not at_once:
-            yield _unpacked(counted)
+        ones = np.ones((1, len(workloads.grids)))
+        counted = _merged([(_packed(workloads), np.concatenate([ones, amounts]))])
+        if len(counted[0]) > _MANY and not at_once:
+            yield _distinct(counted)
             continue
         waiting.append(counted)
-        if sum(len(part.keys) for part in waiting) > _MOST_WAITING:
+        if sum(len(keys) for keys, _ in waiting) > _MOST_WAITING:
             waiting = [_merged(waiting)]
-            if 2 * len(waiting[0].keys) > _MOST_WAITING and not at_once:
-                yield _unpacked(waiting.pop())
+            if 2 * len(waiting[0][0]) > _MOST_WAITING and not at_once:
+                yield _distinct(waiting.pop())
     if waiting:
-        yield _unpacked(_merged(waiting))
+        yield _distinct(_merged(waiting))
 
 
-def check_keys_fit(grid_count: int) -> None:
-    """Raise AssertionError if a key (a grid and two lengths) does not fit in an int64."""
-    bits = (grid_count - 1).bit_length() + 2 * _LENGTH_BITS
-    if bits > _KEY_BITS:
-        raise AssertionError(
-            f"a workload of {grid_count} grids and two lengths up to {LARGEST_COUNT} needs {bits} "
-            f"bits, and a key has {_KEY_BITS}"
-        )
+def _merged(parts: Iterable[_Counted]) -> _Counted:
+    """The sums of equal keys."""
+    all_keys, all_sums = zip(*parts, strict=True)
+    keys, place = np.unique(np.concatenate(all_keys), return_inverse=True)
+    sums = np.concatenate(all_sums, axis=1)
+    return keys, np.array([np.bincount(place, each, minlength=len(keys)) for each in sums])
 
 
-def _counted(workloads: Workloads, amounts: NDArray[np.float64], grid_count: int) -> _Counted:
-    sums = np.concatenate([np.ones((1, len(workloads.grids))), amounts])
-    if isinstance(workloads.text_tokens, int) and isinstance(workloads.max_new_tokens, int):
-        # Without sorting: the grids are small numbers.
-        by_grid = _added(workloads.grids, sums, grid_count)
-        grids = np.flatnonzero(by_grid[0])
-        return _Counted(_packed(workloads._replace(grids=grids)), by_grid[:, grids])
-    if not len(amounts):  # faster than the place of each in the order
-        keys, pages = np.unique(_packed(workloads), return_counts=True)
-        return _Counted(keys, pages[np.newaxis].astype(np.float64))
-    keys, place = np.unique(_packed(workloads), return_inverse=True)
-    return _Counted(keys, _added(place, sums, len(keys)))
+def _packed(workloads: Workloads) -> Integers:
+    """Each workload packed into one number, `[n]`: bits of the grid, then of each length.
 
-
-def _merged(parts: list[_Counted]) -> _Counted:
-    keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
-    sums = np.concatenate([part.sums for part in parts], axis=1)
-    return _Counted(keys, _added(place, sums, len(keys)))
-
-
-def _added(place: NDArray[np.int64], sums: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The sums of what has the same place, `[1 + m, count]`."""
-    return np.array([np.bincount(place, each, minlength=count) for each in sums])
-
-
-def _packed(workloads: Workloads) -> NDArray[np.int64]:
-    """Each workload packed into one number, `[n]`: bits of the grid, then of each length."""
-    keys: NDArray[np.int64] = (
+    Codes of grids leave room for that: see `CropRule.count`.
+    """
+    keys: Integers = (
         ((workloads.grids << _LENGTH_BITS) | workloads.text_tokens) << _LENGTH_BITS
     ) | workloads.max_new_tokens
     return keys
 
 
-def _unpacked(counted: _Counted) -> DistinctWorkloads:
-    keys, sums = counted
+def _unpacked(keys: Integers) -> Workloads:
     mask = (1 << _LENGTH_BITS) - 1
-    workloads = Workloads(keys >> (2 * _LENGTH_BITS), (keys >> _LENGTH_BITS) & mask, keys & mask)
-    return DistinctWorkloads(workloads, sums[0].astype(np.int64), sums[1:])
+    return Workloads(keys >> (2 * _LENGTH_BITS), (keys >> _LENGTH_BITS) & mask, keys & mask)
 
 
-def in_batches(distinct: DistinctWorkloads, batch_size: int, *, are_cut: bool) -> DistinctBatches:
+def _distinct(counted: _Counted) -> DistinctWorkloads:
+    keys, sums = counted
+    return DistinctWorkloads(_unpacked(keys), sums[0].astype(np.int64), sums[1:])
+
+
+def _in_batches(
+    distinct: DistinctWorkloads, batch_size: int, *, are_cut: bool
+) -> tuple[Workloads, Integers]:
     """Full batches of pages with equal prompts, and one smaller batch for each remainder.
 
     Args:
         distinct: The pages.
         batch_size: Pages in a full batch.
         are_cut: Whether the mode cuts pages; if not, crop grids make no difference to prompts.
+
+    Returns:
+        Batches, all different, and how many each stands for, `[n]`.
     """
     workloads, pages, _ = distinct
     if batch_size == 1:
-        return DistinctBatches(workloads, pages, pages)
-    columns = np.array(workloads[:3])
-    if not are_cut:
-        columns[0] = 0
-    prompts, place = np.unique(columns, axis=1, return_inverse=True)
-    together = np.bincount(place.ravel(), pages).astype(np.int64)
-    full, rest = np.divmod(together, batch_size)
+        return workloads, pages
+    alike = workloads._replace(grids=workloads.grids * are_cut)
+    keys, [together] = _merged([(_packed(alike), np.array([pages], np.float64))])
+    full, rest = np.divmod(together.astype(np.int64), batch_size)
     batches = np.concatenate([full, rest > 0])
     sizes = np.concatenate([np.full_like(full, batch_size), rest])
     some = batches > 0
-    batches, sizes = batches[some], sizes[some]
-    grids, text_tokens, max_new_tokens = np.tile(prompts, 2)[:, some]
-    workloads = Workloads(grids, text_tokens, max_new_tokens, sizes)
-    return DistinctBatches(workloads, batches, batches * sizes)
+    return _unpacked(np.tile(keys, 2)[some])._replace(batch_size=sizes[some]), batches[some]
 
 
 # --- sums and histograms -------------------------------------------------------------------------
 
 
-def weighted_sum(values: Any, weights: NDArray[np.int64]) -> int:
+def weighted_sum(values: Any, weights: Integers) -> int:
     """`sum(value * weight)`, exactly.
 
-    int64 values are summed in three limbs of 21 bits each, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums
-    fit in int64; Python integers (dtype object) are summed directly.
+    Values are summed in three parts, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums fit in int64 if the
+    values do; others are Python integers (dtype object).
 
     Args:
-        values: Non-negative, `[n]`; or one Python integer for all.
+        values: Non-negative, `[n]`; or one integer for all.
         weights: Weight of each value, `[n]`; at most 2^41 in total.
     """
-    if isinstance(values, int):
-        return values * int(weights.sum())
-    if values.dtype == object:
-        return int((values * weights.astype(object)).sum())
-    if int(weights.sum()) > _MOST_ROWS:
-        raise AssertionError(f"more than {_MOST_ROWS} rows in one sum")
-    mask = (1 << _LIMB_BITS) - 1
-    return sum(
-        int(np.dot((values >> (_LIMB_BITS * limb)) & mask, weights)) << (_LIMB_BITS * limb)
-        for limb in range(_LIMBS)
-    )
+    values, mask = np.broadcast_to(values, weights.shape), (1 << _LIMB_BITS) - 1
+    limbs = (values & mask, (values >> _LIMB_BITS) & mask, values >> 2 * _LIMB_BITS)
+    return sum(int(np.dot(limb, weights)) << _LIMB_BITS * k for k, limb in enumerate(limbs))
 
 
-def token_bars(pages_by_tokens: NDArray[np.int64]) -> dict[str, int]:
-    """Pages in at most 20 bins of equal, round width, from the shortest prompt to the longest.
+def bars_of_each(all_pages: Sequence[Integers]) -> list[dict[str, int]]:
+    """Bars for each of several counts, in the same at most 20 bins of equal, round width.
 
     Args:
-        pages_by_tokens: Number of pages whose prompt has 0, 1, 2, ... tokens.
+        all_pages: Numbers of pages whose prompt has 0, 1, 2, ... tokens.
     """
-    [bars] = bars_of_each([pages_by_tokens])
-    return bars
-
-
-def bars_of_each(all_pages: Sequence[NDArray[np.int64]]) -> Iterator[dict[str, int]]:
-    """Bars for each of several counts, in bins that cover them all; as for `token_bars`."""
     occurring = [np.flatnonzero(pages) for pages in all_pages]
     lengths = np.concatenate(occurring)
     if not len(lengths):
-        yield from ({} for _ in all_pages)
-        return
+        return [{} for _ in all_pages]
     least, most = int(lengths.min()), int(lengths.max())
-    width = _bin_width(least, most)
-    bins = range(least // width, most // width + 1)
-    for lengths, pages in zip(occurring, all_pages, strict=True):
-        sums = np.bincount(lengths // width - bins[0], pages[lengths], minlength=len(bins))
-        counts = sums.astype(np.int64).tolist()
-        yield {
-            _bin_label(index * width, width): count
-            for index, count in zip(bins, counts, strict=True)
-        }
+    widths = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    width = next(each for each in widths if most // each - least // each < _MOST_BARS)
+    starts = range(least // width * width, most + 1, width)
+    labels = [str(at) if width == 1 else f"{at} to {at + width - 1}" for at in starts]
+    sums = (
+        np.bincount((each - starts[0]) // width, pages[each], minlength=len(starts))
+        for each, pages in zip(occurring, all_pages, strict=True)
+    )
+    return [dict(zip(labels, each.astype(np.int64).tolist(), strict=True)) for each in sums]
 
 
-def _bin_width(least: int, most: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that gives at most `_MOST_BARS` bins."""
-    power = 1
-    while True:
-        for digit in _NICE:
-            width = digit * power
-            if most // width - least // width < _MOST_BARS:
-                return width
-        power *= 10
+# --- seconds -------------------------------------------------------------------------------------
 
 
-def _bin_label(start: int, width: int) -> str:
-    return str(start) if width == 1 else f"{start} to {start + width - 1}"
+@dataclass(frozen=True)
+class ListTime:
+    """How a list of pages is to be timed.
+
+    Attributes:
+        requested: GPUs, and how pages are timed on them.
+        concurrency: Pages in flight at a time on a GPU.
+        deadline_hours: Hours in which the list must be done; None for no deadline.
+        has_lengths: Whether output lengths are given, not just their maximum.
+    """
+
+    requested: TimeRequested
+    concurrency: int
+    deadline_hours: float | None = None
+    has_lengths: bool = False
+
+    def timer(self, model: CountedModel, settings: Sequence[Setting]) -> ListTimer:
+        """A timer for these ways to run a model; raises the errors of `ListTimer`."""
+        return ListTimer(model, settings, self)
+
+
+@dataclass
+class _Timed:
+    """What the pages take on one GPU under one setting.
+
+    Attributes:
+        setting: Mode, data type and attention.
+        timer: Times pages there.
+        work: GPU work of all pages.
+        sums: Of all pages: their number, seconds of one GPU, CPU seconds to prepare them, seconds
+            of the GPU if it never waited for the CPU, and pages so large that fewer than the
+            concurrency fit in memory.
+    """
+
+    setting: Setting
+    timer: PageTimer
+    work: Duration
+    sums: Floats = field(default_factory=lambda: np.zeros(5))
+
+
+class ListTimer:
+    """Sums the seconds of a list of pages for every setting and GPU.
+
+    Attributes:
+        time: How the list is timed.
+    """
+
+    def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
+        """Set up a timer.
+
+        Args:
+            model: The model.
+            settings: Ways to run it.
+            time: How the list is to be timed.
+
+        Raises:
+            ConfigError: The model can't be served.
+            DeviceError: No times are known for a data type.
+        """
+        from dsocr_analyze.timing.duration import Duration
+
+        self._model, self.time = model, time
+        self._job = time.requested.job
+        self._timed = [
+            _Timed(setting, evaluate.page_timer(model, setting, profile, self._job), Duration())
+            for profile in time.requested.profiles
+            for setting in settings
+        ]
+        self._modes = list(dict.fromkeys(setting.mode for setting in settings))
+        self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
+
+    def amounts(self, pages: Pages, workloads: Workloads) -> Floats:
+        """CPU seconds of each page in each mode, `[modes, n]`; `[0, n]` if the user gave them.
+
+        Args:
+            pages: Some pages of the list.
+            workloads: The same pages as workloads.
+
+        Raises:
+            WorkloadError: Output lengths are given both in the list and elsewhere.
+        """
+        if self.time.has_lengths and not isinstance(pages.max_new_tokens, int):
+            raise WorkloadError(
+                "the list has a column max_new_tokens, which gives the output lengths; leave out"
+                " new_tokens_from and mean_new_tokens",
+                arguments=["new_tokens_from", "mean_new_tokens"],
+            )
+        self._sizes[:, workloads.grids] = pages.widths, pages.heights  # any page of each grid
+        if self._job.preprocess_seconds is not None:
+            return np.empty((0, len(pages)))
+        architecture = self._model.architecture
+        return np.array([
+            evaluate.preprocessing_of_pages(
+                architecture, mode, self._job, pages.widths, pages.heights
+            )
+            for mode in self._modes
+        ])  # fmt: skip
+
+    def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
+        """Add the seconds of more pages.
+
+        Args:
+            workloads: Some workloads, all different.
+            pages: Number of pages that each stands for, `[n]`.
+            amounts: Sums over these pages of what `amounts` returns for each.
+
+        Raises:
+            DeviceError: The GPU lacks a data type.
+            WorkloadError: A number of new tokens is invalid.
+        """
+        widths, heights = self._sizes[:, workloads.grids]
+        workloads = workloads._replace(batch_size=self.time.concurrency)
+        for timed in self._timed:
+            mode = timed.setting.mode
+            prepare = np.full(len(pages), self._job.preprocess_seconds or 0.0)
+            if len(amounts):
+                prepare = amounts[self._modes.index(mode)] / pages
+            listed = evaluate.many_pages(
+                self._model.architecture, mode, widths, heights, workloads, prepare
+            )
+            times = timed.timer.times(listed, weights=pages)
+            timed.sums += (
+                pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),
+                (pages * times.gpu_seconds).sum(), pages[~times.fits].sum(),
+            )  # fmt: skip
+            if times.work is not None:
+                timed.work = timed.work.plus(times.work)
+
+    def documents(self) -> tuple[written.TimeDocument, ...]:
+        """The seconds, by GPU and setting."""
+        return tuple(map(self._document, self._timed))
+
+    def _document(self, timed: _Timed) -> written.TimeDocument:
+        pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
+        hours, error = seconds / _SECONDS_PER_HOUR, timed.work.error
+        bound: str = timed.work.bound
+        low, high = hours / (1 + error), hours * (1 + error)
+        if cpu_seconds / self._job.workers > least_seconds:  # preprocessing is treated as exact
+            bound = "host"
+            low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
+        price, deadline = self._job.price_per_hour, self.time.deadline_hours
+        return written.TimeDocument(
+            gpu=timed.timer.model.device.name,
+            runtime=self._job.runtime,
+            **self._model.keys_in(timed.setting),
+            concurrency=self.time.concurrency,
+            gpu_hours=hours,
+            low=low,
+            high=high,
+            pages_per_second=pages / seconds if seconds else 0.0,
+            cost=None if price is None else price * hours,
+            deadline_hours=deadline,
+            gpus_for_deadline=None if deadline is None else math.ceil(hours / deadline),
+            bound=bound,
+            pages_that_wait=int(waiting),
+            assumptions=tuple(self._assumptions(timed)),
+        )
+
+    def _assumptions(self, timed: _Timed) -> Iterator[str]:
+        """The assumptions, one sentence each."""
+        profile = timed.timer.model.device.profile
+        yield _METHOD
+        yield f"{profile.gpu.name}: kernel times from {profile.source}"
+        kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
+        if kinds:
+            yield (f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}")
+        yield from self.time.requested.sentences
+        yield from timed.timer.correction.sentences()

@@ -21,9 +21,8 @@ from dsocr_analyze.input_files import exists
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
-    from dsocr_analyze.archive.time_totals import ListTime
-    from dsocr_analyze.archive.totals import Archive
-    from dsocr_analyze.columns.time_columns import TimeRequested
+    from dsocr_analyze.archive.totals import Archive, ListTime
+    from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.workload import Mode
 
 __all__ = ["HISTOGRAMS", "archive", "count_list"]
@@ -153,8 +152,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     from dsocr_analyze.archive.pages import open_pages, page_table, read_pages
     from dsocr_analyze.archive.shown import SeenPages, histogram_picture, warnings_of
     from dsocr_analyze.archive.totals import add_up
-    from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.columns.setting import CountedModel
+    from dsocr_analyze.columns.setting import CountedModel, opening_of
     from dsocr_analyze.columns.table_files import sidecar, table_writer
     from dsocr_analyze.pictures.settings import settings_of_model
 

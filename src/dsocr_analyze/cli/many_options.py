@@ -18,9 +18,9 @@ from dsocr_analyze.input_files import is_folder
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.archive.time_totals import ListTime
+    from dsocr_analyze.archive.totals import ListTime
+    from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.columns.setting import Setting
-    from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.dtypes import Dtype
 
 __all__ = [
@@ -243,7 +243,7 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
     """
     if requested is None:
         return None
-    from dsocr_analyze.archive.time_totals import ListTime
+    from dsocr_analyze.archive.totals import ListTime
 
     given = context.params
     concurrency = _CONCURRENCY if given["concurrency"] is None else given["concurrency"]
@@ -288,7 +288,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
         time_options.refuse_without_gpu(context)
         return None
     from dsocr_analyze.cli.kept_files import corrections_asked_for
-    from dsocr_analyze.columns.time_columns import TimeRequested
+    from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.assumptions import JobAssumptions, lengths_sentence
     from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named

@@ -22,9 +22,8 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from dsocr_analyze.columns.metadata import CountOpening
-    from dsocr_analyze.columns.setting import CountedModel
-    from dsocr_analyze.columns.time_columns import TimeRequested
+    from dsocr_analyze.columns.evaluate import TimeRequested
+    from dsocr_analyze.columns.setting import CountedModel, CountOpening
     from dsocr_analyze.sweep.combinations import Sweep
 
 __all__ = ["sweep"]
@@ -197,8 +196,7 @@ def sweep(
 
 def _run(context: typer.Context, time: TimeRequested | None) -> None:
     """Check that nothing will fail later, and count."""
-    from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.columns.setting import CountedModel
+    from dsocr_analyze.columns.setting import CountedModel, opening_of
     from dsocr_analyze.pictures.settings import settings_of_model
     from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
     from dsocr_analyze.sweep.combinations import Sweep

@@ -1,7 +1,13 @@
-"""What many workloads cost, from the closed forms of their architecture, as table columns."""
+"""What many workloads cost and how long they take, as table columns.
+
+Costs come from the closed forms of their architecture. Modules that predict seconds are imported
+only by what needs them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -9,25 +15,37 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dsocr_analyze.architectures.architecture import Architecture, PageTotals
+from dsocr_analyze.columns.setting import CountedModel, Setting
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.kernels import Work
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import PageTotals
-    from dsocr_analyze.columns.setting import CountedModel, Setting
-    from dsocr_analyze.kernels import Work
-    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.timing.assumptions import JobAssumptions
+    from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
 
 __all__ = [
     "BATCH_RESULTS",
+    "COST",
     "PAGE_RESULTS",
     "Costs",
+    "TimeRequested",
     "Workloads",
     "batch_columns",
     "count_columns",
     "evaluate",
     "figures",
+    "many_pages",
+    "page_timer",
+    "preprocessing_of_pages",
     "setting_columns",
+    "time_columns",
 ]
+
+Integers = NDArray[np.int64]
 
 _LARGEST_BLOCK_BYTES: Final = 31 << 20
 """Just below glibc's largest threshold, 32 MiB."""
@@ -64,12 +82,12 @@ once in the prefill pass, excluding weights and inputs.
 class Workloads(NamedTuple):
     """n workloads by column; a single integer applies to all of them."""
 
-    grids: NDArray[np.int64]
+    grids: Integers
     """Crop grid codes from `Architecture.crop_grids`, `[n]`."""
-    text_tokens: NDArray[np.int64] | int
+    text_tokens: Integers | int
     """Prompt tokens in addition to the visual ones."""
-    max_new_tokens: NDArray[np.int64] | int
-    batch_size: NDArray[np.int64] | int = 1
+    max_new_tokens: Integers | int
+    batch_size: Integers | int = 1
     """Identical pages per batch."""
 
 
@@ -133,15 +151,9 @@ def _keep_freed_memory() -> None:
     np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
 
 
-def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[str, Any]:
-    """The setting as Arrow columns by name, `[n]` each, without a window if `has_window` is None.
-
-    Args:
-        setting: The setting.
-        n: Number of rows.
-        has_window: Whether decode steps use a sliding window; None if the model has none.
-    """
-    keys = setting.keys(has_window)
+def setting_columns(model: CountedModel, setting: Setting, n: int) -> dict[str, Any]:
+    """The setting as Arrow columns by name, `[n]` each; the window only if the model has one."""
+    keys = model.keys_in(setting)
     return {name: pa.repeat(value, n) for name, value in keys.items() if value is not None}
 
 
@@ -155,7 +167,7 @@ def figures(name: str, work: Work) -> dict[str, Any]:
     return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
 
 
-def count_columns(costs: Costs, whole: str = "page") -> dict[str, NDArray[np.int64]]:
+def count_columns(costs: Costs, whole: str = "page") -> dict[str, Integers]:
     """The columns of `PAGE_RESULTS`, `[n]`.
 
     Args:
@@ -180,9 +192,7 @@ def count_columns(costs: Costs, whole: str = "page") -> dict[str, NDArray[np.int
     return {name: _int64(name, count, costs.n) for name, count in counts.items()}
 
 
-def batch_columns(
-    costs: Costs, batch_size: NDArray[np.int64]
-) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
+def batch_columns(costs: Costs, batch_size: Integers) -> dict[str, Integers | NDArray[np.float64]]:
     """The columns of `BATCH_RESULTS`, `[n]`: integers, but floats for expectations and shares.
 
     Args:
@@ -199,7 +209,7 @@ def batch_columns(
     return {name: columns[name] for name in BATCH_RESULTS}
 
 
-def _int64(name: str, counts: Any, n: int) -> NDArray[np.int64]:
+def _int64(name: str, counts: Any, n: int) -> Integers:
     """A single integer or an array of integers as an int64 array, `[n]`."""
     if isinstance(counts, int) or counts.dtype == object:
         largest = np.max(counts, initial=0)
@@ -209,3 +219,151 @@ def _int64(name: str, counts: Any, n: int) -> NDArray[np.int64]:
                 "give fewer pages at a time, fewer tokens or smaller views"
             )
     return np.broadcast_to(np.asarray(counts, np.int64), n)
+
+
+# --- predicted seconds ---------------------------------------------------------------------------
+
+_SECONDS: Final = (
+    "ttft_seconds",
+    "tpot_seconds",
+    "page_seconds",
+    "pages_per_second",
+    "tokens_per_second",
+)
+COST: Final = "cost_per_thousand_pages"
+
+
+@dataclass(frozen=True)
+class TimeRequested:
+    """GPUs on which pages are timed, and how.
+
+    Attributes:
+        profiles: The GPUs' profiles, at least one.
+        job: The runtime and all other assumptions.
+        sentences: The assumptions in words.
+    """
+
+    profiles: Sequence[Profile]
+    job: JobAssumptions
+    sentences: tuple[str, ...] = ()
+
+    def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
+        """The assumptions in words, with corrections from benchmarks on these GPUs."""
+        found = (self.job.correction_of(architecture, each) for each in self.profiles)
+        return (*self.sentences, *(said for each in found for said in each.sentences()))
+
+
+def page_timer(
+    model: CountedModel, setting: Setting, profile: Profile, job: JobAssumptions
+) -> PageTimer:
+    """A timer for pages in one setting on one GPU.
+
+    Args:
+        model: The model.
+        setting: Mode, data type and attention.
+        profile: The GPU's profile.
+        job: The runtime and all other assumptions.
+
+    Raises:
+        ConfigError: The model can't be served.
+    """
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.timing.many_pages import PageTimer
+    from dsocr_analyze.timing.predict import TimedModel
+
+    timed = TimedModel(
+        model.architecture, model.dimensions_in(setting), setting.dtype,
+        setting.flash_attention, Device(profile),
+    )  # fmt: skip
+    return PageTimer(timed, job)
+
+
+def preprocessing_of_pages(
+    architecture: Architecture,
+    mode: Mode,
+    job: JobAssumptions,
+    widths: Integers,
+    heights: Integers,
+) -> NDArray[np.float64]:
+    """CPU seconds to prepare each page for the model, `[n]`.
+
+    Args:
+        architecture: The model's architecture.
+        mode: The mode.
+        job: Gives the seconds, or leaves them to be estimated.
+        widths: Pixels, `[n]`.
+        heights: Pixels, `[n]`.
+    """
+    from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
+
+    seconds: Any = job.preprocess_seconds
+    if seconds is None:
+        seconds = estimated_preprocessing_of_pages(architecture, mode, widths, heights)
+    return np.broadcast_to(np.asarray(seconds, np.float64), len(widths))
+
+
+def many_pages(
+    architecture: Architecture,
+    mode: Mode,
+    widths: Integers,
+    heights: Integers,
+    workloads: Workloads,
+    prepare: NDArray[np.float64],
+) -> ManyPages:
+    """Pages of one mode as a timer takes them, with one page for each crop grid.
+
+    Args:
+        architecture: The model's architecture.
+        mode: The mode; if it does not cut pages, their grids are all alike.
+        widths: Pixels of pages with the workloads' grids, `[n]`.
+        heights: Pixels of pages with these grids, `[n]`.
+        workloads: Grids and lengths; the batch size is the number of pages in flight at a time.
+        prepare: CPU seconds to prepare each page, `[n]`.
+    """
+    from dsocr_analyze.timing.many_pages import ManyPages
+
+    codes = workloads.grids if mode.crop_mode else np.zeros_like(workloads.grids)
+    _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
+    kinds = [
+        architecture.plan(
+            page=(int(widths[index]), int(heights[index])), base_size=mode.base_size,
+            image_size=mode.image_size, crop_mode=mode.crop_mode, text_tokens=1,
+        )
+        for index in first
+    ]  # fmt: skip
+    lengths = (np.broadcast_to(each, len(codes)) for each in workloads[1:])
+    text_tokens, max_new_tokens, concurrency = lengths
+    return ManyPages(kinds, kind, text_tokens, max_new_tokens, prepare, concurrency)
+
+
+def time_columns(
+    timer: PageTimer, mode: Mode, widths: Integers, heights: Integers, workloads: Workloads
+) -> dict[str, Any]:
+    """The GPU, a page's predicted times, whether it fits and, with a price, its cost.
+
+    Each column is Arrow data, `[n]`.
+
+    Args:
+        timer: The timer.
+        mode: The mode of all pages.
+        widths: Pixels, `[n]`.
+        heights: Pixels, `[n]`.
+        workloads: The same pages; the batch size is the number of pages in flight at a time.
+
+    Raises:
+        DeviceError: The GPU lacks a data type.
+        WorkloadError: A number of new tokens is invalid.
+    """
+    from dsocr_analyze.timing.prediction import cost_per_thousand_pages
+
+    architecture, price = timer.model.architecture, timer.job.price_per_hour
+    prepare = preprocessing_of_pages(architecture, mode, timer.job, widths, heights)
+    times = timer.times(many_pages(architecture, mode, widths, heights, workloads, prepare))
+    columns: dict[str, Any] = {"gpu": pa.repeat(timer.model.device.name, len(widths))}
+    for name in _SECONDS:
+        seconds = getattr(times, name)
+        columns[name] = pa.array(seconds, pa.float64(), mask=np.isnan(seconds))
+    columns["fits"] = pa.array(times.fits, pa.bool_())
+    if price is not None:
+        columns[COST] = pa.array(cost_per_thousand_pages(price, times.pages_per_second))
+    return columns

@@ -1,4 +1,4 @@
-"""What is counted: a model, and the mode, data type and kind of attention that it runs in."""
+"""What is counted, and how: model, mode, type and attention; and the opening of its documents."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from dsocr_analyze.analytic import attention_name
+from msgspec import Struct
+
+from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, attention_name
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import Mode
+from dsocr_analyze.report.document import CONVENTIONS, SCHEMA_VERSION
+from dsocr_analyze.report.opening import NO_OPTIONS, ModelOpening, Options
+from dsocr_analyze.version import VERSION
+from dsocr_analyze.workload import AnyWorkload, Mode
 from dsocr_analyze.workload.page import LARGEST_SIDE
 
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.workload import AnyWorkload
-
 __all__ = [
+    "CountMetadata",
+    "CountOpening",
     "CountedModel",
     "Setting",
+    "Versions",
     "is_mode_or_sizes",
     "mode_or_sizes",
-    "notes_of_modes",
+    "opening_of",
     "published_model",
     "settings_of",
     "warnings_of_modes",
@@ -89,23 +94,6 @@ class Setting:
         """The kind of attention for readers, noting a disabled sliding window."""
         return self.attention if self.sliding_window else f"{self.attention}, no window"
 
-    def keys(self, has_window: bool | None) -> dict[str, Any]:
-        """The setting by column and by key of a document.
-
-        Args:
-            has_window: Whether decode steps use a sliding window; None if the model has none.
-        """
-        mode = self.mode
-        return {
-            "mode": mode.name,
-            "base_size": mode.base_size,
-            "image_size": mode.image_size,
-            "crop_mode": mode.crop_mode,
-            "dtype": self.dtype.name,
-            "attention": self.attention,
-            "sliding_window": has_window,
-        }
-
 
 def settings_of(
     dtypes: Iterable[Dtype],
@@ -125,14 +113,6 @@ def settings_of(
     return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
 
 
-def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
-    """Caveats about figures in these modes, one line each."""
-    notes: dict[str, None] = {}
-    for mode in modes:
-        notes |= dict.fromkeys(architecture.notes_of(_largest_page(architecture, mode)))
-    return list(notes)
-
-
 def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
     """What is odd about the sizes of these modes, one line each; only the first few are listed."""
     warnings = [
@@ -147,18 +127,15 @@ def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list
 def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
     """A page that is cut if the mode cuts pages at all."""
     planned: AnyWorkload = architecture.plan(
-        page=(LARGEST_SIDE, LARGEST_SIDE),
-        base_size=mode.base_size,
-        image_size=mode.image_size,
+        page=(LARGEST_SIDE, LARGEST_SIDE), base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode,
-    )
+    )  # fmt: skip
     return planned
 
 
 def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
     """Whether the text is a mode's name or looks like sizes, valid or not."""
-    is_named = in_any_case(text, architecture.modes) is not None
-    return is_named or _SIZES.fullmatch(text) is not None
+    return in_any_case(text, architecture.modes) is not None or bool(_SIZES.fullmatch(text))
 
 
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
@@ -228,11 +205,21 @@ class CountedModel:
             return self.dimensions
         return self.without_window
 
-    def window_in(self, setting: Setting) -> bool | None:
-        """Whether decode steps use a sliding window; None if the model has none."""
-        if self.without_window is None:
-            return None
-        return self.dimensions_in(setting).sliding_window is not None
+    def keys_in(self, setting: Setting) -> dict[str, Any]:
+        """A setting by column and by key of a document; without a window, that one is None."""
+        window = None
+        if self.without_window is not None:
+            window = self.dimensions_in(setting).sliding_window is not None
+        mode = setting.mode
+        return {
+            "mode": mode.name,
+            "base_size": mode.base_size,
+            "image_size": mode.image_size,
+            "crop_mode": mode.crop_mode,
+            "dtype": setting.dtype.name,
+            "attention": setting.attention,
+            "sliding_window": window,
+        }
 
     @property
     def parameters(self) -> int:
@@ -244,3 +231,83 @@ class CountedModel:
 def published_model() -> CountedModel:
     """The published model of the default architecture."""
     return CountedModel.from_directory(ModelDirectory.read(DEFAULT.reference))
+
+
+# --- what documents and tables open with ----------------------------------------------------------
+
+
+class Versions(Struct, frozen=True):
+    """Versions of the software.
+
+    Attributes:
+        tool: Version of this program.
+    """
+
+    tool: str
+
+
+class CountMetadata(Struct, frozen=True, kw_only=True):
+    """How the figures were counted.
+
+    Attributes:
+        versions: Versions of the software.
+        engine: Always analytic: closed forms were evaluated.
+        conventions: How each quantity is counted.
+        notes: Caveats about the figures.
+    """
+
+    versions: Versions
+    engine: str
+    conventions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class CountOpening(ModelOpening, frozen=True, kw_only=True):
+    """The first keys of a document of analytic figures, and the metadata of a table.
+
+    Attributes:
+        metadata: How the figures were counted.
+    """
+
+    metadata: CountMetadata
+
+
+def opening_of(
+    directory: ModelDirectory,
+    architecture: Architecture,
+    modes: Iterable[Mode],
+    notes: Iterable[str] = (),
+    *,
+    command: str = "",
+    options: Options = NO_OPTIONS,
+) -> CountOpening:
+    """The opening of analytic figures.
+
+    Args:
+        directory: The directory with the model's config.
+        architecture: The model's architecture.
+        modes: The modes that are counted.
+        notes: Further caveats.
+        command: The command that counts; empty for calls from Python.
+        options: The command line's options.
+    """
+    pages = (_largest_page(architecture, mode) for mode in modes)
+    of_modes = (note for page in pages for note in architecture.notes_of(page))
+    return CountOpening(
+        schema_version=SCHEMA_VERSION,
+        command=command,
+        options=options,
+        model=directory.source(architecture.name),
+        metadata=CountMetadata(
+            versions=Versions(tool=VERSION),
+            engine="analytic",
+            conventions=CONVENTIONS,
+            notes=(
+                *directory.config_findings.warnings,
+                UNIFORM_ROUTING_NOTE,
+                *dict.fromkeys(of_modes),
+                *directory.assumptions,
+                *notes,
+            ),
+        ),
+    )

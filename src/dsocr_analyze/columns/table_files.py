@@ -16,7 +16,7 @@ from dsocr_analyze.report.json_text import dump_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dsocr_analyze.columns.metadata import CountOpening
+    from dsocr_analyze.columns.setting import CountOpening
 
 __all__ = ["METADATA_KEY", "csv_writer", "sidecar", "table_format", "table_writer"]
 
@@ -34,13 +34,13 @@ def table_format(path: Path) -> str:
     Raises:
         FormatError: The name has neither extension.
     """
-    try:
-        return _SUFFIXES[path.suffix.lower()]
-    except KeyError:
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
         raise FormatError(
             f"cannot tell the format of {str(path)!r}; give a name that ends in "
             f"{', '.join(_SUFFIXES)}"
-        ) from None
+        )
+    return _SUFFIXES[suffix]
 
 
 @contextlib.contextmanager
@@ -57,12 +57,12 @@ def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
     """
     beside = sidecar(path)
     with replacing(path) as temporary:
-        with contextlib.ExitStack() as stack:
-            if table_format(path) == "csv":
-                file = stack.enter_context(temporary.open("wb"))
-                yield stack.enter_context(csv_writer(file))
-            else:
-                yield stack.enter_context(_parquet_writer(temporary, opening))
+        if table_format(path) == "csv":
+            with temporary.open("wb") as file, csv_writer(file) as write:
+                yield write
+        else:
+            with _parquet_writer(temporary, opening) as write:
+                yield write
         if beside is not None:
             write_files({beside: dump_json(opening)})
 

@@ -7,7 +7,9 @@ it.
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -64,12 +66,7 @@ class NumberAxis:
         Args:
             indices: From 0, `[n]`.
         """
-        part, offset = _located([len(part) for part in self.parts], indices)
-        import numpy as np
-
-        starts = np.array([part.start for part in self.parts])
-        steps = np.array([part.step for part in self.parts])
-        values: NDArray[np.int64] = starts[part] + steps[part] * offset
+        [values] = _taken([(part,) for part in self.parts], indices)
         return values
 
 
@@ -92,26 +89,25 @@ class PageAxis:
         Args:
             indices: From 0, `[n]`.
         """
-        import numpy as np
-
-        part, offset = _located([len(w) * len(h) for w, h in self.parts], indices)
-        table = np.array(
-            [(w.start, w.step, h.start, h.step, len(h)) for w, h in self.parts], np.int64
-        ).T
-        width_start, width_step, height_start, height_step, heights = (row[part] for row in table)
-        column, row = np.divmod(offset, heights)
-        return width_start + width_step * column, height_start + height_step * row
+        widths, heights = _taken(self.parts, indices)
+        return widths, heights
 
 
-def _located(
-    lengths: list[int], indices: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The part that each index falls into, and its offset there."""
+def _taken(
+    parts: Sequence[tuple[range, ...]], indices: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """The k values at some indices of concatenated products of k ranges, the last one fastest."""
     import numpy as np
 
-    ends = np.cumsum(np.array(lengths, np.int64))
+    table = np.array([[(r.start, r.step, len(r)) for r in part] for part in parts], np.int64)
+    lengths = table[:, :, 2].prod(axis=1)
+    ends = lengths.cumsum()
     part = np.searchsorted(ends, indices, side="right")
-    return part, indices - (ends - lengths)[part]
+    rest, values = indices - (ends - lengths)[part], []
+    for start, step, length in reversed([*table[part].transpose(1, 2, 0)]):
+        rest, index = np.divmod(rest, length)
+        values.append(start + step * index)
+    return values[::-1]
 
 
 def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis:
@@ -188,24 +184,26 @@ def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[M
     for item in _items(argument, text, right):
         if item.casefold() == "all":
             modes.extend(names.values())
-        elif sizes := _SIZES.fullmatch(item):
-            spelled = _spelled_sizes(argument, item, sizes["base"], sizes["image"])
-            modes.extend(mode_or_sizes(architecture, size) for size in spelled)
         else:
-            modes.append(mode_or_sizes(architecture, item))
+            spelled = _spelled_sizes(argument, item)
+            modes.extend(mode_or_sizes(architecture, size) for size in spelled)
     return tuple(modes)
 
 
-def _spelled_sizes(argument: str, item: str, base: str | None, image: str) -> list[str]:
-    """Every `BASE/IMAGE` or `IMAGE` of an item whose numbers may be ranges."""
-    images = _listed(argument, item, _range(argument, image))
-    if base is None:
-        return [str(image) for image in images]
-    bases = _listed(argument, item, _range(argument, base))
-    count = len(bases) * len(images)
+def _spelled_sizes(argument: str, item: str) -> list[str]:
+    """Every `BASE/IMAGE` or `IMAGE` of an item whose numbers may be ranges; others as they are."""
+    sizes = _SIZES.fullmatch(item)
+    if sizes is None:
+        return [item]
+    images, *bases = (
+        _listed(argument, item, _range(argument, each))
+        for each in (sizes["image"], sizes["base"])
+        if each
+    )
+    count = math.prod(map(len, (images, *bases)))
     if count > _MOST_LISTED:
         raise _error(argument, f"{item} has {count} modes; give at most {_MOST_LISTED}")
-    return [f"{base}/{image}" for base, image in itertools.product(bases, images)]
+    return ["/".join(map(str, each)) for each in itertools.product(*bases, images)]
 
 
 def parse_names(argument: str, text: str) -> tuple[str, ...]:
@@ -230,9 +228,8 @@ def _items(argument: str, text: str, right: str) -> list[str]:
 
 def _range(argument: str, text: str) -> range:
     """A number or a range, including its stop."""
-    start, *rest = (int(number) for number in text.split(":"))
-    stop = rest[0] if rest else start
-    step = rest[1] if len(rest) > 1 else 1
+    start, *rest = map(int, text.split(":"))
+    stop, step = (*rest, *(start, 1)[len(rest) :])
     if stop < start or step < 1:
         raise _error(
             argument,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -11,38 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dsocr_analyze.columns.evaluate import Workloads, batch_columns, evaluate, setting_columns
-from dsocr_analyze.columns.setting import Setting, settings_of
-from dsocr_analyze.columns.time_columns import (
-    TimeRequested,
-    page_timer,
-    pages_of_grids,
-    preprocessing_of_pages,
-    time_columns,
-)
-from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.columns import evaluate
+from dsocr_analyze.columns.setting import CountedModel, CountOpening, Setting, settings_of
+from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.frame import require_pandas
-from dsocr_analyze.sweep.axes import (
-    NumberAxis,
-    PageAxis,
-    parse_modes,
-    parse_names,
-    parse_numbers,
-    parse_pages,
-)
+from dsocr_analyze.sweep import axes
+from dsocr_analyze.workload import Mode
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.columns.metadata import CountOpening
-    from dsocr_analyze.columns.setting import CountedModel
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.many_pages import PageTimer
-    from dsocr_analyze.workload import Mode
 
 __all__ = [
     "Names",
@@ -63,7 +46,9 @@ _MOST_ROWS: Final = 2**62
 _MOST_HELD: Final = 10_000_000
 """Rows that are held at once for Python."""
 
-_SMALLEST_PAGE: Final = PageAxis(((range(1, 2), range(1, 2)),))
+_SMALLEST_PAGE: Final = axes.PageAxis(((range(1, 2), range(1, 2)),))
+
+_LENGTHS: Final = ("text_tokens", "max_new_tokens", "batch_sizes")
 
 Pages: TypeAlias = str | tuple[int, int] | Sequence[str | tuple[int, int]]
 """Text like `"a4@100:300:50"`, a (width, height) in pixels, or several of either."""
@@ -94,29 +79,26 @@ class Sweep:
         time: GPUs to predict times for; None for none.
     """
 
-    pages: PageAxis
+    pages: axes.PageAxis
     modes: tuple[Mode, ...]
-    text_tokens: NumberAxis
-    max_new_tokens: NumberAxis
-    batch_sizes: NumberAxis
+    text_tokens: axes.NumberAxis
+    max_new_tokens: axes.NumberAxis
+    batch_sizes: axes.NumberAxis
     dtypes: tuple[Dtype, ...]
     attentions: tuple[bool, ...] = (False,)
     windows: tuple[bool, ...] = (True,)
-    time: TimeRequested | None = None
+    time: evaluate.TimeRequested | None = None
 
     @property
     def rows(self) -> int:
         """Total number of workloads, times the number of GPUs if there are any."""
-        return len(self._profiles) * len(self.settings()) * self._rows_of_setting
+        gpus = 1 if self.time is None else len(self.time.profiles)
+        return gpus * len(self.settings()) * math.prod(self._shape)
 
     @property
-    def _profiles(self) -> Sequence[Profile | None]:
-        return (None,) if self.time is None else self.time.profiles
-
-    @property
-    def _rows_of_setting(self) -> int:
-        lengths = len(self.text_tokens) * len(self.max_new_tokens) * len(self.batch_sizes)
-        return len(self.pages) * lengths
+    def _shape(self) -> tuple[int, ...]:
+        """Values of each axis that varies within a setting."""
+        return len(self.pages), *(len(getattr(self, name)) for name in _LENGTHS)
 
     def settings(self) -> list[Setting]:
         """Every combination of data type, attention, window and mode; the mode varies fastest."""
@@ -139,19 +121,13 @@ class Sweep:
                 f"the sweep has {self.rows} rows; give shorter ranges, for at most {_MOST_ROWS}"
             )
         modes = {max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")}
-        on_pages = replace(self, pages=_SMALLEST_PAGE, modes=tuple(modes))
-        largest = replace(
-            on_pages, text_tokens=_one(self.text_tokens.largest),
-            max_new_tokens=_one(self.max_new_tokens.largest),
-            batch_sizes=_one(self.batch_sizes.largest), time=None,
-        )  # fmt: skip
-        smallest = replace(
-            on_pages, text_tokens=_one(1), max_new_tokens=_one(self.max_new_tokens.smallest),
-            batch_sizes=_one(1),
-        )  # fmt: skip
-        for sweep in (largest,) if self.time is None else (largest, smallest):
+        for end, time in (("largest", None), ("smallest", self.time)):
+            values = {name: getattr(getattr(self, name), end) for name in _LENGTHS}
+            lengths = {name: axes.NumberAxis((range(n, n + 1),)) for name, n in values.items()}
+            given: dict[str, Any] = {"modes": tuple(modes), "time": time, **lengths}
+            sweep = replace(self, pages=_SMALLEST_PAGE, **given)
             for setting, timer in sweep._ways(model):
-                sweep._batch(model, setting, timer, 0, 1)
+                sweep._batch(model, setting, timer, np.arange(1))
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
         """All rows by GPU, setting, page, text tokens, new tokens and batch size.
@@ -166,67 +142,47 @@ class Sweep:
             ConfigError: The model has a part without a closed form, or one that can't be served.
             DeviceError: A GPU lacks a data type.
         """
-        total = self._rows_of_setting
+        total = math.prod(self._shape)
         for setting, timer in self._ways(model):
             for start in range(0, total, BATCH_ROWS):
-                yield self._batch(model, setting, timer, start, min(start + BATCH_ROWS, total))
+                indices = np.arange(start, min(start + BATCH_ROWS, total))
+                yield self._batch(model, setting, timer, indices)
 
     def _ways(self, model: CountedModel) -> Iterator[tuple[Setting, PageTimer | None]]:
         """Every setting with a timer for each GPU."""
-        for profile, setting in itertools.product(self._profiles, self.settings()):
-            timer = None
-            if self.time is not None and profile is not None:
-                timer = page_timer(model, setting, profile, self.time.job)
-            yield setting, timer
+        if self.time is None:
+            yield from ((setting, None) for setting in self.settings())
+            return
+        for profile, setting in itertools.product(self.time.profiles, self.settings()):
+            yield setting, evaluate.page_timer(model, setting, profile, self.time.job)
 
     def _batch(
-        self,
-        model: CountedModel,
-        setting: Setting,
-        timer: PageTimer | None,
-        start: int,
-        stop: int,
+        self, model: CountedModel, setting: Setting, timer: PageTimer | None, indices: Any
     ) -> pa.RecordBatch:
-        n = stop - start
-        rest = np.arange(start, stop)
-        rest, batch_index = np.divmod(rest, len(self.batch_sizes))
-        rest, new_index = np.divmod(rest, len(self.max_new_tokens))
-        page_index, text_index = np.divmod(rest, len(self.text_tokens))
+        page, *places = np.unravel_index(indices, self._shape)
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
-        first = int(page_index[0])
-        widths, heights = self.pages.take(np.arange(first, int(page_index[-1]) + 1))
-        architecture, mode = model.architecture, setting.mode
-        grids = architecture.forms.crop_grids.codes(widths, heights)
-        page_index -= first
-        batch_size = self.batch_sizes.take(batch_index)
-        workloads = Workloads(
-            grids[page_index],
-            self.text_tokens.take(text_index),
-            self.max_new_tokens.take(new_index),
-            batch_size,
+        sizes = np.array(self.pages.take(np.arange(page[0], page[-1] + 1)))
+        grids = model.architecture.forms.crop_grids.codes(*sizes)[page - page[0]]
+        widths, heights = sizes[:, page - page[0]]
+        text_tokens, max_new_tokens, batch_size = (
+            getattr(self, name).take(place) for name, place in zip(_LENGTHS, places, strict=True)
         )
+        workloads = evaluate.Workloads(grids, text_tokens, max_new_tokens, batch_size)
+        costs = evaluate.evaluate(model, setting, workloads)
         weights_bytes = model.parameters * setting.dtype.nbytes
         columns: dict[str, Any] = {
-            "page_width": widths[page_index],
-            "page_height": heights[page_index],
-            **setting_columns(setting, n, model.window_in(setting)),
-            "text_tokens": workloads.text_tokens,
-            "max_new_tokens": workloads.max_new_tokens,
+            "page_width": widths,
+            "page_height": heights,
+            **evaluate.setting_columns(model, setting, len(indices)),
+            "text_tokens": text_tokens,
+            "max_new_tokens": max_new_tokens,
             "batch_size": batch_size,
-            **batch_columns(evaluate(model, setting, workloads), batch_size),
-            "weights_bytes": pa.repeat(pa.scalar(weights_bytes, pa.int64()), n),
+            **evaluate.batch_columns(costs, batch_size),
+            "weights_bytes": pa.repeat(pa.scalar(weights_bytes, pa.int64()), len(indices)),
         }
         if timer is not None:
-            kinds, kind = pages_of_grids(architecture, mode, grids, widths, heights)
-            prepare = preprocessing_of_pages(architecture, mode, timer.job, widths, heights)
-            columns |= time_columns(
-                timer, kinds, kind[page_index], prepare[page_index], workloads
-            )  # fmt: skip
+            columns |= evaluate.time_columns(timer, setting.mode, widths, heights, workloads)
         return pa.RecordBatch.from_pydict(columns)
-
-
-def _one(value: int) -> NumberAxis:
-    return NumberAxis((range(value, value + 1),))
 
 
 def sweep_over(
@@ -254,54 +210,51 @@ def sweep_over(
             " sliding window; leave it out",
             arguments=["sliding_window"],
         )
-
-    def numbers(argument: str, asked: Numbers) -> str:
-        several = asked if isinstance(asked, list | tuple | range) else [asked]
-        for value in several:
-            if isinstance(value, bool) or not isinstance(value, str | int):
-                raise WorkloadError(
-                    f"{argument}={asked!r} is not a whole number; give one, several, or text like"
-                    " '10,100:1000:100'",
-                    arguments=[argument],
-                )
-        return ",".join(map(str, several))
-
-    lengths = {
+    given = {
         "text_tokens": architecture.text_tokens if text_tokens is None else text_tokens,
         "max_new_tokens": max_new_tokens,
         "batch_size": batch_size,
     }
-    axes = {
-        name: parse_numbers(name, numbers(name, asked), 1, LARGEST_COUNT)
-        for name, asked in lengths.items()
-    }
-    dtypes = dict.fromkeys(map(dtype_named, parse_names("dtype", _names(dtype))))
+    texts, news, batches = (
+        axes.parse_numbers(name, _numbers(name, asked), 1, LARGEST_COUNT)
+        for name, asked in given.items()
+    )
+    dtypes = dict.fromkeys(map(dtype_named, axes.parse_names("dtype", _names(dtype))))
     return Sweep(
-        pages=parse_pages("page", ",".join(_pages(page))),
-        modes=parse_modes("mode", _names(mode or architecture.default_mode), architecture),
-        text_tokens=axes["text_tokens"],
-        max_new_tokens=axes["max_new_tokens"],
-        batch_sizes=axes["batch_size"],
-        dtypes=tuple(dtypes),
-        attentions=_switches("flash_attention", flash_attention),
-        windows=_switches("sliding_window", True if sliding_window is None else sliding_window),
+        axes.parse_pages("page", ",".join(_pages(page))),
+        axes.parse_modes("mode", _names(mode or architecture.default_mode), architecture),
+        texts,
+        news,
+        batches,
+        tuple(dtypes),
+        _switches("flash_attention", flash_attention),
+        _switches("sliding_window", True if sliding_window is None else sliding_window),
     )
 
 
-def _pages(page: Pages) -> list[str]:
+def _numbers(argument: str, asked: Numbers) -> str:
+    """Numbers as text."""
+    several = asked if isinstance(asked, list | tuple | range) else [asked]
+    if any(isinstance(value, bool) or not isinstance(value, str | int) for value in several):
+        raise WorkloadError(
+            f"{argument}={asked!r} is not a whole number; give one, several, or text like"
+            " '10,100:1000:100'",
+            arguments=[argument],
+        )
+    return ",".join(map(str, several))
+
+
+def _pages(page: Pages) -> Iterator[str]:
     """Each page as text."""
-    if isinstance(page, str):
-        return [page]
-    several: Any = [page] if _is_size(page) or not isinstance(page, Sequence) else page
-    found = []
+    is_one = isinstance(page, str) or _is_size(page) or not isinstance(page, Sequence)
+    several: Any = [page] if is_one else page
     for each in several:
         if not isinstance(each, str) and not _is_size(each):
             raise WorkloadError(
                 f"page={page!r} is invalid; give pages like 'a4', 'a4@100:300:50' or (1240, 1754)",
                 arguments=["page"],
             )
-        found.append(each if isinstance(each, str) else "{}x{}".format(*each))
-    return found
+        yield each if isinstance(each, str) else "{}x{}".format(*each)
 
 
 def _is_size(page: Any) -> bool:

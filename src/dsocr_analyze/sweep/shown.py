@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from dsocr_analyze.columns.bars import Series, add_legend, draw_groups, width_for
-from dsocr_analyze.columns.evaluate import BATCH_RESULTS
-from dsocr_analyze.columns.time_columns import COST
+from dsocr_analyze.columns.chart import Series, series_picture
+from dsocr_analyze.columns.evaluate import BATCH_RESULTS, COST, TimeRequested
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.pictures.picture import DASHES, MARKERS, Picture, drawing
-from dsocr_analyze.pictures.settings import (
-    axis_name,
-    fixed_line,
-    said_of,
-    settings_of_job,
-    varying,
-)
-from dsocr_analyze.pictures.values import Scale, scale_axis, scale_of
-from dsocr_analyze.report.parts import PALETTE
+from dsocr_analyze.pictures import settings
+from dsocr_analyze.pictures.picture import Picture
+from dsocr_analyze.pictures.values import scale_of
 from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import seconds_text
-
-if TYPE_CHECKING:
-    from dsocr_analyze.columns.time_columns import TimeRequested
 
 __all__ = [
     "MOST_POINTS",
@@ -75,21 +64,20 @@ def sweep_table(batches: Sequence[pa.RecordBatch], rows: int) -> Table:
         rows: Number of rows of the whole sweep.
     """
     shown = pa.Table.from_batches(batches).slice(0, MOST_SHOWN).to_pydict()
-    axes = [name for name in _AXIS_TITLES if name in shown and len(set(shown[name])) > 1] or [
-        "mode"
+    axes = [name for name in _AXIS_TITLES if name in shown and len(set(shown[name])) > 1]
+    columns = {name: (_AXIS_TITLES[name], _axis_text) for name in axes or ["mode"]}
+    figures = {name: column for name, column in _SHOWN.items() if name in shown}
+    cells = [
+        ["-" if each is None else text_of(each) for each in shown[name]]
+        for name, (_, text_of) in (columns | figures).items()
     ]
-    figures = [name for name in _SHOWN if name in shown]
-    cells = [[_axis_text(value) for value in shown[name]] for name in axes]
-    cells += [
-        ["-" if each is None else _SHOWN[name][1](each) for each in shown[name]] for name in figures
-    ]
-    names = (*(_AXIS_TITLES[name] for name in axes), *(_SHOWN[name][0] for name in figures))
     title = f"Sweep of {rows:,} workloads"
     if rows > MOST_SHOWN:
         title += f", the first {MOST_SHOWN}"
     return Table(
-        title, names, tuple(zip(*cells, strict=True)), label_columns=len(axes),
-        optional=tuple(_SHOWN[name][0] for name in reversed(figures[2:])),
+        title, tuple(name for name, _ in (columns | figures).values()),
+        tuple(zip(*cells, strict=True)), label_columns=len(columns),
+        optional=tuple(name for name, _ in [*figures.values()][:1:-1]),
     )  # fmt: skip
 
 
@@ -105,7 +93,6 @@ MOST_POINTS: Final = 20_000
 """Most rows in one picture."""
 
 _MOST_SERIES: Final = 10
-_MARKED_POINTS: Final = 40
 
 QUANTITIES: Final = tuple(
     name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
@@ -138,13 +125,6 @@ _FIGURES: Final = {
     "bytes_read_expected": ("bytes read, expected experts", "B"),
     "bytes_written": ("bytes written", "B"),
 }
-
-_NAMED: Final = {
-    "kv_cache_bytes": ("KV cache of the whole batch", "B"),
-    "peak_activation_bytes": ("peak activation of the prefill pass", "B"),
-    "visual_tokens": ("visual tokens", "tokens"),
-    "seq_len": ("prompt", "tokens"),
-}
 TIMES: Final = {
     "ttft_seconds": ("time to the first token", "s"),
     "tpot_seconds": ("time per token", "s"),
@@ -155,6 +135,19 @@ TIMES: Final = {
 }
 """Columns that can be plotted if seconds are predicted."""
 
+_DESCRIBED: Final = {
+    "kv_cache_bytes": ("KV cache of the whole batch", "B"),
+    "peak_activation_bytes": ("peak activation of the prefill pass", "B"),
+    "visual_tokens": ("visual tokens", "tokens"),
+    "seq_len": ("prompt", "tokens"),
+    **TIMES,
+    **{
+        f"{name}_{figure}": (f"{what} of {whole}", unit)
+        for name, whole in _WHOLES.items()
+        for figure, (what, unit) in _FIGURES.items()
+    },
+}
+
 
 def describe(quantity: str) -> tuple[str, str]:
     """Name and unit of a column of `QUANTITIES` or of predicted seconds.
@@ -162,14 +155,10 @@ def describe(quantity: str) -> tuple[str, str]:
     Raises:
         WorkloadError: There is no such column.
     """
-    named = _NAMED | TIMES
-    if quantity in named:
-        return named[quantity]
-    for name, pass_name in _WHOLES.items():
-        figure = _FIGURES.get(quantity.removeprefix(f"{name}_"))
-        if figure is not None and quantity.startswith(f"{name}_"):
-            return f"{figure[0]} of {pass_name}", figure[1]
-    raise WorkloadError(f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}")
+    if quantity not in _DESCRIBED:
+        right = f"give one of {', '.join(QUANTITIES)}"
+        raise WorkloadError(f"no quantity {quantity!r} to plot; {right}")
+    return _DESCRIBED[quantity]
 
 
 def sweep_picture(
@@ -199,7 +188,7 @@ def sweep_picture(
             "name a GPU (and a price for a cost)"
         )
     columns = _columns(table)
-    differing = varying(columns)
+    differing = settings.varying(columns)
     x = _chosen_x(x, columns, differing)
     # A mode needs no line of its own beside its sizes.
     covered = (x, "mode") if x in ("image_size", "base_size") else (x,)
@@ -210,27 +199,22 @@ def sweep_picture(
             f"a plot over {x} has {len(series)} lines, one per combination of "
             f"{', '.join(others)}; give fewer values, for at most {_MOST_SERIES} lines"
         )
-    about = {**{name: [value] for name, value in model.items()}, **columns}
+    about = {name: [value] for name, value in model.items()} | columns
     if time is not None:
         limits = dict.fromkeys(columns["max_new_tokens"])
         means = [(limit, time.job.lengths(limit).mean) for limit in limits]
-        about |= {name: [value] for name, value in settings_of_job(time.job).items()}
+        about |= {name: [value] for name, value in settings.settings_of_job(time.job).items()}
         about["mean_new_tokens"] = [None if mean == limit else mean for limit, mean in means]
-    scale = scale_of(
-        max((value for _, values in series.values() for value in values), default=0.0), unit
-    )
-    with drawing():
-        title = f"{what[0].upper()}{what[1:]}"
-        bars = 0 if x in _NUMBERS else sum(len(values) for _, values in series.values())
-        picture = Picture(title, fixed_line(about, shown=(x,)), width=width_for(bars))
-        picture.name_axes(axis_name(x), f"{what} [{scale.unit}]")
-        scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
-        if x in _NUMBERS:
-            scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
-            _draw_lines(picture, series, x)
-        else:
-            draw_groups(picture, series, scale)
-    return picture
+    largest = max((value for _, values in series.values() for value in values), default=0.0)
+    scale, lines = scale_of(largest, unit), ""
+    if x in _NUMBERS:
+        # Costs jump where the crop grid changes, so draw steps, not slopes.
+        lines = "steps-mid" if x in ("page_width", "page_height") else "default"
+    return series_picture(
+        f"{what[0].upper()}{what[1:]}", settings.fixed_line(about, shown=(x,)),
+        (settings.axis_name(x), f"{what} [{scale.unit}]"), series, scale,
+        whole=unit == "tokens", lines=lines,
+    )  # fmt: skip
 
 
 def _columns(table: pa.Table) -> dict[str, list[Any]]:
@@ -279,7 +263,7 @@ def _series(
     for row, value in enumerate(column):
         if value is None:
             continue
-        label = ", ".join(said_of(name, columns[name][row]) for name in others)
+        label = ", ".join(settings.said_of(name, columns[name][row]) for name in others)
         positions, values = series.setdefault(label, ([], []))
         positions.append(columns[x][row])
         values.append(value)
@@ -288,18 +272,3 @@ def _series(
             order = sorted(range(len(positions)), key=positions.__getitem__)
             series[label] = ([positions[i] for i in order], [values[i] for i in order])
     return series
-
-
-def _draw_lines(picture: Picture, series: Series, x: str) -> None:
-    """Lines with markers, so that they can be told apart without colour."""
-    # Costs jump where the crop grid changes, so draw steps, not slopes.
-    style = "steps-mid" if x in ("page_width", "page_height") else "default"
-    handles = {}
-    for index, (label, (positions, values)) in enumerate(series.items()):
-        [handles[label]] = picture.axes.plot(
-            positions, values, drawstyle=style, color=PALETTE[index % len(PALETTE)],
-            marker=MARKERS[index], linestyle=DASHES[index % len(DASHES)],
-            markevery=max(1, -(-len(positions) // _MARKED_POINTS)),
-        )  # fmt: skip
-    picture.axes.set_ylim(bottom=0)
-    add_legend(picture, handles)
