@@ -20,15 +20,20 @@ from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.hardware import fit
+from dsocr_analyze.hardware import fit, profile_text
 from dsocr_analyze.hardware.cpu.kernels import Family
 from dsocr_analyze.hardware.profile import Fitted, all_profiles, profile_from_file
-from dsocr_analyze.hardware.profile_text import cpu_profile_text
 from dsocr_analyze.input_files import is_regular
-from dsocr_analyze.measuring import cpu_calibration, infer_call, inference, kept_memory, machine
-from dsocr_analyze.measuring.passes import Protocol, measure_page
+from dsocr_analyze.measuring import (
+    cpu_calibration,
+    infer_call,
+    inference,
+    kept_memory,
+    machine,
+    passes,
+    preprocessing,
+)
 from dsocr_analyze.measuring.predicted import Predicted, predicted_page
-from dsocr_analyze.measuring.preprocessing import measured_preprocessing
 from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report import build, document, opening, quantities, table, tables
@@ -95,7 +100,7 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
                 f"{device} ran out of memory during calibration; free some, or raise the limit of"
                 " this process"
             ) from error
-    return cpu_profile_text(found)
+    return profile_text.cpu_profile_text(found)
 
 
 def calibration_said(file: Path, device: str) -> Said:
@@ -163,7 +168,7 @@ def _check_memory(
 def measured(
     directory: ModelDirectory,
     workload: AnyWorkload,
-    protocol: Protocol,
+    protocol: passes.Protocol,
     *,
     device: str,
     dtype: str,
@@ -202,7 +207,7 @@ def measured(
 def _measurement(
     session: DeepSeekOCRSession,
     workload: AnyWorkload,
-    protocol: Protocol,
+    protocol: passes.Protocol,
     profiles: Sequence[Path],
     announce: Callable[[str], None],
     options: opening.Options,
@@ -211,12 +216,12 @@ def _measurement(
     model, architecture = session.loaded, session.architecture
     announce("prediction")
     predicted, source, unpredicted = _predicted(session, workload, protocol, profiles)
-    found = measure_page(model, workload, architecture, protocol, on_progress=announce)
-    preprocessing = None
+    found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
+    prepared = None
     if isinstance(workload, Workload) and architecture.closed_forms is not None:
         announce("preprocessing")
         content = architecture.closed_forms.page_in_views(workload)[-1].content
-        preprocessing = measured_preprocessing(workload, content, protocol.repeats).beside(
+        prepared = preprocessing.measured_preprocessing(workload, content, protocol.repeats).beside(
             estimated_preprocessing(architecture, workload)
         )
     seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}
@@ -246,7 +251,7 @@ def _measurement(
         stages={name: each.beside(seconds.get(name)) for name, each in found.stages.items()},
         prefill=found.prefill.beside(whole if seconds else None),
         reference=found.reference,
-        preprocessing=preprocessing,
+        preprocessing=prepared,
         peak=documents.MeasuredBytes(
             measured=found.peak_bytes,
             predicted=predicted.peak_bytes,
@@ -258,7 +263,7 @@ def _measurement(
 def _predicted(
     session: DeepSeekOCRSession,
     workload: AnyWorkload,
-    protocol: Protocol,
+    protocol: passes.Protocol,
     profiles: Sequence[Path],
 ) -> tuple[Predicted, str | None, str | None]:
     """The prediction, the source of its seconds, and the reason if there are none."""
@@ -361,23 +366,21 @@ def predicted_seconds(
     loaded = session.loaded
     try:
         device = machine.matching_device(loaded.device, all_profiles(user_profiles(profiles)))
-        if device is None:
-            if loaded.device.type == "cuda":
-                title = machine.device_title(loaded.device)
-                complain(f"no seconds are predicted: there is no profile of {title}")
+        if device is None and loaded.device.type != "cuda":
             return None
+        if device is None:
+            raise DeviceError(f"there is no profile of {machine.device_title(loaded.device)}")
         request = time_request(
             [device.name], profile=profiles, runtime="eager", server="vllm",
             concurrency="1", preprocess_ms=None, workers=1, price=None,
         )  # fmt: skip
-        (entry,) = request.entries(
+        return request.entries(
             session.architecture, loaded.directory.dimensions(), workload,
             dtype=session.dtype.name, flash_attention=loaded.attention != "eager",
-        )  # fmt: skip
+        )[0]  # fmt: skip
     except DeviceError as error:  # keep the measurements anyway
         complain(f"no seconds are predicted: {error}")
-        return None
-    return entry
+    return None
 
 
 def inference_report(

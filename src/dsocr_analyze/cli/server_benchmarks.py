@@ -19,7 +19,6 @@ from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
     from dsocr_analyze.workload import Workload
@@ -112,10 +111,9 @@ def benchmarks_given(
     if name := next((each for each in given if each in _NOT_BESIDE), None):
         raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {_NOT_BESIDE[name]}")
     from dsocr_analyze.timing.runtimes import server_named
-    from dsocr_analyze.timing.server_benchmarks import comparison
-    from dsocr_analyze.timing.server_benchmarks.reading import read_benchmarks
+    from dsocr_analyze.timing.server_benchmarks import comparison, reading
 
-    benchmarks = [each for file in files for each in read_benchmarks(file)]
+    benchmarks = [each for file in files for each in reading.read_benchmarks(file)]
     server, version = context.params["server"], context.params["server_version"]
     if "server" not in given:
         server = comparison.server_of(benchmarks[0], server)
@@ -135,7 +133,7 @@ def benchmarks_given(
 def show(
     context: typer.Context,
     measured: MeasuredServer,
-    request: TimeRequest,
+    request: time_options.TimeRequest,
     directory: ModelDirectory,
     workload: Workload,
     output_format: str,
@@ -157,22 +155,22 @@ def show(
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.report import build, document, time_report, time_tables
     from dsocr_analyze.report.measured import BenchmarkReport, benchmark_tables
-    from dsocr_analyze.timing.correction import Corrections
-    from dsocr_analyze.timing.predict import TimedModel
+    from dsocr_analyze.timing import correction, predict
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
 
     [profile], [job] = request.profiles, request.jobs
     device, architecture = Device(profile), directory.architecture
     time_options.check_precision(device, job.precision)
-    dtype = dtype_named(context.params["dtype"])
-    model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
+    dimensions, dtype = directory.dimensions(), dtype_named(context.params["dtype"])
+    model = predict.TimedModel(architecture, dimensions, dtype, False, device)
     predictor = Predictor(model, workload, job)
     named = not {"model", "arch"}.isdisjoint(given_options(context))
     notes = [check_model(each, architecture, is_given=named) for each in measured.benchmarks]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
-    earlier = Corrections(tuple(kept_files.kept_benchmarks()), measured.version)
-    corrections = earlier.with_these(kept)
+    corrections = correction.Corrections(
+        tuple(kept_files.kept_benchmarks()), measured.version
+    ).with_these(kept)
     entries = tuple(
         predictor.entry(each, record, corrections, note)
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
