@@ -9,10 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
-from dsocr_analyze.cli.kept_files import PROFILES
-from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import start_torch
+from dsocr_analyze.cli import kept_files, options, printing, progress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.measuring import calibration_needs as needs
@@ -59,15 +56,15 @@ def calibrate(
     needs.check_memory(seconds, on_cpu=device == "cpu")
     memory = needs.stated_memory(seconds, on_cpu=device == "cpu")
     complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
-    start_torch()
+    progress.start_torch()
     from dsocr_analyze.cli import device_runs
 
     text = device_runs.calibrated(
         device, ends=began + seconds, has_passes=needs.has_passes(seconds)
     )
-    name = tomllib.loads(text)["name"]
-    file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
+    named = f"{tomllib.loads(text)['name']}.toml"
+    file = output or own_folder_to_write() / kept_files.PROFILES / named
     context.obj.begin_writing()
     options.prepare_output(file.parent)
     write_files({file: text})
-    emit("table", lambda: None, lambda: device_runs.calibration_said(file, device))
+    printing.emit("table", lambda: None, lambda: device_runs.calibration_said(file, device))

@@ -11,12 +11,8 @@ from pathlib import Path
 
 import torch
 
-from dsocr_analyze.cli.kept_files import user_profiles
+from dsocr_analyze.cli import kept_files, progress, streams, time_options, words
 from dsocr_analyze.cli.printing import Lines, Said
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.time_options import time_request
-from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
@@ -40,8 +36,7 @@ from dsocr_analyze.report import build, document, opening, quantities, table, ta
 from dsocr_analyze.report import measured as documents
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
-from dsocr_analyze.timing.assumptions import estimated_preprocessing
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import assumptions, prediction
 from dsocr_analyze.workload import AnyWorkload, Workload
 
 __all__ = [
@@ -83,7 +78,7 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
         DeviceError: There is no such device, or no memory is left.
     """
     device = _computing(name)
-    with announced_steps(in_lines=True) as announce:
+    with progress.announced_steps(in_lines=True) as announce:
         seconds = ends - time.monotonic()
         if device.type == "cuda":
             from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
@@ -195,13 +190,15 @@ def measured(
     """
     _computing(device)
     _check_memory(directory, workload, device, dtype, flash_attention=flash_attention)
-    with announced_steps(in_lines=True) as announce:
+    with progress.announced_steps(in_lines=True) as announce:
         announce("building the model")
         session = DeepSeekOCRSession.from_directory(
             directory, device=device, dtype=dtype, flash_attention=flash_attention,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
-        return _measurement(session, workload, protocol, user_profiles(profiles), announce, options)
+        return _measurement(
+            session, workload, protocol, kept_files.user_profiles(profiles), announce, options
+        )
 
 
 def _measurement(
@@ -222,7 +219,7 @@ def _measurement(
         announce("preprocessing")
         content = architecture.closed_forms.page_in_views(workload)[-1].content
         prepared = preprocessing.measured_preprocessing(workload, content, protocol.repeats).beside(
-            estimated_preprocessing(architecture, workload)
+            assumptions.estimated_preprocessing(architecture, workload)
         )
     seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
@@ -278,7 +275,7 @@ def _predicted(
             found = predicted_page(model, workload, architecture, protocol, device)
             return found, device.profile.source, None
         except DeviceError as error:  # measure anyway
-            why = in_options(str(error), error.arguments)
+            why = words.in_options(str(error), error.arguments)
     return predicted_page(model, workload, architecture, protocol, None), None, why
 
 
@@ -355,7 +352,7 @@ def inferred(
 
 def predicted_seconds(
     session: DeepSeekOCRSession, workload: Workload, profiles: Sequence[Path] | None
-) -> TimeEntry | None:
+) -> prediction.TimeEntry | None:
     """Seconds predicted by the profile of the session's own device; None if there is none.
 
     Args:
@@ -365,12 +362,14 @@ def predicted_seconds(
     """
     loaded = session.loaded
     try:
-        device = machine.matching_device(loaded.device, all_profiles(user_profiles(profiles)))
+        device = machine.matching_device(
+            loaded.device, all_profiles(kept_files.user_profiles(profiles))
+        )
         if device is None and loaded.device.type != "cuda":
             return None
         if device is None:
             raise DeviceError(f"there is no profile of {machine.device_title(loaded.device)}")
-        request = time_request(
+        request = time_options.time_request(
             [device.name], profile=profiles, runtime="eager", server="vllm",
             concurrency="1", preprocess_ms=None, workers=1, price=None,
         )  # fmt: skip
@@ -379,7 +378,7 @@ def predicted_seconds(
             dtype=session.dtype.name, flash_attention=loaded.attention != "eager",
         )[0]  # fmt: skip
     except DeviceError as error:  # keep the measurements anyway
-        complain(f"no seconds are predicted: {error}")
+        streams.complain(f"no seconds are predicted: {error}")
     return None
 
 
@@ -388,7 +387,7 @@ def inference_report(
     question: inference.Question,
     timed: inference.MeasuredInference,
     counted: Workload,
-    predicted: TimeEntry | None,
+    predicted: prediction.TimeEntry | None,
     *,
     has_own_tokenizer: bool,
     options: opening.Options = opening.NO_OPTIONS,
@@ -449,7 +448,7 @@ def inference_report(
 
 
 def _stages(
-    timed: inference.MeasuredInference, figures: PageFigures, predicted: TimeEntry | None
+    timed: inference.MeasuredInference, figures: PageFigures, predicted: prediction.TimeEntry | None
 ) -> dict[str, documents.MeasuredStage]:
     # A view that infer() skipped is absent.
     ran = {

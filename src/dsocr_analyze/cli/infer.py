@@ -8,11 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import completion, options, page_options
+from dsocr_analyze.cli import completion, kept_files, options, page_options, printing, progress
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.kept_files import ProfileOption
-from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import announced_steps, start_torch
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
@@ -110,7 +107,7 @@ def infer(
     crop_mode: options.CropModeOption = None,
     prompt: PromptOption = DEFAULT_PROMPT,
     max_new_tokens: TokensOption = None,
-    profile: ProfileOption = None,
+    profile: kept_files.ProfileOption = None,
     save_results: SaveOption = 0,
     output_format: FormatOption = "table",
     strict: StrictOption = False,
@@ -124,16 +121,18 @@ def infer(
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
     # Fail on impossible requests before anything is loaded.
-    tokens = 1 if max_new_tokens is None else max_new_tokens
-    planned = page_options.workload_of(context, directory, max_new_tokens=tokens, prompt=None)
+    planned = page_options.workload_of(
+        context, directory, max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
+        prompt=None,
+    )  # fmt: skip
     warn_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
     options.prepare_output(output, DEFAULT_OUTPUT)
-    with announced_steps(in_lines=True) as announce:
+    with progress.announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
-        start_torch()
+        progress.start_torch()
         from dsocr_analyze.cli import device_runs
         from dsocr_analyze.measuring.inference import Question, check_image
 
@@ -147,13 +146,12 @@ def infer(
             random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
             announce=announce, options=options_used(context),
         )  # fmt: skip
-    from dsocr_analyze.report.json_text import dump_json
-    from dsocr_analyze.report.measured import inference_markdown
+    from dsocr_analyze.report import json_text, measured
 
     context.obj.begin_writing()
     texts = {
-        "json": dump_json(report),
-        "markdown": inference_markdown(report),
+        "json": json_text.dump_json(report),
+        "markdown": measured.inference_markdown(report),
         "text": report.text + "\n",
     }
     written = write_files({output / name: texts[each] for name, each in _FILES.items()})
@@ -161,7 +159,7 @@ def infer(
     if output_format in texts:
         sys.stdout.write(texts[output_format])
     else:
-        emit("table", lambda: report, lambda: device_runs.inference_said(report, written))
+        printing.emit("table", lambda: report, lambda: device_runs.inference_said(report, written))
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:

@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, options, page_options
+from dsocr_analyze.cli import completion, kept_files, options, page_options, printing, progress
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.kept_files import ProfileOption
-from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import start_torch
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
 __all__ = ["measure"]
@@ -54,7 +51,7 @@ def measure(
     warmups: WarmupsOption = 2,
     steps: StepsOption = 4,
     autocast: AutocastOption = 0,
-    profile: ProfileOption = None,
+    profile: kept_files.ProfileOption = None,
     output_format: options.FormatOption = "table",
     json_file: options.JsonOption = None,
     strict: StrictOption = False,
@@ -70,7 +67,7 @@ def measure(
     workload = page_options.page_request(context, directory).workload(directory.architecture)
     print_config_findings(context, directory, by_closed_forms=False)
     warn_of_sizes(context, directory, workload)
-    start_torch()
+    progress.start_torch()
     from dsocr_analyze.cli import device_runs
     from dsocr_analyze.measuring.passes import Protocol
 
@@ -80,7 +77,7 @@ def measure(
         profiles=profile, options=options_used(context),
     )  # fmt: skip
     context.obj.begin_writing()
-    emit(
+    printing.emit(
         "json" if json_file == "-" else output_format,
         lambda: found,
         lambda: device_runs.measurement_said(found),

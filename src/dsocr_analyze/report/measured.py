@@ -331,7 +331,8 @@ def inference_tables(report: InferenceReport) -> list[Table]:
             "Stages: counted, measured, predicted",
             ("stage", "FLOPs", "bytes", "measured", "predicted", "error", "rate", "bandwidth"),
             tuple(
-                (name, scaled(stage.flops), bytes_text(stage.bytes_moved), *_cells(stage.seconds),
+                (name, scaled(stage.flops), bytes_text(stage.bytes_moved),
+                 seconds_text(stage.seconds.measured), *_predicted(stage.seconds),
                  f"{scaled(stage.flops_per_second)}FLOP/s",
                  f"{bytes_text(stage.bytes_per_second)}/s")
                 for name, stage in stages.items()
@@ -342,7 +343,8 @@ def inference_tables(report: InferenceReport) -> list[Table]:
             f"The page; predicted: {whose}",
             ("what", "measured", "predicted", "error"),
             (
-                *((label, *_cells(each)) for label, each in page.items() if each is not None),
+                *((label, seconds_text(each.measured), *_predicted(each))
+                  for label, each in page.items() if each is not None),
                 ("tokens per second", f"{report.tokens_per_second:.3g}", "-", "-"),
             ),
         ),
@@ -356,10 +358,6 @@ def inference_tables(report: InferenceReport) -> list[Table]:
             ),
         ),
     ]  # fmt: skip
-
-
-def _cells(seconds: Compared) -> tuple[str, str, str]:
-    return (seconds_text(seconds.measured), *_predicted(seconds))
 
 
 def inference_markdown(report: InferenceReport) -> str:
