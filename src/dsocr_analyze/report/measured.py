@@ -1,6 +1,6 @@
 """Documents of what was measured, beside its prediction, and their tables.
 
-Of `measure`, a page; of `infer`, one call; of `time --from-benchmark`, a server.
+Of `measure`, a page; of `infer`, one call; of `time`, the benchmarks of a server.
 """
 
 from __future__ import annotations
