@@ -8,8 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import completion, kept_files, options, page_options, printing, progress
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import (
+    command_options,
+    completion,
+    kept_files,
+    options,
+    page_options,
+    printing,
+    progress,
+)
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
@@ -144,7 +151,7 @@ def infer(
         report = device_runs.inferred(
             directory, question, planned, device=device, flash_attention=flash_attention,
             random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
-            announce=announce, options=options_used(context),
+            announce=announce, options=command_options.options_used(context),
         )  # fmt: skip
     from dsocr_analyze.report import json_text, measured
 

@@ -7,8 +7,15 @@ from typing import Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, kept_files, options, page_options, printing, progress
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import (
+    command_options,
+    completion,
+    kept_files,
+    options,
+    page_options,
+    printing,
+    progress,
+)
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
 __all__ = ["measure"]
@@ -74,7 +81,7 @@ def measure(
     found = device_runs.measured(
         directory, workload, Protocol(repeats, warmups, steps, under_autocast), device=device,
         dtype=dtype, flash_attention=flash_attention, trust_remote_code=trust_remote_code,
-        profiles=profile, options=options_used(context),
+        profiles=profile, options=command_options.options_used(context),
     )  # fmt: skip
     context.obj.begin_writing()
     printing.emit(

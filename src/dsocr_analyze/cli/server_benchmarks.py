@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import completion, kept_files, options, time_options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
-from dsocr_analyze.cli.words import given_options
+from dsocr_analyze.cli import (
+    command_options,
+    completion,
+    kept_files,
+    options,
+    printing,
+    time_options,
+    words,
+)
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
@@ -92,7 +97,7 @@ def benchmarks_given(
         BenchmarkError: A file is not a benchmark, or they differ in engine or version.
         WorkloadError: Other options contradict them.
     """
-    is_kept, given = options.switch("--keep", keep), given_options(context)
+    is_kept, given = options.switch("--keep", keep), words.given_options(context)
     if not files:
         if "keep" in given:
             raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
@@ -164,7 +169,7 @@ def show(
     dimensions, dtype = directory.dimensions(), dtype_named(context.params["dtype"])
     model = predict.TimedModel(architecture, dimensions, dtype, False, device)
     predictor = Predictor(model, workload, job)
-    named = not {"model", "arch"}.isdisjoint(given_options(context))
+    named = not {"model", "arch"}.isdisjoint(words.given_options(context))
     notes = [check_model(each, architecture, is_given=named) for each in measured.benchmarks]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
@@ -178,7 +183,7 @@ def show(
     report = BenchmarkReport(
         schema_version=document.SCHEMA_VERSION,
         command="time",
-        options=options_used(context),
+        options=command_options.options_used(context),
         model=directory.source(architecture.name),
         workload=build.workload_document(workload),
         benchmarks=entries,
@@ -190,12 +195,12 @@ def show(
         context.obj.begin_writing()
         where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
     doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
-    said = Said(
+    said = printing.Said(
         time_report.headline(report.model, report.workload),
         benchmark_tables(report),
         [
-            Lines("Notes", [*doubts, where]),
-            assumptions(time_tables.time_notes(each.time for each in entries)),
+            printing.Lines("Notes", [*doubts, where]),
+            printing.assumptions(time_tables.time_notes(each.time for each in entries)),
         ],
     )
-    emit(output_format, lambda: report, lambda: said)
+    printing.emit(output_format, lambda: report, lambda: said)
