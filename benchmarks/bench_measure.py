@@ -75,7 +75,7 @@ def main() -> int:
                 if counts:
                     errors.append(abs(error))
                 records.append(
-                    {"dtype": dtype, "mode": mode, "stage": name, "samples": samples.seconds,
+                    {"dtype": dtype, "mode": mode, "stage": name, "samples": samples.samples,
                      "predicted": float(predicted.stages[name].seconds), "counts": counts}
                 )  # fmt: skip
         del session

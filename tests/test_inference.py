@@ -31,7 +31,7 @@ from vendor_checkout import (
 )
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli.device_runs import predicted_seconds
+from dsocr_analyze.cli.device_runs import inference_report, predicted_seconds
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring import picture_transforms
@@ -43,7 +43,7 @@ from dsocr_analyze.measuring.inference import (
     measure_inference,
 )
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.measured import inference_report, inference_tables
+from dsocr_analyze.report.measured import inference_tables
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.time_tables import seconds_text
 from dsocr_analyze.running.loading import load_model
@@ -528,10 +528,8 @@ class TestPrediction:
             infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
         )  # fmt: skip
         figures = session.composed(workload)
-        report = inference_report(
-            measured, figures, workload, entry, image="page.png", prompt=PROMPT,
-            weights="checkpoint", tokenizer="directory", notes=(),
-        )  # fmt: skip
+        asked = Question(Path("page.png"), PROMPT, 1024, 640, True, Path())
+        report = inference_report(session, asked, measured, workload, entry, has_own_tokenizer=True)
         for name in prefill:
             assert report.stages[name].seconds.error == pytest.approx(-0.5)
         assert report.stages["decode"].seconds.error == pytest.approx(1.0)

@@ -54,7 +54,7 @@ from dsocr_analyze.measuring.memory import can_keep_memory
 from dsocr_analyze.measuring.passes import Protocol, measure_page, measure_pages
 from dsocr_analyze.measuring.predicted import predicted_page
 from dsocr_analyze.measuring.preprocessing import measured_preprocessing
-from dsocr_analyze.measuring.samples import Samples
+from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import StageClock
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
@@ -164,11 +164,11 @@ def test_every_stage_of_a_page_is_measured(session):
     found = measure_page(session.loaded, workload, session.architecture, Protocol(3, 1, 2))
     assert list(found.stages) == list(session.architecture.stage_names)
     for samples in found.stages.values():
-        assert len(samples.seconds) == 3
+        assert len(samples.samples) == 3
         assert 0 < samples.fastest <= samples.median
-    parts = [found.stages[name].seconds for name in ("sam", "clip", "projector", "prefill")]
-    assert found.prefill.seconds == pytest.approx([sum(each) for each in zip(*parts, strict=True)])
-    assert len(found.reference.seconds) == 3
+    parts = [found.stages[name].samples for name in ("sam", "clip", "projector", "prefill")]
+    assert found.prefill.samples == pytest.approx([sum(each) for each in zip(*parts, strict=True)])
+    assert len(found.reference.samples) == 3
 
 
 def test_without_a_second_token_nothing_is_decoded(session):
@@ -235,7 +235,7 @@ def test_pages_that_are_measured_in_turn_are_measured_each(session):
     )
     assert "decode" in second.stages
     assert "decode" not in first.stages
-    assert len(first.prefill.seconds) == len(second.prefill.seconds) == 2
+    assert len(first.prefill.samples) == len(second.prefill.samples) == 2
     assert first.peak_bytes == second.peak_bytes > 0
     assert told == ["warm-up 1 of 1", "repeat 1 of 2", "repeat 2 of 2",
                     "memory of the prefill pass"]  # fmt: skip
@@ -946,7 +946,7 @@ def test_calibrate_refuses_what_it_cannot_measure(home, capsys, arguments, messa
 
 def test_preprocessing_is_measured_per_prompt(monkeypatch):
     one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), (768, 1024), 2)
-    assert len(one.seconds) == 2
+    assert len(one.samples) == 2
     assert one.fastest > 0
     threads, prepare, seen = torch.get_num_threads(), preprocessing._prepare, []
 
@@ -984,5 +984,5 @@ def test_a_page_is_squeezed_into_a_view_no_larger_than_a_tile(name, side, resize
 
 
 def test_samples():
-    samples = Samples((3.0, 1.0, 2.0))
+    samples = MeasuredSeconds.of([3.0, 1.0, 2.0])
     assert (samples.fastest, samples.median, samples.spread) == (1.0, 2.0, 1.0)

@@ -20,8 +20,9 @@ from test_measuring import RUN
 from test_time_from_benchmark import VLLM
 from typer.main import get_command
 
-from dsocr_analyze.cli import calibrate, infer, measure, streams
+from dsocr_analyze.cli import device_runs, streams
 from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.report import table as layouts
 from dsocr_analyze.report.measured import InferenceReport, Measurement
 
@@ -184,11 +185,11 @@ def write_configs():
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
 
 
-def at_every_width(capsys, monkeypatch, tables, show):
+def at_every_width(capsys, monkeypatch, tables, said):
     for width in WIDTHS:
         at(monkeypatch, width)
         tables.clear()
-        show()
+        emit("table", lambda: None, said)
         out = capsys.readouterr().out
         out = "\n".join(line for line in out.splitlines() if not line.startswith("wrote "))
         assert len(check(out, width, tables)) > 2
@@ -201,9 +202,7 @@ def test_measure_fits(capsys, monkeypatch, tables):
     code, out, _ = run(capsys, "measure", "--config", "config.json", *RUN, "--format", "json")
     assert code == 0
     found = msgspec.json.decode(out, type=Measurement)
-    at_every_width(
-        capsys, monkeypatch, tables, lambda: measure.print_measurement(found, "table", None)
-    )
+    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.measurement_said(found))
 
 
 @pytest.mark.exhaustive
@@ -217,13 +216,15 @@ def test_infer_fits(capsys, monkeypatch, tables):
     )  # fmt: skip
     assert code == 0
     found = msgspec.json.decode(out, type=InferenceReport)
-    at_every_width(capsys, monkeypatch, tables, lambda: infer.print_inference(found, "table", []))
+    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.inference_said(found, []))
 
 
 def test_calibrate_fits(capsys, monkeypatch, tables):
     file = Path("own.toml")
     file.write_text("\n".join(['name = "mine"', GPU, MASKED]), encoding="utf-8")
-    at_every_width(capsys, monkeypatch, tables, lambda: calibrate.print_calibration(file, "cuda:0"))
+    at_every_width(
+        capsys, monkeypatch, tables, lambda: device_runs.calibration_said(file, "cuda:0")
+    )
 
 
 TREES = {

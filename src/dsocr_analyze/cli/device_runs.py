@@ -1,62 +1,135 @@
-"""What `measure` and `infer` run on a device; imported once torch is."""
+"""What `calibrate`, `measure` and `infer` run on a device and say; imported once torch is."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import torch
 
-from dsocr_analyze.analysis import Engine
-from dsocr_analyze.cli.kept_files import user_profiles
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.time_options import time_request
-from dsocr_analyze.cli.words import in_options
+from dsocr_analyze import analysis
+from dsocr_analyze.cli import kept_files, progress, streams, time_options, words
+from dsocr_analyze.cli.printing import Lines, Said
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.fit import largest_batch, memory_need
-from dsocr_analyze.hardware.profile import all_profiles
+from dsocr_analyze.figures import PageFigures
+from dsocr_analyze.hardware import fit
+from dsocr_analyze.hardware.cpu_kernels import Family
+from dsocr_analyze.hardware.profile import Fitted, all_profiles, cpu_profile_text, profile_from_file
 from dsocr_analyze.input_files import is_regular
-from dsocr_analyze.measuring import machine
-from dsocr_analyze.measuring.infer_call import (
-    load_tokenizer,
-    stand_in_tokenizer,
-    stands_in_for_torchvision,
-    text_tokens,
+from dsocr_analyze.measuring import (
+    cpu_calibration,
+    infer_call,
+    inference,
+    machine,
+    memory,
+    passes,
+    preprocessing,
 )
-from dsocr_analyze.measuring.inference import Question, measure_inference
-from dsocr_analyze.measuring.memory import can_keep_memory
-from dsocr_analyze.measuring.passes import Protocol, measure_page
+from dsocr_analyze.measuring.infer_call import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.measuring.predicted import Predicted, predicted_page
-from dsocr_analyze.measuring.preprocessing import measured_preprocessing
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION
-from dsocr_analyze.report.measured import (
-    InferenceReport,
-    MeasuredBytes,
-    Measurement,
-    inference_report,
-    measured_seconds,
-)
-from dsocr_analyze.report.opening import Options
-from dsocr_analyze.report.quantities import bytes_text
+from dsocr_analyze.report import build, document, opening, quantities, table, tables
+from dsocr_analyze.report import measured as documents
+from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
-from dsocr_analyze.timing.assumptions import estimated_preprocessing
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import assumptions, prediction
 from dsocr_analyze.workload import AnyWorkload, Workload
 
-__all__ = ["check_memory", "inferred", "measured", "predicted_seconds"]
+__all__ = [
+    "calibrated",
+    "calibration_said",
+    "inference_report",
+    "inference_said",
+    "inferred",
+    "measured",
+    "measurement_said",
+    "predicted_seconds",
+]
 
 
-def check_memory(
+def _computing(name: str) -> torch.device:
+    """The device called `name`.
+
+    Raises:
+        DeviceError: There is none, or it computes nothing.
+    """
+    device = parse_device(name)
+    if device.type == "meta":
+        raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
+    return device
+
+
+# --- calibrate ---------------------------------------------------------------------------------
+
+
+def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
+    """The text of a device's profile.
+
+    Args:
+        name: The device.
+        ends: When its measurement has to end, on the clock of `time.monotonic`.
+        has_passes: Whether a CPU's kernels are measured in passes too.
+
+    Raises:
+        DeviceError: There is no such device, or no memory is left.
+    """
+    device = _computing(name)
+    with progress.announced_steps(in_lines=True) as announce:
+        seconds = ends - time.monotonic()
+        if device.type == "cuda":
+            from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
+
+            return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
+        try:
+            found = cpu_calibration.calibrated_cpu(
+                budget_seconds=seconds, has_passes=has_passes, on_progress=announce
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise DeviceError(
+                f"{device} ran out of memory during calibration; free some, or raise the limit of"
+                " this process"
+            ) from error
+    return cpu_profile_text(found)
+
+
+def calibration_said(file: Path, device: str) -> Said:
+    """The errors of a profile, read back from its file as any command would."""
+    profile = profile_from_file(file)
+    measured: Mapping[tuple[str, str], Fitted | Family] = (
+        profile.fitted if profile.cpu is None else profile.cpu.families
+    )
+    errors = table.Table(
+        f"{profile.gpu.title}: error of predicted kernel times on sizes held out of the fit",
+        ("kernel", "type", "median", "90th", "held out", "fitted"),
+        tuple(
+            (name, dtype, f"{100 * each.median:.1f} %", f"{100 * each.p90:.0f} %",
+             str(each.held_out_rows), str(each.training_rows))
+            for (name, dtype), each in measured.items()
+        ),
+        label_columns=2,
+    )  # fmt: skip
+    cpu = profile.cpu
+    overhead = [] if cpu is None else [f"an operator of a model adds {cpu.operator_us:.1f} us"]
+    used = f"{file}; use it with: dsocr-analyze measure --device {device}"
+    return Said("", [errors], [Lines("Overhead", overhead, before="")], [used])
+
+
+# --- measure -----------------------------------------------------------------------------------
+
+
+def _check_memory(
     directory: ModelDirectory,
     workload: AnyWorkload,
-    *,
     device: str,
     dtype: str,
+    *,
     flash_attention: bool,
 ) -> None:
     """Check that the passes fit in memory before allocating it.
@@ -69,66 +142,96 @@ def check_memory(
         return
 
     def needed(batch: int, name: str) -> int:
-        return memory_need(
+        return fit.memory_need(
             architecture, directory.dimensions(), replace(workload, batch_size=batch),
             dtype=dtype_named(name), flash_attention=flash_attention,
         ).total_bytes  # fmt: skip
 
-    free = machine.free_bytes(parse_device(device))
-    need = needed(workload.batch_size, dtype)
+    free, need = machine.free_bytes(parse_device(device)), needed(workload.batch_size, dtype)
     if need <= free:
         return
-    largest = largest_batch(lambda batch: needed(batch, dtype) <= free)
+    largest = fit.largest_batch(lambda batch: needed(batch, dtype) <= free)
     fitting = [f"--batch-size {largest}"] if largest else []
     if dtype == "float32" and needed(workload.batch_size, "bfloat16") <= free:
         fitting.append("--dtype bfloat16")
     fits = f"{' or '.join(fitting)} would fit" if fitting else "not even one page fits"
     raise DeviceError(
-        f"--device {device} has {bytes_text(free)} free, and the passes need {bytes_text(need)};"
-        f" {fits}"
+        f"--device {device} has {quantities.bytes_text(free)} free, and the passes need"
+        f" {quantities.bytes_text(need)}; {fits}"
     )
 
 
 def measured(
-    session: DeepSeekOCRSession,
+    directory: ModelDirectory,
     workload: AnyWorkload,
-    protocol: Protocol,
-    profiles: Sequence[Path],
-    announce: Callable[[str], None],
-    used: Options,
-) -> Measurement:
+    protocol: passes.Protocol,
+    *,
+    device: str,
+    dtype: str,
+    flash_attention: bool,
+    trust_remote_code: bool,
+    profiles: Sequence[Path] | None,
+    options: opening.Options,
+) -> documents.Measurement:
     """A page's passes on a device, and their prediction.
 
     Args:
-        session: The model and its device.
+        directory: The model.
         workload: The page.
         protocol: How to measure.
+        device: The device.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether the decoder uses FlashAttention-2.
+        trust_remote_code: Whether to execute the directory's files without a trust record.
         profiles: The user's own profiles.
-        announce: Called with what starts.
-        used: The command line's options.
+        options: The command line's options.
+
+    Raises:
+        DeviceError: There is no such device, or it has not the memory.
     """
+    _computing(device)
+    _check_memory(directory, workload, device, dtype, flash_attention=flash_attention)
+    with progress.announced_steps(in_lines=True) as announce:
+        announce("building the model")
+        session = DeepSeekOCRSession.from_directory(
+            directory, device=device, dtype=dtype, flash_attention=flash_attention,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        return _measurement(
+            session, workload, protocol, kept_files.user_profiles(profiles), announce, options
+        )
+
+
+def _measurement(
+    session: DeepSeekOCRSession,
+    workload: AnyWorkload,
+    protocol: passes.Protocol,
+    profiles: Sequence[Path],
+    announce: Callable[[str], None],
+    options: opening.Options,
+) -> documents.Measurement:
+    """What `measured` returns, of a model that is there."""
     model, architecture = session.loaded, session.architecture
     announce("prediction")
     predicted, source, unpredicted = _predicted(session, workload, protocol, profiles)
-    found = measure_page(model, workload, architecture, protocol, on_progress=announce)
-    preprocessing = None
+    found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
+    prepared = None
     if isinstance(workload, Workload) and architecture.closed_forms is not None:
         announce("preprocessing")
         content = architecture.closed_forms.crop_grids.page_in_views(workload)[-1].content
-        preprocessing = measured_seconds(
-            measured_preprocessing(workload, content, protocol.repeats),
-            estimated_preprocessing(architecture, workload),
+        prepared = preprocessing.measured_preprocessing(workload, content, protocol.repeats).beside(
+            assumptions.estimated_preprocessing(architecture, workload)
         )
     seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
-    return Measurement(
-        schema_version=SCHEMA_VERSION,
+    return documents.Measurement(
+        schema_version=document.SCHEMA_VERSION,
         command="measure",
-        options=used,
+        options=options,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=session.model_source,
-        workload=workload_document(workload),
+        workload=build.workload_document(workload),
         device=str(model.device),
         title=machine.device_title(model.device),
         versions=machine.versions(model.device),
@@ -139,18 +242,15 @@ def measured(
         autocast=protocol.autocast,
         repeats=protocol.repeats,
         warmups=protocol.warmups,
-        keeps_memory=can_keep_memory(model.device),
+        keeps_memory=memory.can_keep_memory(model.device),
         steps=protocol.steps,
         profile=source,
         unpredicted=unpredicted,
-        stages={
-            name: measured_seconds(samples, seconds.get(name))
-            for name, samples in found.stages.items()
-        },
-        prefill=measured_seconds(found.prefill, whole if seconds else None),
-        reference=measured_seconds(found.reference, None),
-        preprocessing=preprocessing,
-        peak=MeasuredBytes(
+        stages={name: each.beside(seconds.get(name)) for name, each in found.stages.items()},
+        prefill=found.prefill.beside(whole if seconds else None),
+        reference=found.reference,
+        preprocessing=prepared,
+        peak=documents.MeasuredBytes(
             measured=found.peak_bytes,
             predicted=predicted.peak_bytes,
             besides=found.peak_bytes - predicted.peak_bytes,
@@ -161,7 +261,7 @@ def measured(
 def _predicted(
     session: DeepSeekOCRSession,
     workload: AnyWorkload,
-    protocol: Protocol,
+    protocol: passes.Protocol,
     profiles: Sequence[Path],
 ) -> tuple[Predicted, str | None, str | None]:
     """The prediction, the source of its seconds, and the reason if there are none."""
@@ -176,13 +276,26 @@ def _predicted(
             found = predicted_page(model, workload, architecture, protocol, device)
             return found, device.profile.source, None
         except DeviceError as error:  # measure anyway
-            why = in_options(str(error), error.arguments)
+            why = words.in_options(str(error), error.arguments)
     return predicted_page(model, workload, architecture, protocol, None), None, why
+
+
+def measurement_said(found: documents.Measurement) -> Said:
+    """What a reader sees of a measurement."""
+    model = tables.model_text(found.model)
+    return Said(
+        f"Measured: {model}, {found.dtype}, {found.attention} attention",
+        documents.measurement_tables(found),
+        [Lines("Notes", documents.measurement_notes(found), before="")],
+    )
+
+
+# --- infer -------------------------------------------------------------------------------------
 
 
 def inferred(
     directory: ModelDirectory,
-    question: Question,
+    question: inference.Question,
     planned: Workload,
     *,
     device: str | None,
@@ -191,8 +304,8 @@ def inferred(
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
     announce: Callable[[str], None],
-    used: Options,
-) -> InferenceReport:
+    options: opening.Options,
+) -> documents.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
     Args:
@@ -205,7 +318,7 @@ def inferred(
         trust_remote_code: Whether to execute the directory's files without a trust record.
         profiles: The user's own profiles.
         announce: Called with what starts.
-        used: The command line's options.
+        options: The command line's options.
     """
     has_own = is_regular(directory.tokenizer_file)
     tokenizer = load_tokenizer(directory) if has_own else stand_in_tokenizer()
@@ -220,7 +333,9 @@ def inferred(
         trust_remote_code=trust_remote_code,
     )
     loaded, architecture = session.loaded, session.architecture
-    timed = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
+    timed = inference.measure_inference(
+        loaded, tokenizer, question, architecture, on_progress=announce
+    )
     # Derived from the request alone, so that a difference from what ran can show.
     counted: Workload = architecture.plan(
         page=planned.page,
@@ -230,23 +345,15 @@ def inferred(
         text_tokens=text_tokens(tokenizer, question.prompt),
         max_new_tokens=timed.tokens,
     )
+    predicted = predicted_seconds(session, counted, profiles)
     return inference_report(
-        timed,
-        session.composed(counted),
-        counted,
-        predicted_seconds(session, counted, profiles),
-        image=str(question.image_file),
-        prompt=question.prompt,
-        weights="checkpoint" if loaded.has_weights else "random",
-        tokenizer="directory" if has_own else "stand-in",
-        notes=_notes(session),
-        options=used,
+        session, question, timed, counted, predicted, has_own_tokenizer=has_own, options=options
     )
 
 
 def predicted_seconds(
     session: DeepSeekOCRSession, workload: Workload, profiles: Sequence[Path] | None
-) -> TimeEntry | None:
+) -> prediction.TimeEntry | None:
     """Seconds predicted by the profile of the session's own device; None if there is none.
 
     Args:
@@ -254,46 +361,137 @@ def predicted_seconds(
         workload: The page.
         profiles: The user's own profiles.
     """
+    loaded = session.loaded
     try:
-        known = all_profiles(user_profiles(profiles))
-        device = machine.matching_device(session.loaded.device, known)
-        if device is None:
-            if session.loaded.device.type == "cuda":
-                title = machine.device_title(session.loaded.device)
-                complain(f"no seconds are predicted: there is no profile of {title}")
+        device = machine.matching_device(
+            loaded.device, all_profiles(kept_files.user_profiles(profiles))
+        )
+        if device is None and loaded.device.type != "cuda":
             return None
-        request = time_request(
+        if device is None:
+            raise DeviceError(f"there is no profile of {machine.device_title(loaded.device)}")
+        request = time_options.time_request(
             [device.name], profile=profiles, runtime="eager", server="vllm",
             concurrency="1", preprocess_ms=None, workers=1, price=None,
         )  # fmt: skip
-        (entry,) = Engine(
-            "analytic", session.loaded.directory, session.dtype.name,
-            session.loaded.attention != "eager", time=request,
-        ).entries(workload)  # fmt: skip
+        return analysis.Engine(
+            "analytic", loaded.directory, session.dtype.name, loaded.attention != "eager",
+            time=request,
+        ).entries(workload)[0]  # fmt: skip
     except DeviceError as error:  # keep the measurements anyway
-        complain(f"no seconds are predicted: {error}")
-        return None
-    return entry
+        streams.complain(f"no seconds are predicted: {error}")
+    return None
+
+
+def inference_report(
+    session: DeepSeekOCRSession,
+    question: inference.Question,
+    timed: inference.MeasuredInference,
+    counted: Workload,
+    predicted: prediction.TimeEntry | None,
+    *,
+    has_own_tokenizer: bool,
+    options: opening.Options = opening.NO_OPTIONS,
+) -> documents.InferenceReport:
+    """The document of one call.
+
+    Args:
+        session: The model on the device that ran it.
+        question: Arguments of `infer()`.
+        timed: The measured call.
+        counted: The workload of its figures.
+        predicted: Predicted seconds; None if no device profile matches.
+        has_own_tokenizer: Whether the tokenizer is the model directory's.
+        options: The command line's options.
+    """
+    figures, steps = session.composed(counted), len(timed.steps)
+    after_first = timed.generate_seconds - timed.prefill_seconds
+    provenance, compared = figures.provenance, documents.Compared.of
+    return documents.InferenceReport(
+        schema_version=document.SCHEMA_VERSION,
+        command="infer",
+        options=options,
+        model=provenance.model,
+        device=provenance.device,
+        dtype=provenance.dtype,
+        attention=provenance.attention,
+        autocast="bfloat16",
+        weights="checkpoint" if session.loaded.has_weights else "random",
+        tokenizer="directory" if has_own_tokenizer else "stand-in",
+        versions=dict(provenance.versions),
+        image=str(question.image_file),
+        prompt=question.prompt,
+        workload=build.workload_document(counted),
+        stages=_stages(timed, figures, predicted),
+        preprocess_seconds=compared(
+            timed.preprocess_seconds,
+            None if predicted is None else predicted.assumptions.preprocess_seconds,
+        ),
+        first_token_seconds=compared(
+            timed.preprocess_seconds + timed.prefill_seconds,
+            None if predicted is None else predicted.ttft_seconds,
+        ),
+        next_token_seconds=None
+        if not steps
+        else compared(after_first / steps, None if predicted is None else predicted.tpot_seconds),
+        infer_seconds=compared(
+            timed.infer_seconds, None if predicted is None else predicted.page_seconds
+        ),
+        tokens=timed.tokens,
+        tokens_per_second=timed.tokens / timed.infer_seconds,
+        weights_bytes=figures.memory.weights_bytes,
+        peak_bytes=compared(timed.peak_bytes, figures.memory.peak.nbytes),
+        predicted_for=None if predicted is None else predicted.gpu,
+        differences=timed.differences(counted),
+        notes=_notes(session),
+        text=timed.text,
+    )
+
+
+def _stages(
+    timed: inference.MeasuredInference, figures: PageFigures, predicted: prediction.TimeEntry | None
+) -> dict[str, documents.MeasuredStage]:
+    # A view that infer() skipped is absent.
+    ran = {
+        name: (1, stage.work, timed.prefill[name])
+        for name, stage in figures.stages.items()
+        if name in timed.prefill
+    }
+    foreseen = {name: each.seconds for name, each in predicted.stages.items()} if predicted else {}
+    steps = len(timed.steps)
+    if figures.decode is not None and steps:
+        name, work = figures.decode.name, figures.batch.minus(figures.prefill_pass)
+        ran[name] = (steps, work, sum(timed.steps))
+        if predicted is not None and predicted.tpot_seconds is not None:
+            foreseen[name] = steps * predicted.tpot_seconds
+    return {
+        name: documents.MeasuredStage.of(
+            calls, work.flops, work.bytes_moved, seconds, foreseen.get(name)
+        )
+        for name, (calls, work, seconds) in ran.items()
+    }
 
 
 def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
-    routing = "routing is uniform, since random weights would make it arbitrary"
-    if session.loaded.has_weights:
-        routing = (
-            "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
-            " own routing touches as many experts or fewer"
-        )
-    stand_ins = (
-        "torchvision is not installed: stand-ins for its three transforms compute the same"
-        " values; preprocessing times may differ"
-    )
-    return (
+    model, stand_ins = session.loaded, infer_call.stands_in_for_torchvision(session.loaded)
+    notes = {
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
-        " autocast to bfloat16, whose casts add bytes but no FLOPs",
+        " autocast to bfloat16, whose casts add bytes but no FLOPs": True,
         "bytes are counted for each operator on its own; caches serve some of them, so the"
-        " bandwidth may exceed the memory's",
+        " bandwidth may exceed the memory's": True,
         "each token after the first includes what generate does between two passes; a stage's"
-        " seconds do not",
-        routing,
-        *([stand_ins] if stands_in_for_torchvision(session.loaded) else []),
-    )
+        " seconds do not": True,
+        "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
+        " own routing touches as many experts or fewer": model.has_weights,
+        "routing is uniform, since random weights would make it arbitrary": not model.has_weights,
+        "torchvision is not installed: stand-ins for its three transforms compute the same"
+        " values; preprocessing times may differ": stand_ins,
+    }
+    return tuple(compress(notes, notes.values()))
+
+
+def inference_said(report: documents.InferenceReport, written: Sequence[Path]) -> Said:
+    """What a reader sees of a call, besides its text."""
+    notes = [Lines("Notes", report.notes, "- ")]
+    heading = documents.inference_headline(report)
+    return Said(heading, documents.inference_tables(report), notes, written)

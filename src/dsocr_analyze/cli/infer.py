@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.analysis import start_torch
-from dsocr_analyze.cli import completion, options, page_options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.kept_files import ProfileOption
-from dsocr_analyze.cli.printing import Lines, Said, emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze import analysis
+from dsocr_analyze.cli import (
+    command_options,
+    completion,
+    kept_files,
+    options,
+    page_options,
+    printing,
+    progress,
+)
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.output_files import write_files
 
-if TYPE_CHECKING:
-    from dsocr_analyze.report.measured import InferenceReport
-
-__all__ = ["infer", "print_inference"]
+__all__ = ["infer"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-infer-one")
 DEFAULT_PROMPT = "<image>\n<|grounding|>Convert the document to markdown."
 TRIAL_TOKENS = 16
+_FILES: Final = {"infer_one.json": "json", "infer_one.md": "markdown", "result.txt": "text"}
+"""The format of every file."""
 
 ImageOption = Annotated[
     Path,
@@ -112,7 +115,7 @@ def infer(
     crop_mode: options.CropModeOption = None,
     prompt: PromptOption = DEFAULT_PROMPT,
     max_new_tokens: TokensOption = None,
-    profile: ProfileOption = None,
+    profile: kept_files.ProfileOption = None,
     save_results: SaveOption = 0,
     output_format: FormatOption = "table",
     strict: StrictOption = False,
@@ -126,17 +129,19 @@ def infer(
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
     # Fail on impossible requests before anything is loaded.
-    tokens = 1 if max_new_tokens is None else max_new_tokens
-    planned = page_options.workload_of(context, directory, max_new_tokens=tokens, prompt=None)
+    planned = page_options.workload_of(
+        context, directory, max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
+        prompt=None,
+    )  # fmt: skip
     warn_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
     options.prepare_output(output, DEFAULT_OUTPUT)
-    with announced_steps(in_lines=True) as announce:
+    with progress.announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
-        start_torch()
-        from dsocr_analyze.cli.device_runs import inferred
+        analysis.start_torch()
+        from dsocr_analyze.cli import device_runs
         from dsocr_analyze.measuring.inference import Question, check_image
 
         check_image(image)
@@ -144,25 +149,25 @@ def infer(
             image, prompt, planned.base_size, planned.image_size, planned.crop_mode, output, saves,
             max_new_tokens,
         )  # fmt: skip
-        report = inferred(
+        report = device_runs.inferred(
             directory, question, planned, device=device, flash_attention=flash_attention,
             random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
-            announce=announce, used=options_used(context),
+            announce=announce, options=command_options.options_used(context),
         )  # fmt: skip
-    context.obj.begin_writing()
-    from dsocr_analyze.output_files import write_files
-    from dsocr_analyze.report.json_text import dump_json
-    from dsocr_analyze.report.measured import inference_markdown
+    from dsocr_analyze.report import json_text, measured
 
-    written = write_files(
-        {
-            output / "infer_one.json": dump_json(report),
-            output / "infer_one.md": inference_markdown(report),
-            output / "result.txt": report.text + "\n",
-        }
-    )
+    context.obj.begin_writing()
+    texts = {
+        "json": json_text.dump_json(report),
+        "markdown": measured.inference_markdown(report),
+        "text": report.text + "\n",
+    }
+    written = write_files({output / name: texts[each] for name, each in _FILES.items()})
     warn(context, report.differences)
-    print_inference(report, output_format, written)
+    if output_format in texts:
+        sys.stdout.write(texts[output_format])
+    else:
+        printing.emit("table", lambda: report, lambda: device_runs.inference_said(report, written))
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
@@ -189,21 +194,3 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
             " models/README.md says where it comes from, and --random-weights runs a trial with a"
             " stand-in"
         )
-
-
-def print_inference(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
-    """Print the report of a run in a format, and name the files that were written."""
-    from dsocr_analyze.report.measured import (
-        inference_headline,
-        inference_markdown,
-        inference_tables,
-    )
-
-    if output_format == "markdown":
-        sys.stdout.write(inference_markdown(report))
-    elif output_format == "text":
-        sys.stdout.write(report.text + "\n")
-    else:
-        below = [Lines("Notes", report.notes, "- ")]
-        said = Said(inference_headline(report), inference_tables(report), below, written)
-        emit(output_format, lambda: report, lambda: said)

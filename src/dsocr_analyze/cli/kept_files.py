@@ -75,8 +75,9 @@ def corrections_asked_for(
             )
         return NO_CORRECTIONS
     kept = Corrections(tuple(kept_benchmarks()), server_version)
-    gpus = (profile.gpu.name for profile in profiles)
-    found = dict.fromkeys(each for gpu in gpus for each in kept.versions(gpu, server.lower()))
+    found = dict.fromkeys(
+        each for profile in profiles for each in kept.versions(profile.gpu.name, server.lower())
+    )
     if server_version is None or server_version in found:
         return kept
     raise BenchmarkError(
@@ -99,8 +100,7 @@ def kept_benchmarks() -> list[KeptBenchmark]:
         files = sorted(folder.glob("*.json"))
     except OSError as error:
         raise _unreadable(folder, error) from error
-    benchmarks = filter(None, map(_read, files))
-    return sorted(benchmarks, key=lambda each: (each.kept, each.id))
+    return sorted(filter(None, map(_read, files)), key=lambda each: (each.kept, each.id))
 
 
 def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
@@ -115,8 +115,13 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
 
     folder = own_folder_to_write() / _CORRECTIONS
     prepare_directory(folder)
-    encoded = {each.id: msgspec.json.format(msgspec.json.encode(each)) for each in benchmarks}
-    write_files({folder / f"{name}.json": f"{text.decode()}\n" for name, text in encoded.items()})
+    write_files(
+        {
+            folder / f"{each.id}.json": msgspec.json.format(msgspec.json.encode(each)).decode()
+            + "\n"
+            for each in benchmarks
+        }
+    )
     return folder
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dsocr_analyze.analysis import start_torch
-from dsocr_analyze.cli import completion, options, page_options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
-from dsocr_analyze.cli.printing import Lines, Said, emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze import analysis
+from dsocr_analyze.cli import (
+    command_options,
+    completion,
+    kept_files,
+    options,
+    page_options,
+    printing,
+)
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
-from dsocr_analyze.errors import DeviceError
 
-if TYPE_CHECKING:
-    from dsocr_analyze.report.measured import Measurement
-
-__all__ = ["measure", "print_measurement"]
+__all__ = ["measure"]
 
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda:N", help="Device to run on.")
@@ -59,7 +58,7 @@ def measure(
     warmups: WarmupsOption = 2,
     steps: StepsOption = 4,
     autocast: AutocastOption = 0,
-    profile: ProfileOption = None,
+    profile: kept_files.ProfileOption = None,
     output_format: options.FormatOption = "table",
     json_file: options.JsonOption = None,
     strict: StrictOption = False,
@@ -75,41 +74,20 @@ def measure(
     workload = page_options.page_request(context, directory).workload(directory.architecture)
     print_config_findings(context, directory, by_closed_forms=False)
     warn_of_sizes(context, directory, workload)
-    start_torch()
-    from dsocr_analyze.cli.device_runs import check_memory, measured
+    analysis.start_torch()
+    from dsocr_analyze.cli import device_runs
     from dsocr_analyze.measuring.passes import Protocol
-    from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 
-    protocol = Protocol(repeats, warmups, steps, under_autocast)
-    if parse_device(device).type == "meta":
-        raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
-    check_memory(directory, workload, device=device, dtype=dtype, flash_attention=flash_attention)
-    with announced_steps(in_lines=True) as announce:
-        announce("building the model")
-        session = DeepSeekOCRSession.from_directory(
-            directory, device=device, dtype=dtype, flash_attention=flash_attention,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
-        found = measured(
-            session, workload, protocol, user_profiles(profile), announce, options_used(context)
-        )
+    found = device_runs.measured(
+        directory, workload, Protocol(repeats, warmups, steps, under_autocast), device=device,
+        dtype=dtype, flash_attention=flash_attention, trust_remote_code=trust_remote_code,
+        profiles=profile, options=command_options.options_used(context),
+    )  # fmt: skip
     context.obj.begin_writing()
-    print_measurement(found, "json" if json_file == "-" else output_format, json_file)
-
-
-def print_measurement(found: Measurement, output_format: str, json_file: str | None) -> None:
-    """Print a measurement in a format, and write its JSON file if one is named."""
-    from dsocr_analyze.output_files import write_files
-    from dsocr_analyze.report.json_text import dump_json
-    from dsocr_analyze.report.measured import measurement_notes, measurement_tables
-    from dsocr_analyze.report.tables import model_text
-
-    if json_file not in (None, "-"):
-        write_files({Path(str(json_file)): dump_json(found)})
-
-    def said() -> Said:
-        opening = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
-        notes = Lines("Notes", measurement_notes(found), before="")
-        return Said(opening, measurement_tables(found), [notes])
-
-    emit(output_format, lambda: found, said)
+    printing.emit(
+        "json" if json_file == "-" else output_format,
+        lambda: found,
+        lambda: device_runs.measurement_said(found),
+        context=context,
+        files={} if json_file in (None, "-") else {Path(str(json_file)): "json"},
+    )

@@ -21,7 +21,6 @@ __all__ = [
     "Said",
     "assumptions",
     "emit",
-    "print_table",
     "rendered",
 ]
 
@@ -144,11 +143,6 @@ def rendered(
 def terminal_width() -> int:
     """Width of the terminal in columns, or COLUMNS if it is set."""
     return max(shutil.get_terminal_size((WITHOUT_TERMINAL, 24)).columns, LEAST_WIDTH)
-
-
-def print_table(table: Table) -> None:
-    """Print one table and an empty line."""
-    _print_lines(Said("", [table]).lines(terminal_width()))
 
 
 def _print_lines(lines: Iterable[Line]) -> None:

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.analysis import check_precision
-from dsocr_analyze.cli import completion, kept_files, options, time_options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
+from dsocr_analyze import analysis
+from dsocr_analyze.cli import (
+    command_options,
+    completion,
+    kept_files,
+    options,
+    printing,
+    time_options,
+    words,
+)
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
-    from dsocr_analyze.analysis import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.server_benchmarks import BenchmarkReport
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
     from dsocr_analyze.workload import Workload
 
@@ -49,10 +53,18 @@ KeepOption = Annotated[
     ),
 ]
 
-_SAID_BY_FILES: Final = (
-    "concurrency", "max_new_tokens", "new_tokens_from", "mean_new_tokens", "share_at_limit",
-)  # fmt: skip
-_WITHOUT_EFFECT: Final = ("offline", "price", "plot", "corrections")
+_NOT_BESIDE: Final = {
+    "concurrency": "the file gives it",
+    "max_new_tokens": "the file gives it",
+    "new_tokens_from": "the file gives it",
+    "mean_new_tokens": "the file gives it",
+    "share_at_limit": "the file gives it",
+    "offline": "it has no effect there",
+    "price": "it has no effect there",
+    "plot": "it has no effect there",
+    "corrections": "it has no effect there",
+}
+"""Options that contradict a benchmark or would have no effect, and why to leave them out."""
 
 
 @dataclass(frozen=True)
@@ -86,44 +98,11 @@ def benchmarks_given(
         BenchmarkError: A file is not a benchmark, or they differ in engine or version.
         WorkloadError: Other options contradict them.
     """
-    is_kept = options.switch("--keep", keep)
+    is_kept, given = options.switch("--keep", keep), words.given_options(context)
     if not files:
-        if _is_given(context, "keep"):
+        if "keep" in given:
             raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
         return None
-    _check_options(context)
-    from dsocr_analyze.timing.runtimes import server_named
-    from dsocr_analyze.timing.server_benchmarks.comparison import (
-        check_engine,
-        server_of,
-        version_of,
-    )
-    from dsocr_analyze.timing.server_benchmarks.reading import read_benchmarks
-
-    benchmarks = [each for file in files for each in read_benchmarks(file)]
-    server, version = context.params["server"], context.params["server_version"]
-    if not _is_given(context, "server"):
-        server = server_of(benchmarks[0], server)
-    server = server_named(server).name
-    for each in benchmarks:
-        check_engine(each, server)
-    versions = list(dict.fromkeys(version_of(each, version) for each in benchmarks))
-    if len(versions) > 1:
-        raise BenchmarkError(
-            f"the benchmarks are of several versions ({', '.join(versions)}); give those of one"
-            " version at a time, and server_version for files that do not contain it",
-            arguments=["server_version"],
-        )
-    return MeasuredServer(benchmarks, server, versions[0], is_kept)
-
-
-def _is_given(context: typer.Context, parameter: str) -> bool:
-    source = context.get_parameter_source(parameter)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _check_options(context: typer.Context) -> None:
-    """Raise for options that contradict a benchmark or would have no effect."""
     gpus = options.gpu_names(context.params["gpu"], context.params["named_gpus"])
     if len(gpus) != 1:
         raise WorkloadError(
@@ -135,18 +114,32 @@ def _check_options(context: typer.Context) -> None:
             f"--from-benchmark is of a serving engine; leave out --runtime"
             f" {context.params['runtime']}"
         )
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if name in (*_SAID_BY_FILES, *_WITHOUT_EFFECT) and _is_given(context, name):
-            why = "the file gives it" if name in _SAID_BY_FILES else "it has no effect there"
-            option = parameter.opts[0]
-            raise WorkloadError(f"leave out {option} with --from-benchmark: {why}")
+    if name := next((each for each in given if each in _NOT_BESIDE), None):
+        raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {_NOT_BESIDE[name]}")
+    from dsocr_analyze.timing.runtimes import server_named
+    from dsocr_analyze.timing.server_benchmarks import comparison, reading
+
+    benchmarks = [each for file in files for each in reading.read_benchmarks(file)]
+    server, version = context.params["server"], context.params["server_version"]
+    if "server" not in given:
+        server = comparison.server_of(benchmarks[0], server)
+    server = server_named(server).name
+    for each in benchmarks:
+        comparison.check_engine(each, server)
+    versions = list(dict.fromkeys(comparison.version_of(each, version) for each in benchmarks))
+    if len(versions) > 1:
+        raise BenchmarkError(
+            f"the benchmarks are of several versions ({', '.join(versions)}); give those of one"
+            " version at a time, and server_version for files that do not contain it",
+            arguments=["server_version"],
+        )
+    return MeasuredServer(benchmarks, server, versions[0], is_kept)
 
 
 def show(
     context: typer.Context,
     measured: MeasuredServer,
-    request: TimeRequest,
+    request: analysis.TimeRequest,
     directory: ModelDirectory,
     workload: Workload,
     output_format: str,
@@ -166,48 +159,49 @@ def show(
         OutputError: The correction cannot be kept.
     """
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
-    from dsocr_analyze.timing.correction import Corrections
-    from dsocr_analyze.timing.predict import TimedModel
+    from dsocr_analyze.report import build, document, time_report, time_tables
+    from dsocr_analyze.report.measured import BenchmarkReport, benchmark_tables
+    from dsocr_analyze.timing import correction, predict
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
 
     [profile], [job] = request.profiles, request.jobs
     device, architecture = Device(profile), directory.architecture
-    check_precision(device, job.precision)
-    dtype = dtype_named(context.params["dtype"])
-    model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
+    analysis.check_precision(device, job.precision)
+    dimensions, dtype = directory.dimensions(), dtype_named(context.params["dtype"])
+    model = predict.TimedModel(architecture, dimensions, dtype, False, device)
     predictor = Predictor(model, workload, job)
-    named = _is_given(context, "model") or _is_given(context, "arch")
+    named = not {"model", "arch"}.isdisjoint(words.given_options(context))
     notes = [check_model(each, architecture, is_given=named) for each in measured.benchmarks]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
-    earlier = Corrections(tuple(kept_files.kept_benchmarks()), measured.version)
-    corrections = earlier.with_these(kept)
-    entries = [
-        benchmark_entry(
-            predictor.compared(each, corrections), record,
-            [*filter(None, [note]), *predictor.doubts(each)], workload.prompt_pages,
-        )
+    corrections = correction.Corrections(
+        tuple(kept_files.kept_benchmarks()), measured.version
+    ).with_these(kept)
+    entries = tuple(
+        predictor.entry(each, record, corrections, note)
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
-    ]  # fmt: skip
-    source, used = directory.source(architecture.name), options_used(context)
-    report = benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
-    folder = None
+    )
+    report = BenchmarkReport(
+        schema_version=document.SCHEMA_VERSION,
+        command="time",
+        options=command_options.options_used(context),
+        model=directory.source(architecture.name),
+        workload=build.workload_document(workload),
+        benchmarks=entries,
+        correction=entries[0].time.assumptions.correction,
+        kept=measured.is_kept,
+    )
+    where = "corrections not kept"
     if measured.is_kept:
         context.obj.begin_writing()
-        folder = kept_files.keep(kept)
-    emit(output_format, lambda: report, lambda: _said(report, folder))
-
-
-def _said(report: BenchmarkReport, folder: Path | None) -> Said:
-    from dsocr_analyze.report.server_benchmarks import benchmark_tables
-    from dsocr_analyze.report.time_report import headline
-    from dsocr_analyze.report.time_tables import time_notes
-
-    doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]
-    where = (
-        "corrections not kept" if folder is None else f"corrections kept in {visible(str(folder))}"
+        where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
+    doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
+    said = printing.Said(
+        time_report.headline(report.model, report.workload),
+        benchmark_tables(report),
+        [
+            printing.Lines("Notes", [*doubts, where]),
+            printing.assumptions(time_tables.time_notes(each.time for each in entries)),
+        ],
     )
-    notes = assumptions(time_notes(each.time for each in report.benchmarks))
-    opening = headline(report.model, report.workload)
-    return Said(opening, benchmark_tables(report), [Lines("Notes", [*doubts, where]), notes])
+    printing.emit(output_format, lambda: report, lambda: said)

@@ -89,14 +89,9 @@ def named_failures() -> Iterator[None]:
 
     Otherwise an error of stdout could not be told from one of another file or pipe.
     """
-    original = sys.stdout
-    guarded = _Stdout(original)
-    sys.stdout = cast(TextIO, guarded)
-    try:
+    with contextlib.redirect_stdout(cast(TextIO, _Stdout(sys.stdout))) as guarded:
         yield
         guarded.flush()
-    finally:
-        sys.stdout = original
 
 
 def complain(message: str) -> None:
@@ -127,9 +122,7 @@ def _ends(text: str, longest: int, gap: str) -> str:
 
 def drop_unwritable() -> None:
     """Discard output that can't be written, which would raise an error at interpreter exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is None:
-            continue
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except (OSError, ValueError):

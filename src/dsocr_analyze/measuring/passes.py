@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
-from dsocr_analyze.measuring.samples import Samples
+from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
 from dsocr_analyze.measuring.timers import Timer, timer_of
 from dsocr_analyze.running.failures import blamed_on
@@ -69,9 +69,9 @@ class MeasuredPage:
         peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """
 
-    stages: Mapping[str, Samples]
-    prefill: Samples
-    reference: Samples
+    stages: Mapping[str, MeasuredSeconds]
+    prefill: MeasuredSeconds
+    reference: MeasuredSeconds
     peak_bytes: int
 
 
@@ -145,15 +145,15 @@ def _measured(
     architecture: Architecture, repeats: list[dict[str, float]], reference: list[float], peak: int
 ) -> MeasuredPage:
     stages = {
-        stage.name: Samples(tuple(each[stage.name] for each in repeats))
+        stage.name: MeasuredSeconds.of([each[stage.name] for each in repeats])
         for stage in architecture.stages
         if stage.name in repeats[0]
     }
     decode = None if architecture.decode is None else architecture.decode.name
-    prefill = Samples(
-        tuple(sum(each[name] for name in stages if name != decode) for each in repeats)
+    prefill = MeasuredSeconds.of(
+        [sum(each[name] for name in stages if name != decode) for each in repeats]
     )
-    return MeasuredPage(stages, prefill, Samples(tuple(reference)), peak)
+    return MeasuredPage(stages, prefill, MeasuredSeconds.of(reference), peak)
 
 
 @contextlib.contextmanager

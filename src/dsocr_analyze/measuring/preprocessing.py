@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageOps
 
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.measuring.samples import Samples
+from dsocr_analyze.measuring.samples import MeasuredSeconds
 
 if TYPE_CHECKING:
     from dsocr_analyze.workload import Workload
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["measured_preprocessing"]
 
 
-def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats: int) -> Samples:
+def measured_preprocessing(
+    workload: Workload, content: tuple[int, int], repeats: int
+) -> MeasuredSeconds:
     """Seconds of one CPU thread per prompt, on pages of noise.
 
     Args:
@@ -41,7 +43,7 @@ def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats
             found.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
-    return Samples(tuple(found[1:]))  # the first one warms up
+    return MeasuredSeconds.of(found[1:])  # the first one warms up
 
 
 def _prepare(page: Image.Image, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:

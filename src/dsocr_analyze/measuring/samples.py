@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Annotated, Self
 
-__all__ = ["Samples"]
+from msgspec import Meta, Struct
+
+__all__ = ["MeasuredSeconds"]
+
+Seconds = Annotated[float, Meta(ge=0)]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Seconds of each repeat of a measurement, in order."""
+class MeasuredSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of something that ran several times.
 
-    seconds: tuple[float, ...]
+    Attributes:
+        fastest: The minimum.
+        median: The median.
+        spread: (maximum - minimum) / median.
+        samples: All samples, in the order in which they were taken.
+        predicted: Predicted seconds; null without a prediction.
+        error: predicted / fastest - 1; null without a prediction.
+    """
 
-    @property
-    def fastest(self) -> float:
-        """The minimum: the time without disturbance."""
-        return min(self.seconds)
+    fastest: Seconds
+    median: Seconds
+    spread: Seconds
+    samples: tuple[Seconds, ...]
+    predicted: Seconds | None
+    error: float | None
 
-    @property
-    def median(self) -> float:
-        """The median."""
-        return statistics.median(self.seconds)
+    @classmethod
+    def of(cls, samples: Sequence[float], predicted: float | None = None) -> Self:
+        """What some samples say, and how far a prediction is from the fastest."""
+        fastest, median = min(samples), statistics.median(samples)
+        return cls(
+            fastest=fastest,
+            median=median,
+            spread=(max(samples) - fastest) / median,
+            samples=tuple(samples),
+            predicted=predicted,
+            error=None if predicted is None else predicted / fastest - 1,
+        )
 
-    @property
-    def spread(self) -> float:
-        """Maximum minus minimum, as a fraction of the median."""
-        return (max(self.seconds) - min(self.seconds)) / self.median
+    def beside(self, predicted: float | None) -> Self:
+        """The same samples with a prediction."""
+        return self.of(self.samples, predicted)

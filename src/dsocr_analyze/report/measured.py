@@ -1,66 +1,54 @@
-"""The documents of real passes and their tables: of `measure`, a page; of `infer`, one call."""
+"""Documents of what was measured, beside its prediction, and their tables.
+
+Of `measure`, a page; of `infer`, one call; of `time`, the benchmarks of a server.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Collection, Iterator, Mapping
+from itertools import compress
+from typing import Annotated, Literal, Self
 
 from msgspec import Meta, Struct
 
 from dsocr_analyze.escaping import as_markdown, visible_lines
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Share
+from dsocr_analyze.measuring.samples import MeasuredSeconds
+from dsocr_analyze.report.document import Count, Share
 from dsocr_analyze.report.markdown import markdown_page
-from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
+from dsocr_analyze.report.opening import PageOpening
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.tables import model_text
 from dsocr_analyze.report.time_tables import seconds_text
-
-if TYPE_CHECKING:
-    from dsocr_analyze import workload as planned
-    from dsocr_analyze.figures import PageFigures
-    from dsocr_analyze.measuring.inference import MeasuredInference
-    from dsocr_analyze.measuring.samples import Samples
-    from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing.prediction import TimeCorrection
+from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure
 
 __all__ = [
+    "BenchmarkReport",
+    "Compared",
     "InferenceReport",
     "MeasuredBytes",
-    "MeasuredSeconds",
+    "MeasuredStage",
     "Measurement",
+    "benchmark_tables",
     "inference_headline",
     "inference_markdown",
-    "inference_report",
     "inference_tables",
-    "measured_seconds",
     "measurement_notes",
     "measurement_tables",
 ]
 
-Seconds = Annotated[float, Meta(ge=0)]
 Error = Annotated[float, Meta(ge=-1)]
 
-
-class MeasuredSeconds(Struct, frozen=True, kw_only=True):
-    """Seconds of something that ran several times.
-
-    Attributes:
-        fastest: The minimum.
-        median: The median.
-        spread: (maximum - minimum) / median.
-        samples: All samples, in the order in which they were taken.
-        predicted: Predicted seconds; null without a prediction.
-        error: predicted / fastest - 1; null without a prediction.
-    """
-
-    fastest: Seconds
-    median: Seconds
-    spread: Seconds
-    samples: tuple[Seconds, ...]
-    predicted: Seconds | None
-    error: float | None
+_TITLES = {
+    "pages_per_second": "pages/s",
+    "tokens_per_second": "tokens/s",
+    "ttft_seconds": "first token",
+    "tpot_seconds": "each token after it",
+    "request_seconds": "request",
+}
+"""What a server's benchmark measures."""
 
 
 class MeasuredBytes(Struct, frozen=True, kw_only=True):
@@ -129,27 +117,15 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
     peak: MeasuredBytes
 
 
-def measured_seconds(samples: Samples, predicted: float | None) -> MeasuredSeconds:
-    """Samples with a prediction."""
-    return MeasuredSeconds(
-        fastest=samples.fastest,
-        median=samples.median,
-        spread=samples.spread,
-        samples=samples.seconds,
-        predicted=predicted,
-        error=None if predicted is None else predicted / samples.fastest - 1,
-    )
-
-
 def measurement_tables(measurement: Measurement) -> list[Table]:
     """Seconds and memory, at most 80 columns wide."""
-    timed, peak = dict(measurement.stages), measurement.peak
-    if measurement.workload.max_new_tokens > 1:
-        name, step = timed.popitem()
-        timed[f"{name}, one step"] = step
-    timed["prefill pass"] = measurement.prefill
-    if measurement.preprocessing is not None:
-        timed["preprocessing"] = measurement.preprocessing
+    peak, stages = measurement.peak, measurement.stages
+    decode = [*stages][-1] if measurement.workload.max_new_tokens > 1 else None
+    timed = {
+        **{name if name != decode else f"{name}, one step": stages[name] for name in stages},
+        "prefill pass": measurement.prefill,
+        "preprocessing": measurement.preprocessing,
+    }
     return [
         Table(
             f"{measurement.title}: seconds, the fastest of {measurement.repeats}",
@@ -157,7 +133,7 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
             tuple(
                 (name, seconds_text(each.fastest), seconds_text(each.median),
                  f"{100 * each.spread:.1f} %", *_predicted(each))
-                for name, each in timed.items()
+                for name, each in timed.items() if each is not None
             ),
         ),
         Table(
@@ -180,9 +156,7 @@ def _predicted(seconds: MeasuredSeconds | Compared) -> tuple[str, str]:
 def measurement_notes(measurement: Measurement) -> list[str]:
     """The conditions of the measurement, one sentence each."""
     chosen = "drawn at random, and every expert is chosen equally often"
-    predicted = f"predicted from: {measurement.profile}"
-    if measurement.unpredicted is not None:
-        predicted = f"no seconds are predicted: {measurement.unpredicted}"
+    why = measurement.unpredicted
     return [
         "weights: " + (chosen if measurement.weights == "random" else "the checkpoint's"),
         "autocast: "
@@ -192,7 +166,7 @@ def measurement_notes(measurement: Measurement) -> list[str]:
         "memory that a pass freed "
         + ("stayed with the process" if measurement.keeps_memory else "went back to the system"),
         f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
-        predicted,
+        f"no seconds are predicted: {why}" if why else f"predicted from: {measurement.profile}",
     ]
 
 
@@ -211,6 +185,12 @@ class Compared(Struct, frozen=True, kw_only=True):
     measured: Share
     predicted: Share | None
     error: Error | None
+
+    @classmethod
+    def of(cls, measured: float, predicted: float | None) -> Self:
+        """Both, and how far they are apart."""
+        error = None if predicted is None or not measured else predicted / measured - 1
+        return cls(measured=measured, predicted=predicted, error=error)
 
 
 class MeasuredStage(Struct, frozen=True, kw_only=True):
@@ -231,6 +211,20 @@ class MeasuredStage(Struct, frozen=True, kw_only=True):
     seconds: Compared
     flops_per_second: Share
     bytes_per_second: Share
+
+    @classmethod
+    def of(
+        cls, calls: int, flops: int, bytes_moved: int, measured: float, predicted: float | None
+    ) -> Self:
+        """A stage that took `measured` seconds, and its rates."""
+        return cls(
+            calls=calls,
+            flops=flops,
+            bytes_moved=bytes_moved,
+            seconds=Compared.of(measured, predicted),
+            flops_per_second=flops / measured,
+            bytes_per_second=bytes_moved / measured,
+        )
 
 
 class InferenceReport(PageOpening, frozen=True, kw_only=True):
@@ -288,118 +282,10 @@ class InferenceReport(PageOpening, frozen=True, kw_only=True):
     text: str
 
 
-def inference_report(
-    measured: MeasuredInference,
-    figures: PageFigures,
-    counted: planned.Workload,
-    predicted: TimeEntry | None,
-    *,
-    image: str,
-    prompt: str,
-    weights: Literal["checkpoint", "random"],
-    tokenizer: Literal["directory", "stand-in"],
-    notes: tuple[str, ...],
-    options: Options = NO_OPTIONS,
-) -> InferenceReport:
-    """The document of one call.
-
-    Args:
-        measured: The measured call.
-        figures: What its passes cost, counted for the device that ran them.
-        counted: The workload of these figures.
-        predicted: Predicted seconds; None if no device profile matches.
-        image: Path of the image.
-        prompt: The prompt.
-        weights: Whether they are a checkpoint's or random.
-        tokenizer: Whether it is the model directory's or a stand-in.
-        notes: Caveats about the figures.
-        options: The command line's options.
-    """
-    steps = len(measured.steps)
-    after_first = measured.generate_seconds - measured.prefill_seconds
-    provenance = figures.provenance
-    return InferenceReport(
-        schema_version=SCHEMA_VERSION,
-        command="infer",
-        options=options,
-        model=provenance.model,
-        device=provenance.device,
-        dtype=provenance.dtype,
-        attention=provenance.attention,
-        autocast="bfloat16",
-        weights=weights,
-        tokenizer=tokenizer,
-        versions=dict(provenance.versions),
-        image=image,
-        prompt=prompt,
-        workload=workload_document(counted),
-        stages=_stages(measured, figures, predicted),
-        preprocess_seconds=_compared(
-            measured.preprocess_seconds,
-            None if predicted is None else predicted.assumptions.preprocess_seconds,
-        ),
-        first_token_seconds=_compared(
-            measured.preprocess_seconds + measured.prefill_seconds,
-            None if predicted is None else predicted.ttft_seconds,
-        ),
-        next_token_seconds=None
-        if not steps
-        else _compared(after_first / steps, None if predicted is None else predicted.tpot_seconds),
-        infer_seconds=_compared(
-            measured.infer_seconds, None if predicted is None else predicted.page_seconds
-        ),
-        tokens=measured.tokens,
-        tokens_per_second=measured.tokens / measured.infer_seconds,
-        weights_bytes=figures.memory.weights_bytes,
-        peak_bytes=_compared(measured.peak_bytes, figures.memory.peak.nbytes),
-        predicted_for=None if predicted is None else predicted.gpu,
-        differences=measured.differences(counted),
-        notes=notes,
-        text=measured.text,
-    )
-
-
-def _stages(
-    measured: MeasuredInference, figures: PageFigures, predicted: TimeEntry | None
-) -> dict[str, MeasuredStage]:
-    # A view that infer() skipped is absent.
-    ran = {
-        name: (1, stage.work, measured.prefill[name])
-        for name, stage in figures.stages.items()
-        if name in measured.prefill
-    }
-    foreseen: dict[str, float] = {}
-    if predicted is not None:
-        foreseen = {name: stage.seconds for name, stage in predicted.stages.items()}
-    steps = len(measured.steps)
-    if figures.decode is not None and steps:
-        name, work = figures.decode.name, figures.batch.minus(figures.prefill_pass)
-        ran[name] = (steps, work, sum(measured.steps))
-        if predicted is not None and predicted.tpot_seconds is not None:
-            foreseen[name] = steps * predicted.tpot_seconds
-    return {
-        name: _rated(calls, work.flops, work.bytes_moved, seconds, foreseen.get(name))
-        for name, (calls, work, seconds) in ran.items()
-    }
-
-
-def _rated(
-    calls: int, flops: int, bytes_moved: int, measured: float, predicted: float | None
-) -> MeasuredStage:
-    return MeasuredStage(
-        calls=calls,
-        flops=flops,
-        bytes_moved=bytes_moved,
-        seconds=_compared(measured, predicted),
-        flops_per_second=flops / measured,
-        bytes_per_second=bytes_moved / measured,
-    )
-
-
 def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
     """All passes together, with a prediction only if every stage has one."""
     known = [stage.seconds.predicted for stage in stages if stage.seconds.predicted is not None]
-    return _rated(
+    return MeasuredStage.of(
         max(stage.calls for stage in stages),
         sum(stage.flops for stage in stages),
         sum(stage.bytes_moved for stage in stages),
@@ -408,26 +294,20 @@ def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
     )
 
 
-def _compared(measured: float, predicted: float | None) -> Compared:
-    error = None if predicted is None or not measured else predicted / measured - 1
-    return Compared(measured=measured, predicted=predicted, error=error)
-
-
 def inference_headline(report: InferenceReport) -> str:
     """The first lines of every output: what ran, on what, and what is random or a stand-in."""
-    lines = [
+    trials = (
+        "Trial: the weights are random, so the text means nothing",
+        "Trial: the tokenizer is a stand-in (one token per byte), so the prompt's tokens differ"
+        " from those of the model's own",
+    )
+    lines = (
         f"Ran: infer() of {model_text(report.model)} on {report.device}, {report.dtype},"
         f" {report.attention} attention, in autocast to {report.autocast}",
         f"Page: {report.workload.title}, {report.tokens} tokens generated",
-    ]
-    lines += [f"Differs: {line}" for line in report.differences]
-    if report.weights == "random":
-        lines.append("Trial: the weights are random, so the text means nothing")
-    if report.tokenizer == "stand-in":
-        lines.append(
-            "Trial: the tokenizer is a stand-in (one token per byte), so the prompt's tokens differ"
-            " from those of the model's own"
-        )
+        *(f"Differs: {line}" for line in report.differences),
+        *compress(trials, (report.weights == "random", report.tokenizer == "stand-in")),
+    )
     return "\n".join(lines)
 
 
@@ -451,7 +331,8 @@ def inference_tables(report: InferenceReport) -> list[Table]:
             "Stages: counted, measured, predicted",
             ("stage", "FLOPs", "bytes", "measured", "predicted", "error", "rate", "bandwidth"),
             tuple(
-                (name, scaled(stage.flops), bytes_text(stage.bytes_moved), *_cells(stage.seconds),
+                (name, scaled(stage.flops), bytes_text(stage.bytes_moved),
+                 seconds_text(stage.seconds.measured), *_predicted(stage.seconds),
                  f"{scaled(stage.flops_per_second)}FLOP/s",
                  f"{bytes_text(stage.bytes_per_second)}/s")
                 for name, stage in stages.items()
@@ -462,7 +343,8 @@ def inference_tables(report: InferenceReport) -> list[Table]:
             f"The page; predicted: {whose}",
             ("what", "measured", "predicted", "error"),
             (
-                *((label, *_cells(each)) for label, each in page.items() if each is not None),
+                *((label, seconds_text(each.measured), *_predicted(each))
+                  for label, each in page.items() if each is not None),
                 ("tokens per second", f"{report.tokens_per_second:.3g}", "-", "-"),
             ),
         ),
@@ -478,10 +360,6 @@ def inference_tables(report: InferenceReport) -> list[Table]:
     ]  # fmt: skip
 
 
-def _cells(seconds: Compared) -> tuple[str, str, str]:
-    return (seconds_text(seconds.measured), *_predicted(seconds))
-
-
 def inference_markdown(report: InferenceReport) -> str:
     """Markdown text of a document, with the text that was read at the end."""
     page = markdown_page(
@@ -490,3 +368,41 @@ def inference_markdown(report: InferenceReport) -> str:
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report.text)), default=0))
     text = f"{fence}text\n{visible_lines(report.text)}\n{fence}"
     return f"# infer() on {as_markdown(report.image)}\n\n{page}\n## Text\n\n{text}\n"
+
+
+# --- a server's benchmarks --------------------------------------------------------------------
+
+
+class BenchmarkReport(PageOpening, frozen=True, kw_only=True):
+    """A server's benchmarks and their predictions.
+
+    Attributes:
+        benchmarks: One entry per result.
+        correction: The correction from them and all benchmarks kept earlier.
+        kept: Whether it is kept for later predictions.
+    """
+
+    benchmarks: tuple[BenchmarkEntry, ...]
+    correction: TimeCorrection | None
+    kept: bool
+
+
+def benchmark_tables(report: BenchmarkReport) -> Iterator[Table]:
+    """One table per benchmark, of predicted and measured figures."""
+    for entry in report.benchmarks:
+        yield Table(
+            f"{entry.gpu}, {entry.server} (version {entry.server_version}): predictions and"
+            f" {entry.file}, {entry.program}; {entry.requests:,} requests,"
+            f" {entry.concurrency:,} at a time, {entry.new_tokens:,.4g} tokens each",
+            ("what", "predicted", "measured", "error", "corrected", "error"),
+            tuple(
+                (_TITLES[each.name], _shown(each, each.predicted), _shown(each, each.measured),
+                 f"{100 * each.error:+.1f} %", _shown(each, each.corrected),
+                 f"{100 * each.corrected_error:+.1f} %")
+                for each in entry.figures
+            ),
+        )  # fmt: skip
+
+
+def _shown(figure: BenchmarkFigure, value: float) -> str:
+    return seconds_text(value) if figure.name.endswith("_seconds") else f"{value:,.4g}"

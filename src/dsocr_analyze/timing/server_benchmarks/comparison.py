@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta, Struct
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import BenchmarkError
@@ -22,20 +24,19 @@ from dsocr_analyze.timing.correction import (
 )
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.server_benchmarks.fields import shown
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+    from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
     from dsocr_analyze.workload import Workload
 
 __all__ = [
-    "Compared",
-    "Figure",
+    "BenchmarkEntry",
     "Predictor",
     "check_engine",
     "check_model",
@@ -43,36 +44,76 @@ __all__ = [
     "version_of",
 ]
 
+Positive = Annotated[float, Meta(gt=0)]
+
 _PROMPT_TOLERANCE: Final = 1.2
 _VERSION: Final = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Figure:
+class BenchmarkFigure(Struct, frozen=True, kw_only=True):
     """A figure that was predicted and measured.
 
     Attributes:
-        name: `pages_per_second`, `tokens_per_second`, `ttft_seconds`, `tpot_seconds` or
-            `request_seconds`.
-        predicted: Prediction without any correction.
-        measured: The benchmark's figure.
-        corrected: Prediction with all stored benchmarks, this one included.
+        name: Name of the figure.
+        predicted: Predicted without any correction.
+        measured: From the benchmark.
+        error: Error of the prediction relative to the measurement.
+        corrected: Predicted with the correction from all kept benchmarks, this one included.
+        corrected_error: Error of the corrected prediction relative to the measurement.
     """
 
     name: str
     predicted: float
     measured: float
+    error: float
     corrected: float
+    corrected_error: float
 
-    @property
-    def error(self) -> float:
-        """Error of the prediction, relative to the measurement."""
-        return self.predicted / self.measured - 1
 
-    @property
-    def corrected_error(self) -> float:
-        """The same for the corrected prediction."""
-        return self.corrected / self.measured - 1
+class BenchmarkEntry(Struct, frozen=True, kw_only=True):
+    """One benchmark and its prediction.
+
+    Attributes:
+        file: Name of the file.
+        program: The benchmark program.
+        date: Date as the program wrote it; null if it wrote none.
+        gpu: Name of the GPU.
+        server: Name of the serving engine.
+        server_version: Its version; `unknown` if not given.
+        model: The model, as the program calls it; null if it does not say.
+        requests: Number of requests answered.
+        failed: Number of requests that failed.
+        concurrency: Requests in flight at a time.
+        steady: Whether every client sent one request after another; if not, the time of the whole
+            request is what corrects predictions.
+        prompt_tokens: Mean prompt tokens per request, as the program counts them; null if it does
+            not.
+        new_tokens: Mean tokens generated per request.
+        first_token: Measured over predicted time of the first token: its correction factor.
+        per_token: Measured over predicted time of each later token: its correction factor.
+        figures: Predicted and measured figures.
+        doubts: Caveats about the file.
+        time: The corrected prediction.
+    """
+
+    file: str
+    program: str
+    date: str | None
+    gpu: str
+    server: str
+    server_version: str
+    model: str | None
+    requests: int
+    failed: int
+    concurrency: int
+    steady: bool
+    prompt_tokens: float | None
+    new_tokens: float
+    first_token: Positive
+    per_token: Positive
+    figures: tuple[BenchmarkFigure, ...]
+    doubts: tuple[str, ...]
+    time: TimeEntry
 
 
 @dataclass(frozen=True)
@@ -89,18 +130,13 @@ class Predictor:
     workload: Workload
     job: JobAssumptions
 
-    def prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
-        """The prediction for a benchmark's load."""
-        assumptions = self.assumptions(benchmark, corrections)
-        return predict(self.model, self.workload, assumptions, (benchmark.load.concurrency,))
-
-    def assumptions(self, benchmark: ServerBenchmark, corrections: Corrections) -> Assumptions:
-        """The assumptions for a benchmark, with its measured output length."""
-        mean = benchmark.load.new_tokens
+    def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
+        """The prediction for a benchmark's load and its measured output length."""
+        mean, model = benchmark.load.new_tokens, self.model
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
-        model = self.model
-        return job.of(model.architecture, self.workload, profile=model.device.profile)
+        assumptions = job.of(model.architecture, self.workload, profile=model.device.profile)
+        return predict(model, self.workload, assumptions, (benchmark.load.concurrency,))
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
         """The record to store for a benchmark.
@@ -135,7 +171,7 @@ class Predictor:
 
     def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
         """Measured over predicted seconds: for the first token, and for each after it."""
-        predicted = _figures(self.prediction(benchmark, NO_CORRECTIONS))
+        predicted = _figures(self._prediction(benchmark, NO_CORRECTIONS))
         if not benchmark.load.is_steady:
             whole = benchmark.request_seconds / predicted["request_seconds"]
             _check_factor(benchmark, "a request", whole)
@@ -146,7 +182,7 @@ class Predictor:
         _check_factor(benchmark, "a token after the first", per_token)
         return first_token, per_token
 
-    def doubts(self, benchmark: ServerBenchmark) -> list[str]:
+    def _doubts(self, benchmark: ServerBenchmark) -> list[str]:
         """Doubts about a benchmark, one sentence each."""
         said, tokens, T = benchmark.doubts(), benchmark.load.prompt_tokens, self.workload.seq_len
         # Some programs do not count visual tokens, so too few tokens prove nothing.
@@ -157,42 +193,64 @@ class Predictor:
             )
         return said
 
-    def compared(self, benchmark: ServerBenchmark, corrections: Corrections) -> Compared:
-        """A benchmark with its predictions, without corrections and with these."""
-        bare = self.prediction(benchmark, NO_CORRECTIONS)
-        return Compared(benchmark, bare, self.prediction(benchmark, corrections))
+    def entry(
+        self,
+        benchmark: ServerBenchmark,
+        kept: KeptBenchmark,
+        corrections: Corrections,
+        note: str | None,
+    ) -> BenchmarkEntry:
+        """A benchmark compared with its predictions, without correction and with these.
 
-
-@dataclass(frozen=True)
-class Compared:
-    """A benchmark and its predictions.
-
-    Attributes:
-        benchmark: The benchmark.
-        bare: Prediction without any correction.
-        corrected: Prediction with all stored benchmarks, this one included.
-    """
-
-    benchmark: ServerBenchmark
-    bare: TimeEntry
-    corrected: TimeEntry
-
-    def figures(self, pages: int) -> list[Figure]:
-        """Predicted and measured figures, for requests of `pages` pages each."""
-        measured = self.benchmark.measured
+        Args:
+            benchmark: The benchmark.
+            kept: What it corrects.
+            corrections: All stored benchmarks, this one included.
+            note: A note about its model, for the reader.
+        """
+        source, load, measured = benchmark.source, benchmark.load, benchmark.measured
+        bare, corrected = (
+            self._prediction(benchmark, each) for each in (NO_CORRECTIONS, corrections)
+        )
+        predicted, better = _figures(bare), _figures(corrected)
         found = {
-            "pages_per_second": pages * measured.requests_per_second,
+            "pages_per_second": self.workload.prompt_pages * measured.requests_per_second,
             "tokens_per_second": measured.tokens_per_second,
             "ttft_seconds": measured.ttft_seconds,
             "tpot_seconds": measured.tpot_seconds,
             "request_seconds": measured.request_seconds,
         }
-        bare, corrected = _figures(self.bare), _figures(self.corrected)
-        return [
-            Figure(name, bare[name], value, corrected[name])
-            for name, value in found.items()
-            if value is not None
-        ]
+        return BenchmarkEntry(
+            file=source.file,
+            program=source.program,
+            date=source.date,
+            gpu=kept.gpu,
+            server=kept.server,
+            server_version=kept.version,
+            model=benchmark.model,
+            requests=load.requests,
+            failed=load.failed,
+            concurrency=load.concurrency,
+            steady=load.is_steady,
+            prompt_tokens=load.prompt_tokens,
+            new_tokens=load.new_tokens,
+            first_token=kept.first_token,
+            per_token=kept.per_token,
+            figures=tuple(
+                BenchmarkFigure(
+                    name=name,
+                    predicted=predicted[name],
+                    measured=value,
+                    error=predicted[name] / value - 1,
+                    corrected=better[name],
+                    corrected_error=better[name] / value - 1,
+                )
+                for name, value in found.items()
+                if value is not None
+            ),
+            doubts=(*filter(None, [note]), *self._doubts(benchmark)),
+            time=corrected,
+        )
 
 
 def _figures(prediction: TimeEntry) -> Mapping[str, float]:
