@@ -12,7 +12,7 @@ import typer
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import completion, many_options, options
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
+from dsocr_analyze.cli.printing import Lines, Said, assumptions, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
@@ -203,10 +203,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         histogram_picture(found, histogram, given["pages"].name, fixed).save(plot)
     if not given["quiet"]:
         written = [output, sidecar(output) if output else None, plot]
-        emit(
-            given["output_format"], lambda: found.document,
-            lambda: _said(found, histogram, written),
-        )  # fmt: skip
+        show(given["output_format"], found.document, lambda: _said(found, histogram, written))
         for path in filter(None, written if given["output_format"] == "json" else ()):
             complain(f"wrote {path}")  # stdout must contain nothing but the document
     warn(context, [*asked.warnings, *warnings_of(found, asked.dimensions.max_positions)])

@@ -13,7 +13,7 @@ from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.kept_files import ProfileOption
-from dsocr_analyze.cli.printing import Lines, Said, emit
+from dsocr_analyze.cli.printing import Lines, Said, show
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
@@ -206,4 +206,4 @@ def print_inference(report: InferenceReport, output_format: str, written: Sequen
     else:
         below = [Lines("Notes", report.notes, "- ")]
         said = Said(inference_headline(report), inference_tables(report), below, written)
-        emit(output_format, lambda: report, lambda: said)
+        show(output_format, report, lambda: said)

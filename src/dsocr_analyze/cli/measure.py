@@ -11,7 +11,7 @@ from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
-from dsocr_analyze.cli.printing import Lines, Said, emit
+from dsocr_analyze.cli.printing import Lines, Said, show
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import DeviceError
@@ -112,4 +112,4 @@ def print_measurement(found: Measurement, output_format: str, json_file: str | N
         notes = Lines("Notes", measurement_notes(found), before="")
         return Said(opening, measurement_tables(found), [notes])
 
-    emit(output_format, lambda: found, said)
+    show(output_format, found, said)

@@ -149,7 +149,6 @@ def show(
     request: TimeRequest,
     directory: ModelDirectory,
     workload: Workload,
-    output_format: str,
 ) -> None:
     """Print predicted and measured figures, and keep the correction if requested.
 
@@ -159,7 +158,6 @@ def show(
         request: The other options' request, for one GPU under a serving engine.
         directory: The model.
         workload: The page or pages of one request.
-        output_format: Value of `--format`.
 
     Raises:
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
@@ -196,7 +194,7 @@ def show(
     if measured.is_kept:
         context.obj.begin_writing()
         folder = kept_files.keep(kept)
-    emit(output_format, lambda: report, lambda: _said(report, folder))
+    emit(context, report, lambda: _said(report, folder))
 
 
 def _said(report: BenchmarkReport, folder: Path | None) -> Said:

@@ -14,7 +14,7 @@ from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, completion, many_options, options
 from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.many_options import AXES, RESULT
-from dsocr_analyze.cli.printing import Lines, Said, emit
+from dsocr_analyze.cli.printing import Lines, Said, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
@@ -175,12 +175,7 @@ def sweep(
     given = context.params
     if quiet:
         many_options.check_quiet({"--output": output, "--plot": plot})
-    _check_options(
-        pages, plot, of_sweeps={"--page": page},
-        of_plots={"--quantity": quantity, "--x": x},
-        of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
-                  **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
-    )  # fmt: skip
+    _check_options(given)
     time = many_options.time_requested(context)
     if pages is None:
         _run(context, time)
@@ -241,26 +236,19 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     warn(context, [*counted.warnings, *warnings])
 
 
-def _check_options(
-    pages: Path | None,
-    plot: Path | None,
-    *,
-    of_sweeps: dict[str, str | None],
-    of_plots: dict[str, str | None],
-    of_lists: Mapping[str, object],
-) -> None:
+def _check_options(given: Mapping[str, Any]) -> None:
     """Raise for options that would have no effect."""
-    for option, value in (of_sweeps | of_plots).items():
-        if value is not None and pages is not None:
-            raise WorkloadError(f"give --pages {pages} or {option} {value}, not both")
-    for option, value in of_plots.items():
-        if value is not None and plot is None:
-            raise WorkloadError(f"{option} {value} is for a picture; give --plot FILE too")
-    for option, given in of_lists.items():
-        if given is not None and pages is None:
-            raise WorkloadError(
-                f"{option} {given} is for a list of pages; give --pages, or leave it out"
-            )
+    pages, has_pages, plot = given["pages"], given["pages"] is not None, given["plot"]
+    of_lists = ("histogram", "output_format", "pdf_dpi", "deadline", "concurrency")
+    for is_wrong, names, before, after in (
+        (has_pages, ("page", "quantity", "x"), f"give --pages {pages} or ", ", not both"),
+        (plot is None, ("quantity", "x"), "", " is for a picture; give --plot FILE too"),
+        (not has_pages, of_lists, "",
+         " is for a list of pages; give --pages, or leave it out"),
+    ):  # fmt: skip
+        for name in (each for each in names if is_wrong and given[each] is not None):
+            option = name.removeprefix("output_").replace("_", "-")
+            raise WorkloadError(f"{before}--{option} {given[name]}{after}")
 
 
 def _one_number(argument: str, text: str) -> int:
@@ -352,7 +340,7 @@ def _count(
             asked = (context.params["quantity"] or _QUANTITY, context.params["x"])
             sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
     if is_printed and kept:
-        emit("table", lambda: None, lambda: _said(opening, kept, rows))
+        show("table", None, lambda: _said(opening, kept, rows))
     if not quiet:
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")
