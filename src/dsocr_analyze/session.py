@@ -132,13 +132,14 @@ class DeepSeekOCRSession:
         torch_device = parse_device(device)
         if flash_attention:
             require_flash_attention(torch_device)
+        dimensions = _dimensions_of(directory)
         return cls(
             load_model(
                 directory,
                 device=torch_device,
                 dtype=getattr(torch, dtype_named(dtype).name),
                 flash_attention=flash_attention,
-                sliding_window=_sliding_window(directory),
+                sliding_window=None if dimensions is None else dimensions.sliding_window,
                 random_weights=random_weights,
                 trust_remote_code=trust_remote_code,
             )
@@ -292,10 +293,7 @@ class DeepSeekOCRSession:
     @cached_property
     def _dimensions(self) -> ModelDimensions | None:
         """The model's dimensions; None for a config that the architecture does not model."""
-        try:
-            return self.loaded.directory.dimensions()
-        except ConfigError:
-            return None
+        return _dimensions_of(self.loaded.directory)
 
     @cached_property
     def _repetition(self) -> Callable[[str], str | None] | None:
@@ -322,12 +320,11 @@ class DeepSeekOCRSession:
         traced = self._traced(workload, traces)
         agreement = None
         if analytic is not None:
+            params = self.architecture.forms.expert_params(self.loaded.directory.dimensions())
             agreement = compare(
-                traced,
-                analytic,
-                self.architecture,
-                expert_weights_bytes=self._expert_params * self.dtype.nbytes,
-            )
+                traced, analytic, self.architecture,
+                expert_weights_bytes=params * self.dtype.nbytes,
+            )  # fmt: skip
             warnings += agreement.warnings
             forms = {name: stage.work.flops for name, stage in analytic.stages.items()}
             traced = replace(traced, flops_analytic=forms)
@@ -406,10 +403,6 @@ class DeepSeekOCRSession:
         workload = request.or_given(self.architecture, workload)
         figures, agreement = self.figures(workload, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
-
-    @cached_property
-    def _expert_params(self) -> int:
-        return self.architecture.forms.expert_params(self.loaded.directory.dimensions())
 
     def _analytic(self, workload: AnyWorkload) -> tuple[PageFigures | None, list[str]]:
         """The closed forms' figures of a workload, and warnings about them.
@@ -542,9 +535,9 @@ class DeepSeekOCRSession:
         ]
 
 
-def _sliding_window(directory: ModelDirectory) -> int | None:
-    """The window with which the model's `infer()` runs; None for an unknown model."""
+def _dimensions_of(directory: ModelDirectory) -> ModelDimensions | None:
+    """A model's dimensions; None for a config that the architecture does not model."""
     try:
-        return directory.dimensions().sliding_window
+        return directory.dimensions()
     except ConfigError:
         return None

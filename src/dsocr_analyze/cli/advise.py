@@ -23,7 +23,7 @@ from dsocr_analyze.workload.page import paper_dpi
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from dsocr_analyze.advice.document import AdviceDocument, Requirements
+    from dsocr_analyze.advice.document import Requirements
 
 __all__ = ["advise"]
 
@@ -125,8 +125,7 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
-    from dsocr_analyze.advice.build import DEFAULT_NEW_TOKENS, PageAsked
-    from dsocr_analyze.advice.build import advise as advised
+    from dsocr_analyze.advice import build, document
     from dsocr_analyze.sweep.axes import parse_modes
 
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
@@ -139,19 +138,27 @@ def advise(
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     size, dpi = _page(page, image, page_dpi)
     modes = list(dict.fromkeys(parse_modes("mode", mode or "all", architecture)))
-    given = context.params
-    if given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None:
-        max_new_tokens = DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    wanted = PageAsked(
+    lengths = (context.params[each] for each in ("new_tokens_from", "mean_new_tokens"))
+    if max_new_tokens is None and any(each is not None for each in lengths):
+        max_new_tokens = build.DEFAULT_NEW_TOKENS
+    wanted = build.PageAsked(
         size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens), kind
     )
-    found = advised(
+    found = build.advise(
         directory, wanted, modes, wanted=_requirements(limits), dtype=dtype,
         flash_attention=flash_attention, options=options_used(context),
         time_of=Engine("analytic", directory, dtype, flash_attention, time=asked).entries,
     )  # fmt: skip
     warn_of_modes(context, architecture, modes)
-    _show(context, found, output_format, json_file, quiet=quiet)
+    if json_file not in (None, "-"):
+        options.prepare_output(Path(str(json_file)).parent)
+
+    def said() -> Said:
+        notes = Lines("Notes", document.advice_notes(found), indent="")
+        opening = "\n".join(document.advice_lines(found))
+        return Said(opening, document.advice_tables(found), [notes], [json_file])
+
+    emit(context, found, said)
     if found.modes_that_meet == ():
         raise typer.Exit(NO)
 
@@ -215,35 +222,3 @@ def _fraction(option: str, text: str) -> Fraction:
             f"{option} {text!r} is invalid; give a number above 0, like 150"
         ) from None
     return Fraction(number)
-
-
-def _show(
-    context: typer.Context,
-    advice: AdviceDocument,
-    output_format: str,
-    json_file: str | None,
-    *,
-    quiet: bool,
-) -> None:
-    if json_file not in (None, "-"):
-        from dsocr_analyze.output_files import prepare_directory, write_files
-        from dsocr_analyze.report.json_text import dump_json
-
-        file = Path(str(json_file))
-        prepare_directory(file.parent)
-        context.obj.begin_writing()
-        write_files({file: dump_json(advice)})
-    if quiet and json_file != "-":
-        return
-    from dsocr_analyze.advice.document import advice_lines, advice_notes, advice_tables
-
-    emit(
-        "json" if json_file == "-" else output_format,
-        lambda: advice,
-        lambda: Said(
-            "\n".join(advice_lines(advice)),
-            advice_tables(advice),
-            [Lines("Notes", advice_notes(advice), indent="")],
-            [json_file],
-        ),
-    )

@@ -101,15 +101,15 @@ def analyze(
         announced_steps,
     )  # fmt: skip
     report = counts.report(workload)
-    files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown"}
-    files |= {} if html_file is None else {html_file: "html"}
-    files |= {} if json_file in (None, "-") else {Path(str(json_file)): "json"}
+    also = None if json_file in (None, "-") else Path(str(json_file))
+    files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
+             html_file: "html"}  # fmt: skip
+    written = tuple(dict.fromkeys(filter(None, (*files, also))))
     page = partial(html.report_page, report, counts, workload, context.params["corrections"])
     from dsocr_analyze.report.markdown import ReadableReport
 
-    readable = ReadableReport(report, tuple(files), full, page)
-    printed = "json" if json_file == "-" else None if quiet else output_format
-    emit(printed, lambda: report, lambda: readable, context=context, files=files)
+    readable = ReadableReport(report, written, full, page)
+    emit(context, report, lambda: readable, files=files)
     warn(context, report.warnings)
 
 

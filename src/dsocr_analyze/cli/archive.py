@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import completion, many_options, options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
+from dsocr_analyze.cli.command_options import Added, adding, options_used
+from dsocr_analyze.cli.printing import Lines, Said, assumptions, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
@@ -42,74 +42,109 @@ PagesArgument = Annotated[
     ),
 ]
 OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
-BatchOption = Annotated[
-    int,
-    typer.Option(
-        "--batch-size",
-        metavar="PAGES",
-        help=options.BATCH,
-        rich_help_panel=_LENGTHS,
+
+
+_LENGTHS_OF_ALL: Final[Added] = {
+    "text_tokens": (
+        Annotated[
+            int | None,
+            typer.Option(
+                "--text-tokens",
+                metavar="TOKENS",
+                help=options.TEXT_TOKENS,
+                rich_help_panel=_LENGTHS,
+            ),
+        ],
+        None,
     ),
-]
-PdfDpiOption = Annotated[
-    int,
-    typer.Option(
-        "--pdf-dpi",
-        metavar="DPI",
-        help=OF_PDFS,
-        rich_help_panel=_LENGTHS,
+    "max_new_tokens": (
+        Annotated[
+            int,
+            typer.Option(
+                "--max-new-tokens",
+                metavar="TOKENS",
+                help=options.NEW_TOKENS,
+                rich_help_panel=_LENGTHS,
+            ),
+        ],
+        1024,
     ),
-]
-TextTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        "--text-tokens",
-        metavar="TOKENS",
-        help=options.TEXT_TOKENS,
-        rich_help_panel=_LENGTHS,
+    "batch_size": (
+        Annotated[
+            int,
+            typer.Option(
+                "--batch-size",
+                metavar="PAGES",
+                help=options.BATCH,
+                rich_help_panel=_LENGTHS,
+            ),
+        ],
+        1,
     ),
-]
-NewTokensOption = Annotated[
-    int,
-    typer.Option(
-        "--max-new-tokens",
-        metavar="TOKENS",
-        help=options.NEW_TOKENS,
-        rich_help_panel=_LENGTHS,
+    "pdf_dpi": (
+        Annotated[
+            int,
+            typer.Option(
+                "--pdf-dpi",
+                metavar="DPI",
+                help=OF_PDFS,
+                rich_help_panel=_LENGTHS,
+            ),
+        ],
+        DEFAULT_PDF_DPI,
     ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="One row per page, as FILE.csv or FILE.parquet.",
-        rich_help_panel=many_options.RESULT,
+}
+"""Of pages for which the list does not say it."""
+
+_RESULTS: Final[Added] = {
+    "output": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--output",
+                metavar="FILE",
+                help="One row per page, as FILE.csv or FILE.parquet.",
+                rich_help_panel=many_options.RESULT,
+            ),
+        ],
+        None,
     ),
-]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        help="The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'.",
-        rich_help_panel=many_options.RESULT,
+    "plot": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--plot",
+                metavar="FILE",
+                help="The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'.",
+                rich_help_panel=many_options.RESULT,
+            ),
+        ],
+        None,
     ),
-]
-HistogramOption = Annotated[
-    str,
-    typer.Option(
-        "--histogram",
-        metavar="|".join(HISTOGRAMS),
-        autocompletion=completion.one_of(*HISTOGRAMS),
-        help=BY,
-        rich_help_panel=many_options.RESULT,
+    "histogram": (
+        Annotated[
+            str,
+            typer.Option(
+                "--histogram",
+                metavar="|".join(HISTOGRAMS),
+                autocompletion=completion.one_of(*HISTOGRAMS),
+                help=BY,
+                rich_help_panel=many_options.RESULT,
+            ),
+        ],
+        "grid",
     ),
-]
-FormatOption = Annotated[str, options.format_option("table", "json", panel=many_options.RESULT)]
+    "output_format": (
+        Annotated[str, options.format_option("table", "json", panel=many_options.RESULT)],
+        "table",
+    ),
+}
+"""What becomes of the totals."""
 
 
 @many_options.of_many_pages()
+@adding(_LENGTHS_OF_ALL, after="sliding_window")
+@adding(_RESULTS, after="config")
 def archive(
     context: typer.Context,
     pages: PagesArgument,
@@ -117,17 +152,9 @@ def archive(
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
     sliding_window: many_options.WindowsOption = None,
-    text_tokens: TextTokensOption = None,
-    max_new_tokens: NewTokensOption = 1024,
-    batch_size: BatchOption = 1,
-    pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
-    output: OutputOption = None,
-    plot: PlotOption = None,
-    histogram: HistogramOption = "grid",
-    output_format: FormatOption = "table",
     quiet: many_options.QuietOption = False,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
@@ -137,7 +164,8 @@ def archive(
     All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
     if quiet:
-        many_options.check_quiet({"--output": output, "--plot": plot})
+        results = {f"--{name}": context.params[name] for name in ("output", "plot")}
+        many_options.check_quiet(results)
     count_list(context, many_options.time_requested(context))
 
 
@@ -201,10 +229,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         histogram_picture(found, histogram, given["pages"].name, fixed).save(plot)
     if not given["quiet"]:
         written = [output, sidecar(output) if output else None, plot]
-        emit(
-            given["output_format"], lambda: found.document,
-            lambda: _said(found, histogram, written),
-        )  # fmt: skip
+        show(given["output_format"], found.document, lambda: _said(found, histogram, written))
         for path in filter(None, written if given["output_format"] == "json" else ()):
             complain(f"wrote {path}")  # stdout must contain nothing but the document
     warn(context, [*asked.warnings, *warnings_of(found, asked.dimensions.max_positions)])

@@ -68,4 +68,4 @@ def calibrate(
     context.obj.begin_writing()
     options.prepare_output(file.parent)
     write_files({file: text})
-    printing.emit("table", lambda: None, lambda: device_runs.calibration_said(file, device))
+    printing.show("table", None, lambda: device_runs.calibration_said(file, device))

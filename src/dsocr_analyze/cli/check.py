@@ -86,13 +86,8 @@ def check(
         trust_remote_code=trust_remote_code, is_update=update,
     )  # fmt: skip
     readable = ReadableCheck(result)
-    named = (None if json_file == "-" else json_file, junit, markdown)
-    formats = zip(named, ("json", "junit", "markdown"), strict=True)
-    files = {Path(file): each for file, each in formats if file is not None}
-    emit(None, lambda: result, lambda: readable, context=context, files=files)
+    emit(context, result, lambda: readable, files={junit: "junit", markdown: "markdown"})
     _append_summary(readable.markdown)
-    printed = "json" if json_file == "-" else None if quiet else "text"
-    emit(printed, lambda: result, lambda: readable)
     if result.outcome == "failed":
         raise typer.Exit(exits.NO)
     if context.obj.is_strict and result.outcome == "warned":

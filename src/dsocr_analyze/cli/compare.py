@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -12,59 +12,35 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
 from dsocr_analyze.cli import completion, html, many_options, options, page_options, time_options
 from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.printing import Said, assumptions, emit, rendered
+from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.compared_columns import Column, Saved
+    from dsocr_analyze.cli.compared_columns import Column, Models, Saved
     from dsocr_analyze.pictures.picture import Picture
-    from dsocr_analyze.report.comparison import Comparison
-    from dsocr_analyze.report.document import Report
-    from dsocr_analyze.workload import Workload
 
 __all__ = ["compare"]
 
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
-
-WhatArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="WHAT",
-        autocompletion=completion.compared,
-        help="Modes (gundam), sizes (1024/640 with crops, 640 without), architectures"
-        " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the others are"
-        " compared with the first. Default: all modes, or the default mode if configs, types or"
-        " kinds of attention are compared.",
-    ),
-]
-FormatOption = Annotated[str, options.format_option("table", "markdown", "json", "csv")]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        help="What one page costs, stacked stage by stage, as FILE.png or FILE.svg. Needs the extra"
-        " 'plot'.",
-    ),
-]
-QuantityOption = Annotated[
-    str | None,
-    typer.Option(
-        "--quantity",
-        metavar="|".join(_QUANTITIES),
-        autocompletion=completion.one_of(*_QUANTITIES),
-        help=f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}.",
-    ),
-]
 
 
 @time_options.of_a_page(runtime="serving", concurrency="1")
 @page_options.of_a_page("mode", "base_size", "image_size", "crop_mode")
 def compare(
     context: typer.Context,
-    what: WhatArgument = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHAT",
+            autocompletion=completion.compared,
+            help="Modes (gundam), sizes (1024/640 with crops, 640 without), architectures"
+            " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the others are"
+            " compared with the first. Default: all modes, or the default mode if configs, types or"
+            " kinds of attention are compared.",
+        ),
+    ] = None,
     mode: many_options.ModesOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
@@ -74,20 +50,37 @@ def compare(
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
     engine: many_options.EngineOption = "analytic",
-    output_format: FormatOption = "table",
+    output_format: Annotated[
+        str, options.format_option("table", "markdown", "json", "csv")
+    ] = "table",
     output: options.OutputFileOption = None,
     html_file: html.HtmlOption = None,
-    plot: PlotOption = None,
-    quantity: QuantityOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="What one page costs, stacked stage by stage, as FILE.png or FILE.svg. Needs the"
+            " extra 'plot'.",
+        ),
+    ] = None,
+    quantity: Annotated[
+        str | None,
+        typer.Option(
+            "--quantity",
+            metavar="|".join(_QUANTITIES),
+            autocompletion=completion.one_of(*_QUANTITIES),
+            help=f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}.",
+        ),
+    ] = None,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
     engine = options.chosen("--engine", engine, ENGINES)
     html.check_html(html_file)
-    asked = time_options.request_with_report(context)
-    from dsocr_analyze.cli.compared_columns import Column, Models, columns_of, named_files
-    from dsocr_analyze.report import comparison
+    time = time_options.request_with_report(context)
+    from dsocr_analyze.cli.compared_columns import Models, columns_of, named_files
 
     # The analytic engine reads a directory's config without executing its code.
     executable = trust_remote_code or engine == "analytic"
@@ -96,17 +89,44 @@ def compare(
         what or (), mode, models, many_options.dtypes_from(dtype),
         many_options.attentions_from(use_flash_attn),
     )  # fmt: skip
-    stacked = _stacked(plot, quantity, columns, asked)
+    stacked = _stacked(plot, quantity, columns, time)
+    _compare(context, engine, time, models, columns, stacked)
 
+
+def _compare(
+    context: typer.Context,
+    engine: str,
+    time: TimeRequest | None,
+    models: Models,
+    columns: Sequence[Column | Saved],
+    stacked: str,
+) -> None:
+    """Count what is not saved, and show everything side by side."""
+    from dsocr_analyze.cli.compared_columns import Column
+    from dsocr_analyze.report import comparison
+
+    given = context.params
     counted = list(dict.fromkeys(each for each in columns if isinstance(each, Column)))
-    _print_all_config_findings(context, counted, by_closed_forms=engine == "analytic")
-    workloads = {each: _planned(context, each) for each in counted}
+    used = dict.fromkeys(each.model for each in counted)
+    for each in used:
+        name = (each.config or each.architecture.name) if len(used) > 1 else None
+        print_config_findings(
+            context, each.directory, by_closed_forms=engine == "analytic", name=name
+        )
+    workloads = {
+        column: page_options.workload_of(
+            context, column.model.directory, mode=None, base_size=sizes.base_size,
+            image_size=sizes.image_size, crop_mode=int(sizes.crop_mode),
+        )
+        for column in counted
+        for sizes in [column.setting.mode]
+    }  # fmt: skip
     for column, workload in workloads.items():
         warn_of_sizes(context, column.model.directory, workload)
     engines = {
         each.way: Engine(
             engine, each.model.directory, each.setting.dtype.name, each.setting.flash_attention,
-            trust_remote_code=trust_remote_code, time=asked, announced=announced_steps,
+            trust_remote_code=given["trust_remote_code"], time=time, announced=announced_steps,
         )
         for each in counted
     }  # fmt: skip
@@ -118,20 +138,38 @@ def compare(
     result = comparison.compare(
         reports, models.config_values(), with_page=len(engines) > 1, options=options_used(context)
     )
-    files = {} if html_file is None else {html_file: html.comparison_page(result, reports)}
-    pictures = {} if plot is None else {plot: _picture(result, columns, reports, stacked)}
-    _show(context, result, output_format, output, files, pictures)
+    found = result.document
+
+    def said() -> Said:
+        return Said(
+            f"{result.headline()}\n{result.opening()}",
+            (result.table(), result.config_table()),
+            [assumptions(found.assumptions)],
+            [given["plot"]],
+            result.as_csv,
+            partial(html.comparison_page, result, reports),
+        )
+
+    def picture() -> Picture:
+        from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
+
+        configs = [each.model.config if isinstance(each, Column) else None for each in columns]
+        counted = [report for _, report in reports]
+        return stage_picture(list(map(Compared, found.names, counted, configs)), stacked)
+
+    emit(
+        context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
+        picture=picture,
+    )  # fmt: skip
 
 
 def _stacked(
     plot: Path | None,
     quantity: str | None,
     columns: Sequence[Column | Saved],
-    asked: TimeRequest | None,
+    time: TimeRequest | None,
 ) -> str:
     """The quantity that the picture of `--plot` stacks; both are checked before any work."""
-    from dsocr_analyze.cli.compared_columns import Saved
-
     chosen = options.chosen(
         "--quantity", _QUANTITIES[0] if quantity is None else quantity, _QUANTITIES
     )
@@ -139,93 +177,19 @@ def _stacked(
         if quantity is not None:
             raise WorkloadError(f"--quantity {chosen} is for a picture; give --plot FILE too")
         return chosen
+    from dsocr_analyze.cli.compared_columns import Saved
     from dsocr_analyze.pictures.stage_chart import refuse_many_bars
 
     many_options.check_files(None, plot)
-    bars = len(columns)
+    bars = [1] * len(columns)
     if chosen == "seconds":  # one bar per GPU and runtime
-        bars = 0
-        for each in columns:
-            if isinstance(each, Saved):
-                if not each.report.time:
-                    raise WorkloadError(
-                        f"--quantity seconds needs predicted seconds, and {each.name!r} has none;"
-                        " save it with --gpu, or leave it out"
-                    )
-                bars += len(each.report.time)
-            elif asked is None:
-                raise WorkloadError("--quantity seconds needs predicted seconds; give --gpu too")
-            else:
-                bars += len(asked.profiles) * len(asked.jobs)
-    refuse_many_bars(bars)
+        counted = 0 if time is None else len(time.profiles) * len(time.jobs)
+        bars = [len(each.report.time) if isinstance(each, Saved) else counted for each in columns]
+    if 0 in bars:
+        each = columns[bars.index(0)]
+        right = "; give --gpu too"
+        if isinstance(each, Saved):
+            right = f", and {each.name!r} has none; save it with --gpu, or leave it out"
+        raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
+    refuse_many_bars(sum(bars))
     return chosen
-
-
-def _picture(
-    result: Comparison,
-    columns: Sequence[Column | Saved],
-    reports: Sequence[tuple[str, Report]],
-    stacked: str,
-) -> Picture:
-    """What one page costs in each column."""
-    from dsocr_analyze.cli.compared_columns import Column
-    from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
-
-    compared = [
-        Compared(name, report, each.model.config if isinstance(each, Column) else None)
-        for name, each, (_, report) in zip(result.document.names, columns, reports, strict=True)
-    ]
-    return stage_picture(compared, stacked)
-
-
-def _planned(context: typer.Context, column: Column) -> Workload:
-    """The page in a column's mode."""
-    sizes = column.setting.mode
-    return page_options.workload_of(
-        context, column.model.directory, mode=None, base_size=sizes.base_size,
-        image_size=sizes.image_size, crop_mode=int(sizes.crop_mode),
-    )  # fmt: skip
-
-
-def _print_all_config_findings(
-    context: typer.Context, columns: Sequence[Column], *, by_closed_forms: bool
-) -> None:
-    """Print each model's config warnings once, with its name if there are several models."""
-    models = dict.fromkeys(each.model for each in columns)
-    for model in models:
-        name = (model.config or model.architecture.name) if len(models) > 1 else None
-        print_config_findings(context, model.directory, by_closed_forms=by_closed_forms, name=name)
-
-
-def _show(
-    context: typer.Context,
-    result: Comparison,
-    output_format: str,
-    output: Path | None,
-    files: Mapping[Path, str],
-    pictures: Mapping[Path, Picture],
-) -> None:
-    """Write `files`, the picture, and the comparison to `output`, or to stdout if it is None."""
-
-    def document() -> object:
-        return result.document
-
-    def said() -> Said:
-        opening = f"{result.headline()}\n{result.opening()}"
-        below = [assumptions(result.document.assumptions)]
-        return Said(opening, (result.table(), result.config_table()), below, list(pictures))
-
-    text = result.as_csv() if output_format == "csv" else None
-    if output is not None:
-        files = {**files, output: text or rendered(output_format, document, said)}
-    if files or pictures:
-        from dsocr_analyze.output_files import write_files
-
-        context.obj.begin_writing()
-        write_files(files)
-    for path, picture in pictures.items():
-        picture.save(path)
-    if output is None and text is None:
-        emit(output_format, document, said)
-    elif output is None:
-        sys.stdout.write(text or "")

@@ -69,10 +69,10 @@ def devices(
             schema_version=SCHEMA_VERSION, command="devices", options=used, corrections=tuple(kept)
         )
         table = documents.corrections_table(benchmarks)
-        emit(output_format, lambda: benchmarks, lambda: Said("", [table]))
+        emit(context, benchmarks, lambda: Said("", [table]))
     else:
         found = documents.devices_document([known[name] for name in names or known], used)
-        emit(output_format, lambda: found, lambda: Said("", [documents.devices_table(found)]))
+        emit(context, found, lambda: Said("", [documents.devices_table(found)]))
 
 
 def _forget(which: Sequence[str], kept: Sequence[KeptBenchmark], *, is_named: bool) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.exits import MEANINGS, NO
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.warnings import print_config_findings
 from dsocr_analyze.errors import WorkloadError
@@ -22,11 +22,6 @@ from dsocr_analyze.forking import other_process
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-
-
-from typing import Final, NamedTuple
-
-from dsocr_analyze.cli.exits import MEANINGS
 
 __all__ = ["TASKS", "Task", "command_reference", "docs", "task_table"]
 
@@ -112,10 +107,9 @@ def _model(
     if arch is None and config is None:
         return None, None
     directory = options.model_directory_from("reference", arch, config, trust_remote_code=False)
-    if config is None:
-        return architecture_of(directory.config), None
-    print_config_findings(context, directory, by_closed_forms=True)
-    return architecture_of(directory.config), directory.config
+    if config is not None:
+        print_config_findings(context, directory, by_closed_forms=True)
+    return architecture_of(directory.config), None if config is None else directory.config
 
 
 # --- the command reference -----------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.dtypes import dtype_named
-
-if TYPE_CHECKING:
-    from dsocr_analyze.report.fit import FitDocument
 
 __all__ = ["fit"]
 
@@ -52,44 +49,40 @@ def fit(
     prefill pass and that of the last decode step.
     """
     from dsocr_analyze.analytic import attention_name
-    from dsocr_analyze.hardware.devices import check_features, gpu_catalogue, gpu_named
-    from dsocr_analyze.hardware.fit import fit as fit_into
-    from dsocr_analyze.report.fit import fit_document
+    from dsocr_analyze.hardware import devices
+    from dsocr_analyze.hardware import fit as fitting
+    from dsocr_analyze.report import fit as documents
+    from dsocr_analyze.report import opening, tables
 
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    named = [gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
+    named = [devices.gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
     for each in named:
-        check_features(each, element, flash_attention=flash_attention)
+        devices.check_features(each, element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
-    architecture = directory.architecture
     workload = page_options.workload_of(context, directory)
     dimensions = directory.dimensions()
     print_config_findings(context, directory, by_closed_forms=True)
     warn_of_sizes(context, directory, workload)
     fits = [
-        fit_into(
-            each, architecture, dimensions, workload, dtype=element,
+        fitting.fit(
+            each, directory.architecture, dimensions, workload, dtype=element,
             flash_attention=flash_attention, reserved=reserved,
         )
-        for each in named or gpu_catalogue().values()
+        for each in named or devices.gpu_catalogue().values()
     ]  # fmt: skip
-    source = directory.source(architecture.name)
-    document = fit_document(source, workload, fits, options_used(context))
-    attention = attention_name(flash_attention=flash_attention)
-    titles = [gpu_named(each.gpu).title for each in fits]
-    emit(output_format, lambda: document, lambda: _said(document, titles, element.name, attention))
+    source = directory.source(directory.architecture.name)
+    document = documents.fit_document(source, workload, fits, options_used(context))
+
+    def said() -> Said:
+        attention = attention_name(flash_attention=flash_attention)
+        line = opening.opening_line([document.workload], [element.name], [attention])
+        return Said(
+            f"Ran: {tables.model_text(source)} by the analytic engine\n{line}",
+            documents.fit_tables(document, [devices.gpu_named(each.gpu).title for each in fits]),
+            [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
+        )
+
+    emit(context, document, said)
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
-
-
-def _said(document: FitDocument, titles: list[str], dtype: str, attention: str) -> Said:
-    from dsocr_analyze.hardware.fit import ASSUMPTIONS
-    from dsocr_analyze.report.fit import fit_tables
-    from dsocr_analyze.report.opening import opening_line
-    from dsocr_analyze.report.tables import model_text
-
-    line = opening_line([document.workload], [dtype], [attention])
-    opening = f"Ran: {model_text(document.model)} by the analytic engine\n{line}"
-    assumed = assumptions(f"{order}: {text}" for order, text in ASSUMPTIONS.items())
-    return Said(opening, fit_tables(document, titles), [assumed])

@@ -167,7 +167,7 @@ def infer(
     if output_format in texts:
         sys.stdout.write(texts[output_format])
     else:
-        printing.emit("table", lambda: report, lambda: device_runs.inference_said(report, written))
+        printing.show("table", report, lambda: device_runs.inference_said(report, written))
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:

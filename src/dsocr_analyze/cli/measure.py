@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -83,11 +82,4 @@ def measure(
         dtype=dtype, flash_attention=flash_attention, trust_remote_code=trust_remote_code,
         profiles=profile, options=command_options.options_used(context),
     )  # fmt: skip
-    context.obj.begin_writing()
-    printing.emit(
-        "json" if json_file == "-" else output_format,
-        lambda: found,
-        lambda: device_runs.measurement_said(found),
-        context=context,
-        files={} if json_file in (None, "-") else {Path(str(json_file)): "json"},
-    )
+    printing.emit(context, found, lambda: device_runs.measurement_said(found))

@@ -1,4 +1,4 @@
-"""The one way out: what a command found, on stdout and in files, in the format that was chosen."""
+"""The one way out: what a command found, on stdout and in files, in the formats that are asked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dsocr_analyze.output_files import write_files
 if TYPE_CHECKING:
     import typer
 
+    from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.report.table import Line, Table
 
 __all__ = [
@@ -21,16 +22,13 @@ __all__ = [
     "Said",
     "assumptions",
     "emit",
-    "rendered",
+    "show",
 ]
 
 WITHOUT_TERMINAL: Final = 100
 """Width of piped output in columns, unless COLUMNS sets another."""
 
 LEAST_WIDTH: Final = 40
-
-_FITTED: Final = ("table", "text")
-"""Formats of what is laid out for the terminal."""
 
 
 class Readable(Protocol):
@@ -64,12 +62,16 @@ class Said(NamedTuple):
         tables: Tables.
         below: Lines below them.
         written: Files that were written, which a terminal names at the end.
+        csv: Returns the same as comma-separated values, for a command with that format.
+        html: Returns the HTML page, for a command that writes one.
     """
 
     opening: str
     tables: Iterable[Table | None]
     below: Sequence[Lines] = ()
     written: Sequence[Path | str | None] = ()
+    csv: Callable[[], str] = str
+    html: Callable[[], str] = str
 
     def lines(self, width: int) -> Iterator[Line]:
         """Lines for a terminal."""
@@ -101,46 +103,64 @@ def assumptions(sentences: Iterable[str]) -> Lines:
 
 
 def emit(
-    output_format: str | None,
-    document: Callable[[], object],
+    context: typer.Context,
+    document: object,
     said: Callable[[], Readable],
     *,
-    context: typer.Context | None = None,
-    files: Mapping[Path, str] | None = None,
+    files: Mapping[Path | None, str] | None = None,
+    instead: Path | None = None,
+    picture: Callable[[], Picture] | None = None,
 ) -> None:
     """Write what a command found to files, all or none of them, and print it.
 
     Args:
-        output_format: The format that is printed; None prints nothing.
-        document: Returns the typed document.
+        context: The command's context, whose `--format`, `--json`, `--quiet` and `--plot` are
+            answered here.
+        document: The typed document.
         said: Returns what a reader sees.
-        context: The command's context, which is told when files begin to be written.
-        files: The format of every file.
+        files: The formats of further files; a path that is None stands for no file.
+        instead: A file that takes what would be printed.
+        picture: Draws what `--plot` asks for.
     """
-    if context is not None and files:
-        formats = dict.fromkeys(files.values())
-        texts = {each: rendered(each, document, said) for each in formats}
+    given = context.params
+    json_file, printed = given.get("json_file"), given.get("output_format", "text")
+    if json_file == "-":
+        json_file, printed = None, "json"
+    elif given.get("quiet"):
+        printed = None
+    beside = None if json_file is None else Path(json_file)
+    formats = {**(files or {}), instead: printed, beside: "json"}
+    formats.pop(None, None)
+    texts = {each: _rendered(each, document, said) for each in {*formats.values()}}
+    drawn = picture() if picture and given["plot"] else None
+    if formats or drawn:
         context.obj.begin_writing()
-        write_files({path: texts[each] for path, each in files.items()})
-    if output_format in _FITTED:
-        _print_lines(said().lines(terminal_width()))
+        write_files({path: texts[each] for path, each in formats.items() if path})
+    if drawn:
+        drawn.save(given["plot"])
+    if not instead:
+        show(printed, document, said)
+
+
+def show(output_format: str | None, document: object, said: Callable[[], Readable]) -> None:
+    """Print what a command found in a format; nothing if there is none."""
+    if output_format in ("table", "text"):  # which are laid out for the terminal
+        _print_lines(said().lines(_terminal_width()))
     elif output_format is not None:
-        sys.stdout.write(rendered(output_format, document, said))
+        sys.stdout.write(_rendered(output_format, document, said))
 
 
-def rendered(
-    output_format: str, document: Callable[[], object], said: Callable[[], Readable]
-) -> str:
+def _rendered(output_format: str, document: object, said: Callable[[], Readable]) -> str:
     """What a file has in some format."""
     if output_format == "json":
         from dsocr_analyze.report.json_text import dump_json
 
-        return dump_json(document())
+        return dump_json(document)
     render: Callable[[], str] = getattr(said(), output_format)
     return render()
 
 
-def terminal_width() -> int:
+def _terminal_width() -> int:
     """Width of the terminal in columns, or COLUMNS if it is set."""
     return max(shutil.get_terminal_size((WITHOUT_TERMINAL, 24)).columns, LEAST_WIDTH)
 

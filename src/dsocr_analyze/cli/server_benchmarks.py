@@ -142,7 +142,6 @@ def show(
     request: analysis.TimeRequest,
     directory: ModelDirectory,
     workload: Workload,
-    output_format: str,
 ) -> None:
     """Print predicted and measured figures, and keep the correction if requested.
 
@@ -152,7 +151,6 @@ def show(
         request: The other options' request, for one GPU under a serving engine.
         directory: The model.
         workload: The page or pages of one request.
-        output_format: Value of `--format`.
 
     Raises:
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
@@ -204,4 +202,4 @@ def show(
             printing.assumptions(time_tables.time_notes(each.time for each in entries)),
         ],
     )
-    printing.emit(output_format, lambda: report, lambda: said)
+    printing.emit(context, report, lambda: said)

@@ -6,15 +6,15 @@ import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, completion, many_options, options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli.command_options import Added, adding, options_used
 from dsocr_analyze.cli.many_options import AXES, RESULT
-from dsocr_analyze.cli.printing import Lines, Said, emit
+from dsocr_analyze.cli.printing import Lines, Said, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
@@ -33,139 +33,183 @@ UNASKED_ROWS = 10_000_000
 
 _QUANTITY = "page_flops"
 
-PagesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--pages",
-        metavar="FILE|FOLDER",
-        help="Count the pages of this list instead of --page: the same as 'dsocr-analyze archive"
-        " FILE|FOLDER'.",
+_PAGES: Final[Added] = {
+    "pages": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--pages",
+                metavar="FILE|FOLDER",
+                help="Count the pages of this list instead of --page: the same as 'dsocr-analyze"
+                " archive FILE|FOLDER'.",
+            ),
+        ],
+        None,
     ),
-]
-PageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--page",
-        metavar="LIST",
-        autocompletion=completion.all_papers,
-        help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
-        rich_help_panel=AXES,
+    "page": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--page",
+                metavar="LIST",
+                autocompletion=completion.all_papers,
+                help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200."
+                " Default: a4.",
+                rich_help_panel=AXES,
+            ),
+        ],
+        None,
     ),
-]
-TextTokensOption = Annotated[
-    str | None,
-    typer.Option(
-        "--text-tokens",
-        metavar="LIST",
-        help=options.TEXT_TOKENS,
-        rich_help_panel=AXES,
+}
+"""What is counted."""
+
+_LENGTHS: Final[Added] = {
+    "text_tokens": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--text-tokens",
+                metavar="LIST",
+                help=options.TEXT_TOKENS,
+                rich_help_panel=AXES,
+            ),
+        ],
+        None,
     ),
-]
-NewTokensOption = Annotated[
-    str,
-    typer.Option(
-        "--max-new-tokens",
-        metavar="LIST",
-        help=options.NEW_TOKENS,
-        rich_help_panel=AXES,
+    "max_new_tokens": (
+        Annotated[
+            str,
+            typer.Option(
+                "--max-new-tokens",
+                metavar="LIST",
+                help=options.NEW_TOKENS,
+                rich_help_panel=AXES,
+            ),
+        ],
+        "1024",
     ),
-]
-BatchOption = Annotated[
-    str | None,
-    typer.Option(
-        "--batch-size",
-        metavar="LIST",
-        help=options.BATCH,
-        show_default="1",
-        rich_help_panel=AXES,
+    "batch_size": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--batch-size",
+                metavar="LIST",
+                help=options.BATCH,
+                show_default="1",
+                rich_help_panel=AXES,
+            ),
+        ],
+        None,
     ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout, and"
-        " on a terminal a table of the first rows.",
-        rich_help_panel=RESULT,
+}
+"""Lengths and batches."""
+
+_RESULTS: Final[Added] = {
+    "output": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--output",
+                metavar="FILE",
+                help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout,"
+                " and on a terminal a table of the first rows.",
+                rich_help_panel=RESULT,
+            ),
+        ],
+        None,
     ),
-]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        help="A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the extra 'plot'.",
-        rich_help_panel=RESULT,
+    "plot": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--plot",
+                metavar="FILE",
+                help="A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the"
+                " extra 'plot'.",
+                rich_help_panel=RESULT,
+            ),
+        ],
+        None,
     ),
-]
-QuantityOption = Annotated[
-    str | None,
-    typer.Option(
-        "--quantity",
-        metavar="COLUMN",
-        help=f"What is plotted. Default: {_QUANTITY}.",
-        rich_help_panel=RESULT,
+    "quantity": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--quantity",
+                metavar="COLUMN",
+                help=f"What is plotted. Default: {_QUANTITY}.",
+                rich_help_panel=RESULT,
+            ),
+        ],
+        None,
     ),
-]
-XOption = Annotated[
-    str | None,
-    typer.Option(
-        "--x",
-        metavar="COLUMN",
-        help="What it is plotted over. Default: the axis with most values.",
-        rich_help_panel=RESULT,
+    "x": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--x",
+                metavar="COLUMN",
+                help="What it is plotted over. Default: the axis with most values.",
+                rich_help_panel=RESULT,
+            ),
+        ],
+        None,
     ),
-]
-HistogramOption = Annotated[
-    str | None,
-    typer.Option(
-        "--histogram",
-        metavar="|".join(archive.HISTOGRAMS),
-        autocompletion=completion.one_of(*archive.HISTOGRAMS),
-        help=f"{archive.BY} With --pages.",
-        rich_help_panel=RESULT,
+    "histogram": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--histogram",
+                metavar="|".join(archive.HISTOGRAMS),
+                autocompletion=completion.one_of(*archive.HISTOGRAMS),
+                help=f"{archive.BY} With --pages.",
+                rich_help_panel=RESULT,
+            ),
+        ],
+        None,
     ),
-]
-FormatOption = Annotated[
-    str | None,
-    options.format_option("table", "json", says="What is printed. With --pages.", panel=RESULT),
-]
-PdfDpiOption = Annotated[
-    int | None,
-    typer.Option(
-        "--pdf-dpi",
-        metavar="DPI",
-        help=f"{archive.OF_PDFS} With --pages.",
-        rich_help_panel=RESULT,
+    "output_format": (
+        Annotated[
+            str | None,
+            options.format_option(
+                "table", "json", says="What is printed. With --pages.", panel=RESULT
+            ),
+        ],
+        None,
     ),
-]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")]
+    "pdf_dpi": (
+        Annotated[
+            int | None,
+            typer.Option(
+                "--pdf-dpi",
+                metavar="DPI",
+                help=f"{archive.OF_PDFS} With --pages.",
+                rich_help_panel=RESULT,
+            ),
+        ],
+        None,
+    ),
+    "yes": (
+        Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")],
+        False,
+    ),
+}
+"""What becomes of it."""
 
 
 @many_options.of_many_pages()
+@adding(_PAGES, after="context")
+@adding(_LENGTHS, after="mode")
+@adding(_RESULTS, after="config")
 def sweep(
     context: typer.Context,
-    pages: PagesOption = None,
-    page: PageOption = None,
     mode: many_options.ModesOption = None,
-    text_tokens: TextTokensOption = None,
-    max_new_tokens: NewTokensOption = "1024",
-    batch_size: BatchOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
     sliding_window: many_options.WindowsOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
-    output: OutputOption = None,
-    plot: PlotOption = None,
-    quantity: QuantityOption = None,
-    x: XOption = None,
-    histogram: HistogramOption = None,
-    output_format: FormatOption = None,
-    pdf_dpi: PdfDpiOption = None,
-    yes: YesOption = False,
     quiet: many_options.QuietOption = False,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
@@ -173,24 +217,20 @@ def sweep(
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     given = context.params
     if quiet:
-        many_options.check_quiet({"--output": output, "--plot": plot})
-    _check_options(
-        pages, plot, of_sweeps={"--page": page},
-        of_plots={"--quantity": quantity, "--x": x},
-        of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
-                  **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
-    )  # fmt: skip
+        many_options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
+    _check_options(given)
     time = many_options.time_requested(context)
-    if pages is None:
+    if given["pages"] is None:
         _run(context, time)
         return
+    text_tokens, pdf_dpi = given["text_tokens"], given["pdf_dpi"]
     archive.count_list(
         context, time,
         text_tokens=None if text_tokens is None else _one_number("text_tokens", text_tokens),
-        max_new_tokens=_one_number("max_new_tokens", max_new_tokens),
-        batch_size=_one_number("batch_size", batch_size or "1"),
-        pdf_dpi=pdf_dpi or DEFAULT_PDF_DPI, histogram=histogram or "grid",
-        output_format=output_format or "table",
+        max_new_tokens=_one_number("max_new_tokens", given["max_new_tokens"]),
+        batch_size=_one_number("batch_size", given["batch_size"] or "1"),
+        pdf_dpi=pdf_dpi or DEFAULT_PDF_DPI, histogram=given["histogram"] or "grid",
+        output_format=given["output_format"] or "table",
     )  # fmt: skip
 
 
@@ -239,26 +279,19 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     warn(context, [*counted.warnings, *warnings])
 
 
-def _check_options(
-    pages: Path | None,
-    plot: Path | None,
-    *,
-    of_sweeps: dict[str, str | None],
-    of_plots: dict[str, str | None],
-    of_lists: Mapping[str, object],
-) -> None:
+def _check_options(given: Mapping[str, Any]) -> None:
     """Raise for options that would have no effect."""
-    for option, value in (of_sweeps | of_plots).items():
-        if value is not None and pages is not None:
-            raise WorkloadError(f"give --pages {pages} or {option} {value}, not both")
-    for option, value in of_plots.items():
-        if value is not None and plot is None:
-            raise WorkloadError(f"{option} {value} is for a picture; give --plot FILE too")
-    for option, given in of_lists.items():
-        if given is not None and pages is None:
-            raise WorkloadError(
-                f"{option} {given} is for a list of pages; give --pages, or leave it out"
-            )
+    pages, has_pages, plot = given["pages"], given["pages"] is not None, given["plot"]
+    of_lists = ("histogram", "output_format", "pdf_dpi", "deadline", "concurrency")
+    for is_wrong, names, before, after in (
+        (has_pages, ("page", "quantity", "x"), f"give --pages {pages} or ", ", not both"),
+        (plot is None, ("quantity", "x"), "", " is for a picture; give --plot FILE too"),
+        (not has_pages, of_lists, "",
+         " is for a list of pages; give --pages, or leave it out"),
+    ):  # fmt: skip
+        for name in (each for each in names if is_wrong and given[each] is not None):
+            option = name.removeprefix("output_").replace("_", "-")
+            raise WorkloadError(f"{before}--{option} {given[name]}{after}")
 
 
 def _one_number(argument: str, text: str) -> int:
@@ -350,7 +383,7 @@ def _count(
             asked = (context.params["quantity"] or _QUANTITY, context.params["x"])
             sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
     if is_printed and kept:
-        emit("table", lambda: None, lambda: _said(opening, kept, rows))
+        show("table", None, lambda: _said(opening, kept, rows))
     if not quiet:
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")

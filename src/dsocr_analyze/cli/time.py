@@ -17,40 +17,27 @@ from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
-    from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.opening import Options
-    from dsocr_analyze.report.time_report import TimeReport
+    from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.timing.prediction import TimeEntry
-    from dsocr_analyze.workload import Workload
 
 __all__ = ["time"]
-
-GpuArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="GPU",
-        autocompletion=completion.all_gpus,
-        help="GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
-    ),
-]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        help="Throughput and latency over concurrency, as FILE.png or FILE.svg. Needs the extra"
-        " 'plot'.",
-    ),
-]
 
 
 @time_options.of_a_page(gpu="named_gpus", runtime="serving", concurrency="1,4,16")
 @page_options.of_a_page("batch_size")
 def time(
     context: typer.Context,
-    gpu: GpuArgument = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="GPU",
+            autocompletion=completion.all_gpus,
+            help="GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
+        ),
+    ] = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -60,7 +47,15 @@ def time(
     from_benchmark: server_benchmarks.FilesOption = None,
     keep: server_benchmarks.KeepOption = 1,
     output_format: options.FormatOption = "table",
-    plot: PlotOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Throughput and latency over concurrency, as FILE.png or FILE.svg. Needs the extra"
+            " 'plot'.",
+        ),
+    ] = None,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
@@ -73,53 +68,48 @@ def time(
     warn_of_sizes(context, directory, workload)
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    request = time_options.request_from(
-        context, gpus or _all_gpus(), server=None if measured is None else measured.server
-    )
-    if measured is not None:
-        server_benchmarks.show(context, measured, request, directory, workload, output_format)
-        return
-    engine = Engine("analytic", directory, dtype, flash_attention, time=request)
-    entries = engine.entries(workload, None if gpus else _say_left_out)
-    report = _report(directory, workload, entries, options_used(context))
-    if plot is not None:
-        from dsocr_analyze.analytic import attention_name
-        from dsocr_analyze.pictures.throughput import throughput_picture
-
-        attention = attention_name(flash_attention=flash_attention)
-        context.obj.begin_writing()
-        throughput_picture(report, dtype, attention, config).save(plot)
-    emit(output_format, lambda: report, lambda: _said(report, plot))
-
-
-def _all_gpus() -> list[str]:
     from dsocr_analyze.hardware.devices import gpu_catalogue
 
-    return list(gpu_catalogue())
-
-
-def _report(
-    directory: ModelDirectory,
-    workload: Workload,
-    entries: Sequence[TimeEntry],
-    used: Options,
-) -> TimeReport:
-    from dsocr_analyze.report.time_report import time_report
-
+    request = time_options.request_from(
+        context, gpus or [*gpu_catalogue()], server=None if measured is None else measured.server
+    )
+    if measured is not None:
+        server_benchmarks.show(context, measured, request, directory, workload)
+        return
+    engine = Engine("analytic", directory, dtype, flash_attention, time=request)
+    entries = engine.entries(workload, None if gpus else _leave_out)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
-    return time_report(directory.source(directory.architecture.name), workload, entries, used)
+    _show(context, engine, workload, entries)
 
 
-def _say_left_out(error: DeviceError) -> None:
+def _leave_out(error: DeviceError) -> None:
     # When predicting for the whole catalogue, a GPU may lack a data type or an attention kernel.
     complain(f"left out: {in_options(str(error), error.arguments)}")
 
 
-def _said(report: TimeReport, written: Path | None) -> Said:
-    from dsocr_analyze.report.time_report import headline
-    from dsocr_analyze.report.time_tables import overview, time_notes, time_tables
+def _show(
+    context: typer.Context, engine: Engine, workload: Workload, entries: Sequence[TimeEntry]
+) -> None:
+    from dsocr_analyze.report import time_report, time_tables
 
-    tables = time_tables(report.time) if len(report.time) <= 4 else [overview(report.time)]
-    opening = headline(report.model, report.workload)
-    return Said(opening, tables, [assumptions(time_notes(report.time))], [written])
+    source = engine.directory.source(engine.directory.architecture.name)
+    report = time_report.time_report(source, workload, entries, options_used(context))
+
+    def said() -> Said:
+        has_few = len(entries) <= 4
+        return Said(
+            time_report.headline(report.model, report.workload),
+            time_tables.time_tables(entries) if has_few else [time_tables.overview(entries)],
+            [assumptions(time_tables.time_notes(entries))],
+            [context.params["plot"]],
+        )
+
+    def picture() -> Picture:
+        from dsocr_analyze.analytic import attention_name
+        from dsocr_analyze.pictures.throughput import throughput_picture
+
+        attention = attention_name(flash_attention=engine.flash_attention)
+        return throughput_picture(report, engine.dtype, attention, context.params["config"])
+
+    emit(context, report, said, picture=picture)

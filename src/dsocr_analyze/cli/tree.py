@@ -114,11 +114,10 @@ def tree(
     used, source = options_used(context), directory.source(known.name if known else None)
     untraced = "; no pass was traced, which takes a stages file" if undescribed else ""
     emit(
-        output_format if output is None else None,
-        lambda: tree_document(source, modules, stage=stage, workload=workload, options=used),
+        context,
+        tree_document(source, modules, stage=stage, workload=workload, options=used),
         lambda: drawing(source, modules, f"on {device}{untraced}", is_folded=folded),
-        context=context,
-        files={} if output is None else {output: output_format},
+        instead=output,
     )
 
 
