@@ -15,7 +15,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.answer import answer_of
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.markdown import render_markdown
-from dsocr_analyze.report.quantities import bytes_text, flops_text
+from dsocr_analyze.report.table import bytes_text, flops_text
 from dsocr_analyze.timing.prediction import (
     Interval,
     LoadedGpu,

@@ -16,7 +16,7 @@ from dsocr_analyze.columns.bars import draw_groups, width_for
 from dsocr_analyze.pictures.picture import Picture, drawing
 from dsocr_analyze.pictures.settings import fixed_line
 from dsocr_analyze.pictures.values import scale_axis, scale_of
-from dsocr_analyze.report.quantities import bytes_text, counted, exact, price_text, scaled
+from dsocr_analyze.report.table import bytes_text, counted, exact, price_text, scaled
 from dsocr_analyze.report.tables import Table
 
 if TYPE_CHECKING:

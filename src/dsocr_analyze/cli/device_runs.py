@@ -28,7 +28,7 @@ from dsocr_analyze.measuring.preprocessing import measured_preprocessing
 from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION
+from dsocr_analyze.report.document import SCHEMA_VERSION, Options
 from dsocr_analyze.report.measured import (
     InferenceReport,
     MeasuredBytes,
@@ -36,8 +36,7 @@ from dsocr_analyze.report.measured import (
     inference_report,
     measured_seconds,
 )
-from dsocr_analyze.report.opening import Options
-from dsocr_analyze.report.quantities import bytes_text
+from dsocr_analyze.report.table import bytes_text
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing.assumptions import estimated_preprocessing
 from dsocr_analyze.timing.prediction import TimeEntry

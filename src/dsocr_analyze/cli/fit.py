@@ -86,8 +86,8 @@ def fit(
 
 def _said(document: FitDocument, titles: list[str], dtype: str, attention: str) -> Said:
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
+    from dsocr_analyze.report.document import opening_line
     from dsocr_analyze.report.fit import fit_tables
-    from dsocr_analyze.report.opening import opening_line
     from dsocr_analyze.report.tables import model_text
 
     line = opening_line([document.workload], [dtype], [attention])

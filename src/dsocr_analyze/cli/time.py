@@ -19,7 +19,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.opening import Options
+    from dsocr_analyze.report.document import Options
     from dsocr_analyze.report.time_report import TimeReport
     from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import Workload

@@ -9,8 +9,13 @@ import msgspec
 
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE
 from dsocr_analyze.columns.setting import notes_of_modes
-from dsocr_analyze.report.document import CONVENTIONS, SCHEMA_VERSION
-from dsocr_analyze.report.opening import NO_OPTIONS, ModelOpening, Options
+from dsocr_analyze.report.document import (
+    CONVENTIONS,
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    ModelOpening,
+    Options,
+)
 from dsocr_analyze.version import VERSION
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from dsocr_analyze.report.document import SCHEMA_VERSION
-from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options
+from dsocr_analyze.report.document import NO_OPTIONS, SCHEMA_VERSION, Opening, Options
 from dsocr_analyze.version import VERSION
 
 __all__ = [

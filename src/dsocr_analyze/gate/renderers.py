@@ -27,7 +27,7 @@ from dsocr_analyze.gate.document import (
     Verdict,
     WorkloadCheck,
 )
-from dsocr_analyze.report.quantities import bytes_text, scaled
+from dsocr_analyze.report.table import bytes_text, scaled
 
 __all__ = [
     "SUMMARY_LIMIT",

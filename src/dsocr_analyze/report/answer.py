@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.parts import AMOUNTS, batch_parts, ridge_of, top_modules
-from dsocr_analyze.report.quantities import (
+from dsocr_analyze.report.table import (
     bytes_text,
     counted,
     flops_text,
     percent_text,
     price_text,
     ratio_text,
+    shortened,
+    wrap,
 )
-from dsocr_analyze.report.table import shortened, wrap
 from dsocr_analyze.report.time_tables import rate_text, seconds_text
 
 if TYPE_CHECKING:

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from msgspec import Struct
 
 from dsocr_analyze.report.config_differences import ComparedKey, config_differences
-from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Report, Workload
+from dsocr_analyze.report.document import (
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Model,
+    Opening,
+    Options,
+    Report,
+    Workload,
+    opening_line,
+)
 from dsocr_analyze.report.frame import require_pandas
-from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options, opening_line
-from dsocr_analyze.report.quantities import bytes_text, scaled
+from dsocr_analyze.report.table import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
 from dsocr_analyze.report.time_tables import time_notes
 

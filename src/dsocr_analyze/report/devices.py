@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from dsocr_analyze.report.document import SCHEMA_VERSION
-from dsocr_analyze.report.opening import Opening, Options
+from dsocr_analyze.report.document import SCHEMA_VERSION, Opening, Options
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.timing.correction import KeptBenchmark
 

@@ -9,10 +9,8 @@ from msgspec import structs
 
 from dsocr_analyze.hardware.fit import GpuFit
 from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION
-from dsocr_analyze.report.opening import Options, PageOpening
-from dsocr_analyze.report.quantities import bytes_text, counted
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.document import SCHEMA_VERSION, Options, PageOpening
+from dsocr_analyze.report.table import Table, bytes_text, counted
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned

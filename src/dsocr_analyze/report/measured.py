@@ -10,11 +10,15 @@ from msgspec import Meta, Struct
 
 from dsocr_analyze.escaping import as_markdown, visible_lines
 from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Share
-from dsocr_analyze.report.markdown import markdown_page
-from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
-from dsocr_analyze.report.quantities import bytes_text, scaled
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.document import (
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Count,
+    Options,
+    PageOpening,
+    Share,
+)
+from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled
 from dsocr_analyze.report.tables import model_text
 from dsocr_analyze.report.time_tables import seconds_text
 

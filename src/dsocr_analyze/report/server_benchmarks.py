@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION
-from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
+from dsocr_analyze.report.document import NO_OPTIONS, SCHEMA_VERSION, Options, PageOpening
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import seconds_text
 from dsocr_analyze.timing.prediction import TimeCorrection, TimeEntry

@@ -10,7 +10,8 @@ import msgspec
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import Model, Report, Work
 from dsocr_analyze.report.parts import ridge_of, top_modules
-from dsocr_analyze.report.quantities import (
+from dsocr_analyze.report.table import (
+    Table,
     bytes_text,
     counted,
     exact,
@@ -19,7 +20,6 @@ from dsocr_analyze.report.quantities import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import time_notes, time_tables
 
 if TYPE_CHECKING:

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Workload
-from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
+from dsocr_analyze.report.document import (
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Model,
+    Options,
+    PageOpening,
+    Workload,
+)
 from dsocr_analyze.report.tables import model_text
 from dsocr_analyze.timing.prediction import TimeEntry
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import compress
 
-from dsocr_analyze.report.quantities import bytes_text, counted, percent_text, price_text
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.table import Table, bytes_text, counted, percent_text, price_text
 from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
 
 __all__ = ["overview", "rate_text", "seconds_text", "time_notes", "time_tables"]

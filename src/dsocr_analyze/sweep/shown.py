@@ -21,8 +21,7 @@ from dsocr_analyze.pictures.settings import (
 )
 from dsocr_analyze.pictures.values import Scale, scale_axis, scale_of
 from dsocr_analyze.report.parts import PALETTE
-from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.table import Table, bytes_text, exact, ratio_text, scaled
 from dsocr_analyze.report.time_tables import seconds_text
 
 if TYPE_CHECKING:
