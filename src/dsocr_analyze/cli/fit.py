@@ -14,7 +14,7 @@ from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn
 from dsocr_analyze.dtypes import dtype_named
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.fit import FitDocument
+    from dsocr_analyze.report.devices import FitDocument
 
 __all__ = ["fit"]
 
@@ -55,7 +55,7 @@ def fit(
     from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
     from dsocr_analyze.hardware.fit import fit as fit_into
     from dsocr_analyze.hardware.missing_features import check_features
-    from dsocr_analyze.report.fit import fit_document
+    from dsocr_analyze.report.devices import fit_document
 
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
@@ -86,9 +86,8 @@ def fit(
 
 def _said(document: FitDocument, titles: list[str], dtype: str, attention: str) -> Said:
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
-    from dsocr_analyze.report.document import opening_line
-    from dsocr_analyze.report.fit import fit_tables
-    from dsocr_analyze.report.tables import model_text
+    from dsocr_analyze.report.devices import fit_tables
+    from dsocr_analyze.report.document import model_text, opening_line
 
     line = opening_line([document.workload], [dtype], [attention])
     opening = f"Ran: {model_text(document.model)} by the analytic engine\n{line}"

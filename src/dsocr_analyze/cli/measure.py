@@ -100,9 +100,9 @@ def measure(
 def print_measurement(found: Measurement, output_format: str, json_file: str | None) -> None:
     """Print a measurement in a format, and write its JSON file if one is named."""
     from dsocr_analyze.output_files import write_files
+    from dsocr_analyze.report.document import model_text
     from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.measured import measurement_notes, measurement_tables
-    from dsocr_analyze.report.tables import model_text
 
     if json_file not in (None, "-"):
         write_files({Path(str(json_file)): dump_json(found)})

@@ -200,8 +200,7 @@ def show(
 
 def _said(report: BenchmarkReport, folder: Path | None) -> Said:
     from dsocr_analyze.report.server_benchmarks import benchmark_tables
-    from dsocr_analyze.report.time_report import headline
-    from dsocr_analyze.report.time_tables import time_notes
+    from dsocr_analyze.report.time_tables import headline, time_notes
 
     doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]
     where = (

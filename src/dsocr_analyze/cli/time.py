@@ -20,7 +20,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.document import Options
-    from dsocr_analyze.report.time_report import TimeReport
+    from dsocr_analyze.report.time_tables import TimeReport
     from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import Workload
 
@@ -105,7 +105,7 @@ def _report(
     entries: Sequence[TimeEntry],
     used: Options,
 ) -> TimeReport:
-    from dsocr_analyze.report.time_report import time_report
+    from dsocr_analyze.report.time_tables import time_report
 
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
@@ -118,8 +118,7 @@ def _say_left_out(error: DeviceError) -> None:
 
 
 def _said(report: TimeReport, written: Path | None) -> Said:
-    from dsocr_analyze.report.time_report import headline
-    from dsocr_analyze.report.time_tables import overview, time_notes, time_tables
+    from dsocr_analyze.report.time_tables import headline, overview, time_notes, time_tables
 
     tables = time_tables(report.time) if len(report.time) <= 4 else [overview(report.time)]
     opening = headline(report.model, report.workload)

@@ -49,6 +49,7 @@ __all__ = [
     "View",
     "Work",
     "Workload",
+    "model_text",
     "opening_line",
 ]
 
@@ -410,6 +411,16 @@ def _sizes(workload: Workload) -> str:
 
 def _all(values: Iterable[str]) -> str:
     return " | ".join(dict.fromkeys(values))
+
+
+def model_text(model: Model) -> str:
+    """Which model it is, with abbreviated digests."""
+    code, config = model.code_digest[:12], model.config_digest[:12]
+    return {
+        "config": f"transformers' own code for {model.id} (config {config})",
+        "reference": f"built-in reference model (code {code}, config {config})",
+        "directory": f"model directory {model.id} (code {code}, config {config})",
+    }[model.source]
 
 
 # --- memory, ledger ----------------------------------------------------------------------------

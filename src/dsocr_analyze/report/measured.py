@@ -17,9 +17,9 @@ from dsocr_analyze.report.document import (
     Options,
     PageOpening,
     Share,
+    model_text,
 )
 from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled
-from dsocr_analyze.report.tables import model_text
 from dsocr_analyze.report.time_tables import seconds_text
 
 if TYPE_CHECKING:
