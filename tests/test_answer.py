@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.answer import answer_of
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.markdown import render_markdown
-from dsocr_analyze.report.quantities import bytes_text, flops_text
+from dsocr_analyze.report.markdown import answer_of, render_markdown
+from dsocr_analyze.report.table import bytes_text, flops_text
 from dsocr_analyze.timing.prediction import (
     Interval,
     LoadedGpu,

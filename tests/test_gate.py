@@ -42,7 +42,7 @@ from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.document import Counts, Report, Unassigned
-from dsocr_analyze.report.schema import schema_of
+from dsocr_analyze.report.json_text import schema_of
 from dsocr_analyze.timing.prediction import TimeCorrection
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"

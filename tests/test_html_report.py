@@ -32,7 +32,7 @@ from dsocr_analyze.report.html.page import (
     roofs_of,
 )
 from dsocr_analyze.report.parts import OUTSIDE, seconds_parts, stage_colours
-from dsocr_analyze.report.quantities import exact, scaled
+from dsocr_analyze.report.table import exact, scaled
 
 LARGEST_PAGE = 6_000_000
 SOON_MS = 1000

@@ -27,8 +27,8 @@ from dsocr_analyze.pictures.stage_chart import MOST_BARS, Compared, stage_pictur
 from dsocr_analyze.pictures.values import Scale, scale_of
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.parts import OUTSIDE, stage_colours
-from dsocr_analyze.report.quantities import percent_text, scaled
 from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.report.table import percent_text, scaled
 
 pytest.importorskip("matplotlib", reason="the optional extra 'plot'")
 

@@ -33,7 +33,7 @@ from dsocr_analyze.output_files import prepare_directory, replacing, write_files
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.markdown import render_markdown, report_lines
-from dsocr_analyze.report.quantities import (
+from dsocr_analyze.report.table import (
     bytes_text,
     counted,
     exact,

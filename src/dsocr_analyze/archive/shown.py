@@ -17,8 +17,7 @@ from dsocr_analyze.columns.setting import Setting
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.settings import fixed_line
 from dsocr_analyze.pictures.values import scale_of
-from dsocr_analyze.report.quantities import bytes_text, counted, exact, price_text, scaled
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.table import Table, bytes_text, counted, exact, price_text, scaled
 
 __all__ = [
     "MOST_PLOTTED",

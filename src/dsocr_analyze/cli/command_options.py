@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 if TYPE_CHECKING:
     import typer
 
-    from dsocr_analyze.report.opening import OptionValue
+    from dsocr_analyze.report.document import OptionValue
 
 __all__ = ["Added", "adding", "options_used"]
 

@@ -33,7 +33,7 @@ from dsocr_analyze.measuring import (
 from dsocr_analyze.measuring.infer_call import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.measuring.predicted import Predicted, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report import build, document, opening, quantities, table, tables
+from dsocr_analyze.report import build, document, table
 from dsocr_analyze.report import measured as documents
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
@@ -156,8 +156,8 @@ def _check_memory(
         fitting.append("--dtype bfloat16")
     fits = f"{' or '.join(fitting)} would fit" if fitting else "not even one page fits"
     raise DeviceError(
-        f"--device {device} has {quantities.bytes_text(free)} free, and the passes need"
-        f" {quantities.bytes_text(need)}; {fits}"
+        f"--device {device} has {table.bytes_text(free)} free, and the passes need"
+        f" {table.bytes_text(need)}; {fits}"
     )
 
 
@@ -171,7 +171,7 @@ def measured(
     flash_attention: bool,
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
-    options: opening.Options,
+    options: document.Options,
 ) -> documents.Measurement:
     """A page's passes on a device, and their prediction.
 
@@ -208,7 +208,7 @@ def _measurement(
     protocol: passes.Protocol,
     profiles: Sequence[Path],
     announce: Callable[[str], None],
-    options: opening.Options,
+    options: document.Options,
 ) -> documents.Measurement:
     """What `measured` returns, of a model that is there."""
     model, architecture = session.loaded, session.architecture
@@ -282,7 +282,7 @@ def _predicted(
 
 def measurement_said(found: documents.Measurement) -> Said:
     """What a reader sees of a measurement."""
-    model = tables.model_text(found.model)
+    model = document.model_text(found.model)
     return Said(
         f"Measured: {model}, {found.dtype}, {found.attention} attention",
         documents.measurement_tables(found),
@@ -304,7 +304,7 @@ def inferred(
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
     announce: Callable[[str], None],
-    options: opening.Options,
+    options: document.Options,
 ) -> documents.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
@@ -391,7 +391,7 @@ def inference_report(
     predicted: prediction.TimeEntry | None,
     *,
     has_own_tokenizer: bool,
-    options: opening.Options = opening.NO_OPTIONS,
+    options: document.Options = document.NO_OPTIONS,
 ) -> documents.InferenceReport:
     """The document of one call.
 

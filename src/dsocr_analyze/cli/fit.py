@@ -51,8 +51,8 @@ def fit(
     from dsocr_analyze.analytic import attention_name
     from dsocr_analyze.hardware import devices
     from dsocr_analyze.hardware import fit as fitting
-    from dsocr_analyze.report import fit as documents
-    from dsocr_analyze.report import opening, tables
+    from dsocr_analyze.report import devices as documents
+    from dsocr_analyze.report.document import model_text, opening_line
 
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
@@ -76,9 +76,9 @@ def fit(
 
     def said() -> Said:
         attention = attention_name(flash_attention=flash_attention)
-        line = opening.opening_line([document.workload], [element.name], [attention])
+        line = opening_line([document.workload], [element.name], [attention])
         return Said(
-            f"Ran: {tables.model_text(source)} by the analytic engine\n{line}",
+            f"Ran: {model_text(source)} by the analytic engine\n{line}",
             documents.fit_tables(document, [devices.gpu_named(each.gpu).title for each in fits]),
             [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
         )

@@ -87,7 +87,7 @@ class Said(NamedTuple):
 
     def markdown(self) -> str:
         """The same in Markdown."""
-        from dsocr_analyze.report.markdown import markdown_page
+        from dsocr_analyze.report.table import markdown_page
 
         lists = {each.title: each.lines for each in self.below}
         return markdown_page(self.opening, filter(None, self.tables), lists)

@@ -157,7 +157,7 @@ def show(
         OutputError: The correction cannot be kept.
     """
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.report import build, document, time_report, time_tables
+    from dsocr_analyze.report import build, document, time_tables
     from dsocr_analyze.report.measured import BenchmarkReport, benchmark_tables
     from dsocr_analyze.timing import correction, predict
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
@@ -195,7 +195,7 @@ def show(
         where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
     doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
     said = printing.Said(
-        time_report.headline(report.model, report.workload),
+        time_tables.headline(report.model, report.workload),
         benchmark_tables(report),
         [
             printing.Lines("Notes", [*doubts, where]),

@@ -91,15 +91,15 @@ def _leave_out(error: DeviceError) -> None:
 def _show(
     context: typer.Context, engine: Engine, workload: Workload, entries: Sequence[TimeEntry]
 ) -> None:
-    from dsocr_analyze.report import time_report, time_tables
+    from dsocr_analyze.report import time_tables
 
     source = engine.directory.source(engine.directory.architecture.name)
-    report = time_report.time_report(source, workload, entries, options_used(context))
+    report = time_tables.time_report(source, workload, entries, options_used(context))
 
     def said() -> Said:
         has_few = len(entries) <= 4
         return Said(
-            time_report.headline(report.model, report.workload),
+            time_tables.headline(report.model, report.workload),
             time_tables.time_tables(entries) if has_few else [time_tables.overview(entries)],
             [assumptions(time_tables.time_notes(entries))],
             [context.params["plot"]],

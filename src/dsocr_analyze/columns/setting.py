@@ -18,8 +18,13 @@ from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.document import CONVENTIONS, SCHEMA_VERSION
-from dsocr_analyze.report.opening import NO_OPTIONS, ModelOpening, Options
+from dsocr_analyze.report.document import (
+    CONVENTIONS,
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    ModelOpening,
+    Options,
+)
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import AnyWorkload, Mode
 from dsocr_analyze.workload.page import LARGEST_SIDE

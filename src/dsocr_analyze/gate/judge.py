@@ -27,8 +27,14 @@ from dsocr_analyze.gate.compared import (
     listed,
 )
 from dsocr_analyze.gate.report_keys import ReportKeys, is_number
-from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Report
-from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options
+from dsocr_analyze.report.document import (
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Count,
+    Opening,
+    Options,
+    Report,
+)
 from dsocr_analyze.report.tables import headline
 from dsocr_analyze.version import VERSION
 

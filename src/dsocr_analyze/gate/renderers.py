@@ -18,8 +18,7 @@ from xml.etree import ElementTree as ET
 from dsocr_analyze.escaping import as_code_span, visible, visible_lines
 from dsocr_analyze.gate.compared import Amounts, InputChange, InputKind, Move, MoveLevel
 from dsocr_analyze.gate.judge import Check, Outcome, Verdict, WorkloadCheck
-from dsocr_analyze.report.quantities import bytes_text, counted, scaled
-from dsocr_analyze.report.table import Line
+from dsocr_analyze.report.table import Line, bytes_text, counted, scaled
 
 __all__ = ["ReadableCheck", "equal_text", "workload_summary"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.answer import mode_name
-from dsocr_analyze.report.quantities import counted
+from dsocr_analyze.report.markdown import mode_name
+from dsocr_analyze.report.table import counted
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Model, Workload

@@ -36,7 +36,7 @@ from dsocr_analyze.report.parts import (
     seconds_parts,
     stage_colours,
 )
-from dsocr_analyze.report.quantities import counted
+from dsocr_analyze.report.table import counted
 
 if TYPE_CHECKING:
     from matplotlib.patches import Rectangle

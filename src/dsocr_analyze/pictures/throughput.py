@@ -20,7 +20,7 @@ from dsocr_analyze.report.parts import PALETTE
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
 
-    from dsocr_analyze.report.time_report import TimeReport
+    from dsocr_analyze.report.time_tables import TimeReport
 
 __all__ = ["throughput_picture"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.pictures.picture import Picture
-from dsocr_analyze.report.quantities import percent_text
+from dsocr_analyze.report.table import percent_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

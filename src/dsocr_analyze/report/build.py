@@ -33,7 +33,7 @@ from dsocr_analyze.report.document import (
     Unassigned,
     Workload,
 )
-from dsocr_analyze.report.quantities import counted
+from dsocr_analyze.report.table import counted
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import AnyWorkload
 from dsocr_analyze.workload import Workload as PageWorkload

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from dsocr_analyze.report import frame, quantities, tables, time_tables
-from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Report, Workload
-from dsocr_analyze.report.opening import NO_OPTIONS, Opening, Options, opening_line
+from dsocr_analyze.report import frame, table, tables, time_tables
+from dsocr_analyze.report.document import (
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Model,
+    Opening,
+    Options,
+    Report,
+    Workload,
+    opening_line,
+)
 from dsocr_analyze.timing.prediction import TimeEntry
 
 if TYPE_CHECKING:
@@ -37,8 +45,8 @@ _Quantity: TypeAlias = tuple[str, str, str]
 _Sortable = TypeVar("_Sortable", str, _Quantity)
 
 _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
-    "FLOPs": quantities.scaled,
-    "bytes": quantities.bytes_text,
+    "FLOPs": table.scaled,
+    "bytes": table.bytes_text,
     **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
 }
 """Figures as text, by unit; those of any other unit are grouped by three digits."""

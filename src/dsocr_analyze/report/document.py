@@ -7,8 +7,8 @@ page's share of its batch are floats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from msgspec import Meta, Struct, field
 
@@ -21,6 +21,7 @@ from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "CONVENTIONS",
+    "NO_OPTIONS",
     "SCHEMA_VERSION",
     "Agreement",
     "Batch",
@@ -32,8 +33,13 @@ __all__ = [
     "Memory",
     "Metadata",
     "Model",
+    "ModelOpening",
     "Module",
+    "Opening",
     "OperatorLedger",
+    "OptionValue",
+    "Options",
+    "PageOpening",
     "PageShare",
     "Report",
     "Share",
@@ -43,6 +49,8 @@ __all__ = [
     "View",
     "Work",
     "Workload",
+    "model_text",
+    "opening_line",
 ]
 
 SCHEMA_VERSION: Final = "2"
@@ -62,6 +70,12 @@ CONVENTIONS: Final = (
     "prefill is the prefill pass without its vision stages, including the head over all positions;"
     " decode is one step over a cache of seq_len tokens",
 )
+
+OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
+Options: TypeAlias = Mapping[str, OptionValue]
+
+NO_OPTIONS: Final[Options] = {}
+"""For a document that was not made by a command."""
 
 Positive = Annotated[int, Meta(ge=1)]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
@@ -323,6 +337,90 @@ class Workload(Struct, frozen=True, kw_only=True):
             return prompt
         width, height = self.page
         return f"page of {width} x {height} pixels, {prompt}"
+
+
+# --- what documents start with -------------------------------------------------------------------
+
+
+class Opening(Struct, frozen=True, kw_only=True):
+    """The first keys of every document.
+
+    Attributes:
+        schema_version: Version of the schema.
+        command: The command that wrote it.
+        options: The command's options, defaults included, by name with _ for -; without those that
+            only say where and how results are written.
+    """
+
+    schema_version: str
+    command: str
+    options: Options
+
+
+class ModelOpening(Opening, frozen=True, kw_only=True):
+    """The first keys of a document about one model.
+
+    Attributes:
+        model: The model.
+    """
+
+    model: Model
+
+
+class PageOpening(ModelOpening, frozen=True, kw_only=True):
+    """The first keys of a document about one model and one workload.
+
+    Attributes:
+        workload: The page and its prompt.
+    """
+
+    workload: Workload
+
+
+def opening_line(
+    workloads: Sequence[Workload], dtypes: Iterable[str], attentions: Iterable[str]
+) -> str:
+    """Page, sizes, tokens, batch, data type and attention; all values of those that differ.
+
+    Args:
+        workloads: One or more workloads.
+        dtypes: Data types of weights and activations, one per workload or one for all.
+        attentions: Implementations of the decoder's attention, one per workload or one for all.
+    """
+    pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
+    parts = [
+        *([f"page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
+        f"{_all(f'{each.seq_len:,}' for each in workloads)} prompt tokens",
+        f"batch {_all(f'{each.batch_size:,}' for each in workloads)}",
+        f"{_all(f'{each.max_new_tokens:,}' for each in workloads)} new tokens",
+        _all(dtypes),
+        f"{_all(attentions)} attention",
+    ]
+    line = ", ".join(parts)
+    return line[0].upper() + line[1:]
+
+
+def _sizes(workload: Workload) -> str:
+    """Sizes of views, written as on the command line, and how many the page is cut into."""
+    if not workload.crop_mode:
+        return f"{workload.image_size}"
+    columns, rows = workload.grid or (1, 1)
+    cut = "not cut" if (columns, rows) == (1, 1) else f"cut {columns} x {rows}"
+    return f"{workload.base_size}/{workload.image_size} ({cut})"
+
+
+def _all(values: Iterable[str]) -> str:
+    return " | ".join(dict.fromkeys(values))
+
+
+def model_text(model: Model) -> str:
+    """Which model it is, with abbreviated digests."""
+    code, config = model.code_digest[:12], model.config_digest[:12]
+    return {
+        "config": f"transformers' own code for {model.id} (config {config})",
+        "reference": f"built-in reference model (code {code}, config {config})",
+        "directory": f"model directory {model.id} (code {code}, config {config})",
+    }[model.source]
 
 
 # --- memory, ledger ----------------------------------------------------------------------------

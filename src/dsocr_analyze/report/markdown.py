@@ -1,18 +1,342 @@
-"""The report for readers: Markdown, as in `static_compute.md`, and lines for a terminal."""
+"""The report for readers, as in `static_compute.md` and as lines for a terminal.
+
+First the answer: what a page costs, in a dozen lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.escaping import as_markdown, visible
-from dsocr_analyze.report.answer import answer_of
-from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.table import Line, Table, table_lines, wrap
+from dsocr_analyze.report.parts import AMOUNTS, batch_parts, ridge_of, top_modules
+from dsocr_analyze.report.table import (
+    Line,
+    bytes_text,
+    counted,
+    flops_text,
+    markdown_cell,
+    markdown_table,
+    percent_text,
+    price_text,
+    ratio_text,
+    shortened,
+    table_lines,
+    titled,
+    wrap,
+)
 from dsocr_analyze.report.tables import headline, ledger_table, notes_of, tables_of
+from dsocr_analyze.report.time_tables import rate_text, seconds_text
 
-__all__ = ["ReadableReport", "markdown_page", "render_markdown", "report_lines"]
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Counts, PageShare, Report, Workload
+    from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
+
+__all__ = [
+    "Answer",
+    "Entry",
+    "ReadableReport",
+    "answer_of",
+    "mode_name",
+    "render_markdown",
+    "report_lines",
+]
+
+WIDTH: Final = 80
+MOST_LINES: Final = 12
+_LABEL_WIDTH: Final = 8
+_ROOM: Final = WIDTH - _LABEL_WIDTH
+
+
+class Entry(NamedTuple):
+    """One statement of the answer.
+
+    Attributes:
+        label: Its subject, at most seven characters.
+        wordings: One or more wordings, longest first.
+    """
+
+    label: str
+    wordings: Sequence[str]
+
+    def line(self) -> str:
+        """The longest wording that fits a line; if none does, the last one shortened."""
+        fits = (text for text in self.wordings if len(text) <= _ROOM)
+        return next(fits, None) or shortened(self.wordings[-1], _ROOM)
+
+
+class Answer(NamedTuple):
+    """What a page costs, what dominates, and how far the figures are checked.
+
+    Attributes:
+        costs: What was counted and what it costs.
+        times: Seconds and money, one entry per GPU and runtime, most relevant first.
+        doubts: What dominates, what bounds it, what was checked.
+        files: Files of the report; empty if it was not written.
+    """
+
+    costs: Sequence[Entry]
+    times: Sequence[Entry]
+    doubts: Sequence[Entry]
+    files: str
+
+    def lines(self, *, rest: str = "") -> list[str]:
+        """At most 12 lines of at most 80 columns; those of GPUs are all worded alike.
+
+        Args:
+            rest: Where to find GPUs that are left out.
+        """
+        left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
+        shown = self.times if len(self.times) <= left else self.times[: left - 1]
+        alike = zip(*(each.wordings for each in shown), strict=True)
+        fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)
+        times = list(next(fits, [each.line() for each in shown]))
+        if more := len(self.times) - len(shown):
+            times.append(f"and {more:,} more{rest}")
+        files = wrap(self.files, _ROOM) if self.files else []
+        if len(files) > 1 + left - len(times):
+            files = [shortened(self.files, _ROOM)]
+        found = [
+            *((each.label, each.line()) for each in self.costs),
+            *zip(["time", *[""] * len(times)], times, strict=False),
+            *((each.label, each.line()) for each in self.doubts),
+            *zip(["files", *[""] * len(files)], files, strict=False),
+        ]
+        return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
+
+    def items(self) -> list[tuple[str, str]]:
+        """Label and unshortened text of every entry."""
+        entries = (*self.costs, *self.times, *self.doubts)
+        return [(entry.label, entry.wordings[0]) for entry in entries]
+
+
+def answer_of(report: Report, files: Iterable[Path] = ()) -> Answer:
+    """The answer of a report; `files` are those it was written to."""
+    one = "prompt" if report.workload.page is None else "page"
+    folders = groupby(files, key=lambda file: file.parent)
+    named = (f"{', '.join(file.name for file in group)} in {folder}" for folder, group in folders)
+    return Answer(
+        costs=(
+            Entry("model", _model(report)),
+            Entry("input", _input(report.workload, report.metadata.model.architecture)),
+            Entry("passes", _passes(report)),
+            Entry(one, _page(report)),
+            Entry("memory", _memory(report)),
+        ),
+        times=_times(report.time, report.workload.max_new_tokens),
+        doubts=(
+            Entry("mostly", _dominant(report, one)),
+            Entry("bound", _bound(report)),
+            Entry("checked", _checked(report)),
+        ),
+        files="; ".join(named),
+    )
+
+
+# --- what was counted --------------------------------------------------------------------------
+
+
+def _model(report: Report) -> Sequence[str]:
+    metadata, model = report.metadata, report.metadata.model
+    name = model.architecture or "a model"
+    values = ", a checkpoint's weights" if model.weights == "checkpoint" else ""
+    who = {
+        "reference": f"{name} (built-in reference){values}",
+        "directory": f"{name} in {model.id}{values}",
+        "config": f"{model.id} (transformers' own code){values}",
+    }[model.source]
+    briefly = who.replace("built-in ", "")
+    engine, brief_engine = "analytic engine", "analytic"
+    if metadata.engine == "trace":
+        engine = brief_engine = f"trace on {metadata.device}"
+    how = f"{metadata.dtype}, {metadata.attention}"
+    return (
+        f"{who}, {engine}, {how} attention",
+        f"{briefly}, {engine}, {how} attention",
+        f"{briefly}, {brief_engine}, {how}",
+    )
+
+
+def _input(workload: Workload, architecture: str | None) -> Sequence[str]:
+    if workload.page is None or workload.grid is None:
+        return [f"a prompt of {counted(workload.seq_len, 'token')}"]
+    name = mode_name(workload, architecture)
+    sizes = f"{workload.base_size} / {workload.image_size}"
+    grid = "grid {} x {}".format(*workload.grid) if workload.crop_mode else "not cut"
+    tokens = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text tokens"
+    size, pages = "{} x {}".format(*workload.page), workload.prompt_pages or 1
+    if pages > 1:
+        size = f"{pages} pages of {size}"
+    return (
+        f"{size} pixels, {f'{name} mode' if name else f'sizes {sizes}'}, {grid}: {tokens}",
+        f"{size}, {name or sizes}, {grid}: {tokens}",
+    )
+
+
+def mode_name(workload: Workload, architecture: str | None) -> str | None:
+    """The architecture's mode with this page's sizes; None if there is no such mode."""
+    known = ARCHITECTURES.get(architecture or "")
+    sizes = (workload.base_size, workload.image_size, workload.crop_mode)
+    modes = known.modes.values() if known else ()
+    return next((m.name for m in modes if (m.base_size, m.image_size, m.crop_mode) == sizes), None)
+
+
+# --- what it costs -----------------------------------------------------------------------------
+
+
+def _work(counts: Counts | PageShare) -> str:
+    return f"{flops_text(counts.flops)}, {bytes_text(counts.bytes_moved)}"
+
+
+def _passes(report: Report) -> Sequence[str]:
+    batch = f"batch {report.workload.batch_size:,}"
+    prefill, step = _work(report.total), report.total.decode_step
+    if step is None:
+        return (
+            f"{batch}: prefill pass {prefill}; the model does not decode",
+            f"{batch}: prefill {prefill}; no decoding",
+        )
+    return (
+        f"{batch}: prefill pass {prefill}; each decode step {_work(step)}",
+        f"{batch}: prefill {prefill}; a decode step {_work(step)}",
+        f"{batch}: prefill {prefill}; a step {_work(step)}",
+        f"{batch}: {prefill}; a step {_work(step)}",
+    )
+
+
+def _page(report: Report) -> Sequence[str]:
+    page, batch = report.total.page, report.total.batch
+    share = f"1/{page.pages:,} of the batch: " if page.pages > 1 else ""
+    what, steps = f"{_work(page)}: {share}", batch.decode_steps
+    if report.total.decode_step is None or steps == 0:
+        return [f"{what}the prefill pass alone"]
+    tokens = counted(batch.max_new_tokens, "new token")
+    return (
+        f"{what}prefill pass and {counted(steps, 'decode step')} for {tokens}",
+        f"{what}prefill + {counted(steps, 'step')} for {tokens}",
+        f"{what}prefill + {counted(steps, 'step')}",
+    )
+
+
+def _memory(report: Report) -> Sequence[str]:
+    memory = report.memory
+    held = memory.weights_bytes + (memory.inputs_bytes or 0) + memory.peak_activation_bytes
+    weights, cache = bytes_text(memory.weights_bytes), bytes_text(memory.kv_cache_bytes)
+    what = f"{weights} weights, {cache} KV cache, {bytes_text(held)}"
+    return (
+        f"{what} in all at the prefill pass's peak",
+        f"{what} at the prefill pass's peak",
+        f"{what} peak of prefill",
+    )
+
+
+def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Entry]:
+    """One entry per prediction: the cheapest first if prices are known, then the fastest."""
+    ranked = sorted(entries, key=lambda entry: entry.page_seconds)
+    costs = [(_best(entry).cost_per_thousand_pages, place) for place, entry in enumerate(ranked)]
+    if priced := [(cost, place) for cost, place in costs if cost]:
+        ranked.insert(0, ranked.pop(min(priced)[1]))
+    return [Entry("time", _time(entry, max_new_tokens)) for entry in ranked]
+
+
+def _best(entry: TimeEntry) -> LoadedGpu:
+    """The load with the highest throughput."""
+    return max(entry.throughput, key=lambda load: load.pages_per_second)
+
+
+def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
+    load, cost = _best(entry), _best(entry).cost_per_thousand_pages
+    corrected = "" if entry.assumptions.correction is None else ", corrected"
+    alone = f"{entry.gpu}, {entry.runtime}{corrected}: {seconds_text(entry.page_seconds)}"
+    rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
+    each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
+    each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
+    few = each.replace(" pages", "")
+    page, short = "a page", "a page"
+    mean = entry.assumptions.new_tokens_mean
+    if mean != max_new_tokens:  # which the counts above are for
+        page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
+    return (
+        f"{alone} {page}, bound by {load.bound}; {rate} pages/s ({many} at once){each}",
+        f"{alone} {page}; {rate} pages/s ({many} at once){each}",
+        f"{alone} {page}; {rate} pages/s ({many} at once){few}",
+        f"{alone} {short}; {rate} pages/s at {many}{few}",
+        f"{alone} {short}; {rate}/s at {many}{few}",
+    )
+
+
+# --- what of it matters, and how far it holds --------------------------------------------------
+
+
+def _dominant(report: Report, one: str) -> Sequence[str]:
+    """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
+    (name, flops), (_, nbytes) = (_largest(report, what) for what in AMOUNTS)
+    of_it = "".join(
+        f" ({module.short_name} {percent_text(module.flops_share)} of it)"
+        for module in top_modules(report, name)[:1]
+    )
+    return (
+        f"{flops} of a {one}'s FLOPs{of_it}; {nbytes} of its bytes",
+        f"FLOPs: {flops}{of_it}; bytes: {nbytes}",
+    )
+
+
+def _largest(report: Report, what: str) -> tuple[str, str]:
+    """The stage with most FLOPs or bytes of the batch, all steps summed; and with its share."""
+    parts = batch_parts(report, AMOUNTS[what])
+    name, whole = max(parts, key=lambda each: parts[each]), sum(parts.values())
+    return name, f"{name} {percent_text(parts[name] / whole if whole else 0.0)}"
+
+
+def _bound(report: Report) -> Sequence[str]:
+    """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
+    step, ridge = report.total.decode_step, ridge_of(report)
+    passes = {"prefill": report.total.arithmetic_intensity}
+    passes |= {} if step is None else {"decode": step.arithmetic_intensity}
+    known = {name: ratio for name, ratio in passes.items() if ratio is not None}
+    texts = [ratio_text(ratio) for ratio in known.values()]
+    named = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in known.items())
+    if not known or not ridge.is_named:
+        of = f"{named or 'unknown'} FLOPs/byte"
+        return f"{of}; a GPU decides what bounds it", of
+    point, kinds = ratio_text(ridge.flops_per_byte), [*map(ridge.bound, known.values())]
+    if len(set(kinds)) == 1:
+        sign = ">=" if kinds[0] == "compute" else "<"
+        on = f"{kinds[0]} on {ridge.gpu} ({sign} {point} FLOPs/byte)"
+        return f"{on}: {named}", f"{on}: {' and '.join(texts)}"
+    said = [f"{text} {kind}" for text, kind in zip(texts, kinds, strict=True)]
+    of_passes = [f"{name} {each}" for name, each in zip(known, said, strict=True)]
+    return tuple(
+        f"FLOPs/byte: {', '.join(each)}; {ridge.gpu} {point}" for each in (of_passes, said)
+    )
+
+
+def _checked(report: Report) -> Sequence[str]:
+    warnings = f"{counted(len(report.warnings), 'warning')}; " if report.warnings else ""
+    predicted = "; seconds are predicted" if report.time else ""
+    said = f"{warnings}{_agreement(report)}"
+    return f"{said}{predicted}", f"{said}{predicted.replace(' are', '')}", said
+
+
+def _agreement(report: Report) -> str:
+    if report.metadata.engine == "analytic":
+        return "closed forms only; nothing was traced"
+    if (agreement := report.agreement) is None:
+        return "traced only; there are no closed forms to compare with"
+    if not agreement.agrees:
+        where = agreement.first_difference or "see the table of agreement"
+        return f"trace and closed forms DIFFER: {where}"
+    others = (agreement.kv_cache_bytes, agreement.batch, agreement.peak_activation_bytes.agrees)
+    compared = sum(map(len, agreement.stages.values())) + sum(each is not None for each in others)
+    left = len({name for each in agreement.not_modelled for name in each.operators})
+    but = f" but {counted(left, 'operator')}" if left else ""
+    return f"trace and closed forms agree in all {compared} counts{but}"
+
+
+# --- the whole report --------------------------------------------------------------------------
 
 
 class ReadableReport(NamedTuple):
@@ -58,13 +382,13 @@ def render_markdown(report: Report) -> str:
     """Markdown text of a report, from the answer to the ledger, which is folded."""
     metadata = report.metadata
     versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
-    summary = [f"- **{label}**: {_cell(text)}" for label, text in answer_of(report).items()]
+    summary = [f"- **{label}**: {markdown_cell(text)}" for label, text in answer_of(report).items()]
     parts = [
         as_markdown(f"Ran: {headline(report)}"),
         "# Static compute of one page",
         "## Summary",
         "\n".join(summary),
-        *_titled(tables_of(report)),
+        *titled(tables_of(report)),
         "## Notes",
         "\n".join(f"- {as_markdown(note)}" for note in notes_of(report)),
         "## Conventions",
@@ -72,40 +396,6 @@ def render_markdown(report: Report) -> str:
         f"Versions: {as_markdown(versions)}. Written {metadata.created}.",
     ]
     if (ledger := ledger_table(report)) is not None:
-        title, table = f"<summary>{ledger.title}</summary>", _markdown_table(ledger)
+        title, table = f"<summary>{ledger.title}</summary>", markdown_table(ledger)
         parts += ["<details>", title, table, "</details>"]
     return "\n\n".join(parts) + "\n"
-
-
-def markdown_page(
-    opening: str, tables: Iterable[Table], lists: Mapping[str, Iterable[str]] | None = None
-) -> str:
-    """What a command prints as Markdown.
-
-    Args:
-        opening: Lines that say what was counted; may be empty.
-        tables: Tables, each printed below its title.
-        lists: Lists of further lines by title; empty lists are left out.
-    """
-    parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
-    parts += _titled(tables)
-    for title, lines in (lists or {}).items():
-        items = "\n".join(f"- {as_markdown(line)}" for line in lines)
-        parts += [f"## {title}", items] if items else []
-    return "\n\n".join(parts) + "\n"
-
-
-def _titled(tables: Iterable[Table]) -> Iterator[str]:
-    for table in tables:
-        yield from (f"## {as_markdown(table.title)}", _markdown_table(table))
-
-
-def _markdown_table(table: Table) -> str:
-    """A GitHub-flavoured Markdown table; numbers are right-aligned."""
-    rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
-    columns, *rows = (list(map(_cell, line)) for line in (table.columns, *table.rows))
-    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, rule, *rows))
-
-
-def _cell(text: str) -> str:
-    return "<br>".join(as_markdown(line, is_cell=True) for line in text.split("\n"))

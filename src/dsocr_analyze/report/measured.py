@@ -14,12 +14,8 @@ from msgspec import Meta, Struct
 
 from dsocr_analyze.escaping import as_markdown, visible_lines
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-from dsocr_analyze.report.document import Count, Share
-from dsocr_analyze.report.markdown import markdown_page
-from dsocr_analyze.report.opening import PageOpening
-from dsocr_analyze.report.quantities import bytes_text, scaled
-from dsocr_analyze.report.table import Table
-from dsocr_analyze.report.tables import model_text
+from dsocr_analyze.report.document import Count, PageOpening, Share, model_text
+from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled
 from dsocr_analyze.report.time_tables import seconds_text
 from dsocr_analyze.timing.prediction import TimeCorrection
 from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure

@@ -1,17 +1,41 @@
-"""Tables of strings, and prose, as lines that fit a terminal; numbers are never broken."""
+"""Numbers, prose and tables for readers, in Markdown and as lines that fit a terminal.
+
+Only these strings are rounded, documents keep exact integers; numbers are never broken.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dsocr_analyze.escaping import visible
+from dsocr_analyze.escaping import as_markdown, visible
 
-__all__ = ["Layout", "Line", "Table", "lay_out", "shortened", "table_lines", "wrap"]
+__all__ = [
+    "Layout",
+    "Line",
+    "Table",
+    "bytes_text",
+    "counted",
+    "exact",
+    "flops_text",
+    "lay_out",
+    "markdown_cell",
+    "markdown_page",
+    "markdown_table",
+    "percent_text",
+    "price_text",
+    "ratio_text",
+    "scaled",
+    "share_text",
+    "shortened",
+    "table_lines",
+    "titled",
+    "wrap",
+]
 
 _GAP: Final = "  "
 
@@ -33,6 +57,72 @@ _AFTER_SEPARATOR: Final = re.compile(
     r"(?<=[./\\])(?!(?<=\d[./\\])\d)(?!(?<![\w*\])}].)\d)(?=[^\s./\\])"
 )
 """Where a path may be broken: not between two digits, and not within .5."""
+
+_STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10**12, "T"),
+                 (10**9, "G"), (10**6, "M"), (10**3, "k"))  # fmt: skip
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+def scaled(count: float) -> str:
+    """Four digits and a decimal prefix: 4568380069376 is '4.568 T'."""
+    for index, (step, prefix) in enumerate(_STEPS):
+        if abs(count) >= step:
+            value = count / step
+            # Four digits, even after rounding up: 1.234, 12.34, 123.4, 1234.
+            digits = f"{value:#.4g}".removesuffix(".") if abs(value) < 9999.5 else f"{value:.0f}"
+            if digits == "1000" and index:
+                return f"1.000 {_STEPS[index - 1][1]}"
+            return f"{digits} {prefix}"
+    return f"{count:.4g}"
+
+
+def bytes_text(count: float) -> str:
+    """A byte count in decimal units: '6.672 GB'."""
+    text = scaled(count)
+    return f"{text}B" if " " in text else f"{text} B"
+
+
+def exact(count: int) -> str:
+    """All digits, grouped by three."""
+    return f"{count:,}"
+
+
+def share_text(share: float) -> str:
+    """A page's share of a count, with two decimals: '1,234.50'."""
+    return f"{share:,.2f}".removesuffix(".00")
+
+
+def flops_text(count: float) -> str:
+    """FLOPs with a decimal prefix: '4.568 TFLOPs'."""
+    text = scaled(count)
+    return f"{text}FLOPs" if " " in text else f"{text} FLOPs"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Four significant digits: '0.9034', '104.1'; a dash for None."""
+    if ratio is None:
+        return "-"
+    return f"{ratio:#.4g}".removesuffix(".") if ratio < 999.95 else f"{ratio:,.0f}"
+
+
+def percent_text(share: float) -> str:
+    """A share in percent, to a tenth; a share too small for that is not shown as zero."""
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def price_text(price: float) -> str:
+    """An amount of money: cents, and below 1 three significant digits: '1,234.50', '0.0456'."""
+    return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """'1 page', '16 pages'; for nouns with a regular plural."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+# --- tables ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -171,7 +261,7 @@ def _cut(word: str, width: int) -> int:
     return fit
 
 
-# --- tables ------------------------------------------------------------------------------------
+# --- layout ------------------------------------------------------------------------------------
 
 
 def table_lines(table: Table, width: int) -> Iterator[Line]:
@@ -290,3 +380,42 @@ def _side_by_side(
             characters = width + len(text) - _columns_of(text)
             aligned.append((text.rjust if column.is_numeric else text.ljust)(characters))
         yield _GAP.join(aligned).rstrip()
+
+
+# --- Markdown ----------------------------------------------------------------------------------
+
+
+def markdown_page(
+    opening: str, tables: Iterable[Table], lists: Mapping[str, Iterable[str]] | None = None
+) -> str:
+    """What a command prints as Markdown.
+
+    Args:
+        opening: Lines that say what was counted; may be empty.
+        tables: Tables, each printed below its title.
+        lists: Lists of further lines by title; empty lists are left out.
+    """
+    parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
+    parts += titled(tables)
+    for title, lines in (lists or {}).items():
+        items = "\n".join(f"- {as_markdown(line)}" for line in lines)
+        parts += [f"## {title}", items] if items else []
+    return "\n\n".join(parts) + "\n"
+
+
+def titled(tables: Iterable[Table]) -> Iterator[str]:
+    """Tables in Markdown, each below its title."""
+    for table in tables:
+        yield from (f"## {as_markdown(table.title)}", markdown_table(table))
+
+
+def markdown_table(table: Table) -> str:
+    """A GitHub-flavoured Markdown table; numbers are right-aligned."""
+    rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
+    columns, *rows = (list(map(markdown_cell, line)) for line in (table.columns, *table.rows))
+    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, rule, *rows))
+
+
+def markdown_cell(text: str) -> str:
+    """A cell of a Markdown table, or a line of a list; it may have several lines."""
+    return "<br>".join(as_markdown(line, is_cell=True) for line in text.split("\n"))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.document import Model, Report, Work
+from dsocr_analyze.report.document import Report, Work, model_text
 from dsocr_analyze.report.parts import ridge_of, top_modules
-from dsocr_analyze.report.quantities import (
+from dsocr_analyze.report.table import (
+    Table,
     bytes_text,
     counted,
     exact,
@@ -19,32 +20,17 @@ from dsocr_analyze.report.quantities import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import time_notes, time_tables
-
-if TYPE_CHECKING:
-    from dsocr_analyze.figures.origin import Model
 
 __all__ = [
     "Table",
     "headline",
     "ledger_table",
-    "model_text",
     "notes_of",
     "tables_of",
 ]
 
 TOP_MODULES: Final = 12
-
-
-def model_text(model: Model) -> str:
-    """Which model it is, with abbreviated digests."""
-    code, config = model.code_digest[:12], model.config_digest[:12]
-    return {
-        "config": f"transformers' own code for {model.id} (config {config})",
-        "reference": f"built-in reference model (code {code}, config {config})",
-        "directory": f"model directory {model.id} (code {code}, config {config})",
-    }[model.source]
 
 
 def headline(report: Report) -> str:

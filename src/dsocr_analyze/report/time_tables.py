@@ -1,15 +1,37 @@
-"""Tables of predicted seconds and throughput."""
+"""Predicted seconds: the document of `dsocr-analyze time`, and tables for every output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
+from typing import TYPE_CHECKING
 
-from dsocr_analyze.report.quantities import bytes_text, counted, percent_text, price_text
-from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.build import workload_document
+from dsocr_analyze.report.document import (
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Model,
+    Options,
+    PageOpening,
+    Workload,
+    model_text,
+)
+from dsocr_analyze.report.table import Table, bytes_text, counted, percent_text, price_text
 from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
 
-__all__ = ["overview", "rate_text", "seconds_text", "time_notes", "time_tables"]
+if TYPE_CHECKING:
+    from dsocr_analyze import workload as planned
+
+__all__ = [
+    "TimeReport",
+    "headline",
+    "overview",
+    "rate_text",
+    "seconds_text",
+    "time_notes",
+    "time_report",
+    "time_tables",
+]
 
 
 def seconds_text(seconds: float) -> str:
@@ -138,3 +160,41 @@ def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
             about.setdefault(sentence, {})[entry.runtime] = None
     for sentence, names in about.items():
         yield f"{', '.join(names)}: {sentence}"
+
+
+# --- the document of `time` --------------------------------------------------------------------
+
+
+class TimeReport(PageOpening, frozen=True, kw_only=True):
+    """Predicted seconds of one page.
+
+    Attributes:
+        time: One entry per GPU and runtime, as in a report.
+    """
+
+    time: tuple[TimeEntry, ...]
+
+
+def time_report(
+    model: Model,
+    workload: planned.Workload,
+    entries: Sequence[TimeEntry],
+    options: Options = NO_OPTIONS,
+) -> TimeReport:
+    """The document for some predictions."""
+    return TimeReport(
+        schema_version=SCHEMA_VERSION,
+        command="time",
+        options=options,
+        model=model,
+        workload=workload_document(workload),
+        time=tuple(entries),
+    )
+
+
+def headline(model: Model, workload: Workload) -> str:
+    """The first lines of every output: which model, and which page."""
+    return (
+        f"Predicted, nothing was run: {model_text(model)}\n"
+        f"{workload.title[0].upper()}{workload.title[1:]}"
+    )

@@ -12,11 +12,15 @@ from msgspec import UNSET, UnsetType
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
 from dsocr_analyze.module_tree import FoldedNode, NestedShapes, TreeModule, TreeNode, fold
 from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Workload
-from dsocr_analyze.report.opening import ModelOpening, Options
-from dsocr_analyze.report.quantities import exact, scaled
-from dsocr_analyze.report.table import Line, shortened, wrap
-from dsocr_analyze.report.tables import model_text
+from dsocr_analyze.report.document import (
+    SCHEMA_VERSION,
+    Count,
+    ModelOpening,
+    Options,
+    Workload,
+    model_text,
+)
+from dsocr_analyze.report.table import Line, exact, scaled, shortened, wrap
 
 if TYPE_CHECKING:
     from dsocr_analyze.figures.origin import Model
