@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import completion, many_options, options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
+from dsocr_analyze.cli.words import warn, warn_of_modes
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 
@@ -85,7 +84,7 @@ OutputOption = Annotated[
         "--output",
         metavar="FILE",
         help="One row per page, as FILE.csv or FILE.parquet.",
-        rich_help_panel=many_options.RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 PlotOption = Annotated[
@@ -94,7 +93,7 @@ PlotOption = Annotated[
         "--plot",
         metavar="FILE",
         help="The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'.",
-        rich_help_panel=many_options.RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 HistogramOption = Annotated[
@@ -104,42 +103,42 @@ HistogramOption = Annotated[
         metavar="|".join(HISTOGRAMS),
         autocompletion=completion.one_of(*HISTOGRAMS),
         help=BY,
-        rich_help_panel=many_options.RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
-FormatOption = Annotated[str, options.format_option("table", "json", panel=many_options.RESULT)]
+FormatOption = Annotated[str, options.format_option("table", "json", panel=options.RESULT)]
 
 
-@many_options.of_many_pages()
+@time_options.of_many_pages()
 def archive(
     context: typer.Context,
     pages: PagesArgument,
-    mode: many_options.ModesOption = None,
-    dtype: many_options.DtypesOption = "bfloat16",
-    use_flash_attn: many_options.AttentionsOption = "0",
-    sliding_window: many_options.WindowsOption = None,
+    mode: Annotated[str | None, "modes"] = None,
+    dtype: Annotated[str, "dtypes"] = "bfloat16",
+    use_flash_attn: Annotated[str, "attentions"] = "0",
+    sliding_window: Annotated[str | None, "windows"] = None,
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
     batch_size: BatchOption = 1,
     pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
     output: OutputOption = None,
     plot: PlotOption = None,
     histogram: HistogramOption = "grid",
     output_format: FormatOption = "table",
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Count every page of a list, add them up, and predict the GPU-hours they take.
 
     All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
     if quiet:
-        many_options.check_quiet({"--output": output, "--plot": plot})
-    count_list(context, many_options.time_requested(context))
+        options.check_quiet({"--output": output, "--plot": plot})
+    count_list(context, time_options.time_requested(context))
 
 
 def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
@@ -160,20 +159,20 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
 
     given = {**context.params, **instead}
     output, plot, batch_size = (given[name] for name in ("output", "plot", "batch_size"))
-    time = many_options.list_time(context, requested)
+    time = time_options.list_time(context, requested)
     histogram = options.chosen("--histogram", given["histogram"], HISTOGRAMS)
-    many_options.check_files(output, plot)
+    options.check_files(output, plot)
     _check_batches(batch_size, output, time)
-    directory = options.described_model(given["model"], given["arch"], given["config"])
+    directory = page_options.described_model(given["model"], given["arch"], given["config"])
     asked = CountedModel.from_directory(directory)
-    settings = many_options.settings_from(asked.architecture, given)
+    settings = page_options.settings_from(asked.architecture, given)
     modes = list(dict.fromkeys(setting.mode for setting in settings))
     _check_results(given["pages"], output, plot, histogram, modes)
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
     opening = opening_of(
         directory, asked.architecture, modes,
-        command=context.info_name or "", options=options_used(context),
+        command=context.info_name or "", options=options.options_used(context),
     )  # fmt: skip
     timer = None if time is None else time.timer(asked, settings)
     warn_of_modes(context, asked.architecture, modes)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import many_options, options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption
 from dsocr_analyze.errors import OutputError, StrictError
 from dsocr_analyze.escaping import visible
 
@@ -71,14 +69,14 @@ def check(
     budgets: BudgetsOption = None,
     workload: WorkloadsOption = None,
     against: AgainstOption = None,
-    trust_remote_code: options.TrustOption = False,
+    trust_remote_code: bool = False,
     update: UpdateOption = False,
-    json_file: options.JsonOption = None,
+    json_file: str | None = None,
     junit: JUnitOption = None,
     markdown: MarkdownOption = None,
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.checking import checked

@@ -12,8 +12,7 @@ from typing import Final
 import typer
 
 from dsocr_analyze.architectures.planning import PageRequest
-from dsocr_analyze.cli import options, time_options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import options, page_options, time_options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.engine import ENGINES
@@ -85,7 +84,7 @@ def checked(
         asked = _chosen(found or {}, list(asked), file.path)
         judged = [judge(each, counted[name]) for name, each in asked.items()]
     return whole_check(
-        str(file.path), counts.baseline, judged, counts.warnings, options_used(context)
+        str(file.path), counts.baseline, judged, counts.warnings, options.options_used(context)
     )
 
 
@@ -335,7 +334,7 @@ def _counted(
     name = options.chosen("engine", name, ENGINES)
     # Never a directory that happens to be in `models`: a check must be the same on every machine.
     model = str(below(asked.directory) or "reference")
-    directory = options.model_directory_from(
+    directory = page_options.model_directory_from(
         None if asked.directory is None and asked.stages is not None else model, asked.arch,
         below(asked.config), trust_remote_code=True,
         sliding_window=None if asked.sliding_window is None else int(asked.sliding_window),

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.cli.options import declared
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
@@ -117,7 +118,7 @@ class _CommandsByName(Mapping[str, TyperCommand]):
 
 @cache
 def _command(name: str) -> TyperCommand:
-    function = getattr(import_module(f"dsocr_analyze.cli.{name}"), name)
+    function = declared(getattr(import_module(f"dsocr_analyze.cli.{name}"), name))
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Interrupts are held back while parsing, which temporarily changes settings of the process; a
     # running command may be interrupted anywhere.
@@ -157,7 +158,7 @@ def _check_repeated(command: Any, context: Any, arguments: list[str]) -> None:
     for option in single:
         values = list(dict.fromkeys(given.get(option.name, ())))
         if len(values) > 1:
-            from dsocr_analyze.cli.refusals import repeated
+            from dsocr_analyze.cli.words import repeated
 
             raise WorkloadError(repeated(option, values, context))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import page_options
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
@@ -110,11 +110,11 @@ class Models:
     def _read(
         self, model: str | None, arch: str | None, name: str | None = None, file: Path | None = None
     ) -> ComparedModel:
-        directory = options.model_directory_from(
+        directory = page_options.model_directory_from(
             model, arch, file, trust_remote_code=self.trust_remote_code
         )
         if self.sliding_window is not None and directory.architecture.without_window:
-            directory = options.with_window(directory, self.sliding_window)
+            directory = page_options.with_window(directory, self.sliding_window)
         return ComparedModel(directory, name)
 
 

@@ -89,7 +89,7 @@ def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str |
     if isinstance(error, typer.Abort):  # Ctrl-C, or "no" at a prompt
         return INTERRUPTED, f"interrupted; {written}"
     if isinstance(error, typer.TyperException):
-        from dsocr_analyze.cli.refusals import refusal
+        from dsocr_analyze.cli.words import refusal
 
         return BAD_INPUT, refusal(error)
     if isinstance(error, MemoryError):

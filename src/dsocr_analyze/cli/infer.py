@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, page_options
-from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.kept_files import ProfileOption
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.torch_start import start_torch
-from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
+from dsocr_analyze.cli.words import warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.model.directory import ModelDirectory
@@ -100,23 +99,23 @@ def infer(
     context: typer.Context,
     image: ImageOption,
     output: OutputOption = DEFAULT_OUTPUT,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    trust_remote_code: options.TrustOption = False,
+    model: str | None = None,
+    arch: str | None = None,
+    trust_remote_code: bool = False,
     random_weights: RandomWeightsOption = False,
     device: DeviceOption = None,
-    use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
+    use_flash_attn: int = 0,
+    mode: str | None = None,
+    base_size: int | None = None,
+    image_size: int | None = None,
+    crop_mode: int | None = None,
     prompt: PromptOption = DEFAULT_PROMPT,
     max_new_tokens: TokensOption = None,
     profile: ProfileOption = None,
     save_results: SaveOption = 0,
     output_format: FormatOption = "table",
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Read one image with the vendor's own code: its cost, counted, predicted and measured.
 
@@ -124,7 +123,9 @@ def infer(
     """
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
-    directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
+    directory = page_options.model_directory_from(
+        model, arch, None, trust_remote_code=trust_remote_code
+    )
     # Fail on impossible requests before anything is loaded.
     tokens = 1 if max_new_tokens is None else max_new_tokens
     planned = page_options.workload_of(context, directory, max_new_tokens=tokens, prompt=None)
@@ -147,7 +148,7 @@ def infer(
         report = inferred(
             directory, question, planned, device=device, flash_attention=flash_attention,
             random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
-            announce=announce, used=options_used(context),
+            announce=announce, used=options.options_used(context),
         )  # fmt: skip
     context.obj.begin_writing()
     from dsocr_analyze.output_files import write_files

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, page_options
-from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.torch_start import start_torch
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
+from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -45,30 +44,30 @@ AutocastOption = Annotated[
 @page_options.of_a_page()
 def measure(
     context: typer.Context,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    stages: options.StagesOption = None,
-    hf_config: options.HfConfigOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    trust_remote_code: options.TrustOption = False,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
+    sliding_window: int | None = None,
+    trust_remote_code: bool = False,
     device: DeviceOption = "cpu",
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
     repeats: RepeatsOption = 5,
     warmups: WarmupsOption = 2,
     steps: StepsOption = 4,
     autocast: AutocastOption = 0,
     profile: ProfileOption = None,
-    output_format: options.FormatOption = "table",
-    json_file: options.JsonOption = None,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    output_format: str = "table",
+    json_file: str | None = None,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Run a page's passes on a device, and compare them with the prediction."""
     under_autocast = options.switch("--autocast", autocast)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    directory = options.model_directory_from(
+    directory = page_options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
@@ -91,7 +90,12 @@ def measure(
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
         found = measured(
-            session, workload, protocol, user_profiles(profile), announce, options_used(context)
+            session,
+            workload,
+            protocol,
+            user_profiles(profile),
+            announce,
+            options.options_used(context),
         )
     context.obj.begin_writing()
     print_measurement(found, "json" if json_file == "-" else output_format, json_file)

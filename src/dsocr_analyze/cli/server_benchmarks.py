@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import completion, kept_files, options, time_options
-from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
@@ -34,7 +33,7 @@ FilesOption = Annotated[
         help="Compare with a server's benchmark on the one named GPU, and correct later predictions"
         " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. May be"
         " given several times.",
-        rich_help_panel=time_options.PANEL,
+        rich_help_panel=options.TIME,
     ),
 ]
 KeepOption = Annotated[
@@ -44,7 +43,7 @@ KeepOption = Annotated[
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
         help="Whether to keep the correction of --from-benchmark for later predictions.",
-        rich_help_panel=time_options.PANEL,
+        rich_help_panel=options.TIME,
     ),
 ]
 
@@ -189,7 +188,7 @@ def show(
         )
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
     ]  # fmt: skip
-    source, used = directory.source(architecture.name), options_used(context)
+    source, used = directory.source(architecture.name), options.options_used(context)
     report = benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
     folder = None
     if measured.is_kept:

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import archive, completion, many_options, options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.many_options import AXES, RESULT
+from dsocr_analyze.cli import archive, completion, options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
+from dsocr_analyze.cli.words import warn, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -50,7 +48,7 @@ PageOption = Annotated[
         metavar="LIST",
         autocompletion=completion.all_papers,
         help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
-        rich_help_panel=AXES,
+        rich_help_panel=options.AXES,
     ),
 ]
 TextTokensOption = Annotated[
@@ -59,7 +57,7 @@ TextTokensOption = Annotated[
         "--text-tokens",
         metavar="LIST",
         help=options.TEXT_TOKENS,
-        rich_help_panel=AXES,
+        rich_help_panel=options.AXES,
     ),
 ]
 NewTokensOption = Annotated[
@@ -68,7 +66,7 @@ NewTokensOption = Annotated[
         "--max-new-tokens",
         metavar="LIST",
         help=options.NEW_TOKENS,
-        rich_help_panel=AXES,
+        rich_help_panel=options.AXES,
     ),
 ]
 BatchOption = Annotated[
@@ -78,7 +76,7 @@ BatchOption = Annotated[
         metavar="LIST",
         help=options.BATCH,
         show_default="1",
-        rich_help_panel=AXES,
+        rich_help_panel=options.AXES,
     ),
 ]
 OutputOption = Annotated[
@@ -88,7 +86,7 @@ OutputOption = Annotated[
         metavar="FILE",
         help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout, and"
         " on a terminal a table of the first rows.",
-        rich_help_panel=RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 PlotOption = Annotated[
@@ -97,7 +95,7 @@ PlotOption = Annotated[
         "--plot",
         metavar="FILE",
         help="A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the extra 'plot'.",
-        rich_help_panel=RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 QuantityOption = Annotated[
@@ -106,7 +104,7 @@ QuantityOption = Annotated[
         "--quantity",
         metavar="COLUMN",
         help=f"What is plotted. Default: {_QUANTITY}.",
-        rich_help_panel=RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 XOption = Annotated[
@@ -115,7 +113,7 @@ XOption = Annotated[
         "--x",
         metavar="COLUMN",
         help="What it is plotted over. Default: the axis with most values.",
-        rich_help_panel=RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 HistogramOption = Annotated[
@@ -125,12 +123,14 @@ HistogramOption = Annotated[
         metavar="|".join(archive.HISTOGRAMS),
         autocompletion=completion.one_of(*archive.HISTOGRAMS),
         help=f"{archive.BY} With --pages.",
-        rich_help_panel=RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 FormatOption = Annotated[
     str | None,
-    options.format_option("table", "json", says="What is printed. With --pages.", panel=RESULT),
+    options.format_option(
+        "table", "json", says="What is printed. With --pages.", panel=options.RESULT
+    ),
 ]
 PdfDpiOption = Annotated[
     int | None,
@@ -138,27 +138,27 @@ PdfDpiOption = Annotated[
         "--pdf-dpi",
         metavar="DPI",
         help=f"{archive.OF_PDFS} With --pages.",
-        rich_help_panel=RESULT,
+        rich_help_panel=options.RESULT,
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")]
 
 
-@many_options.of_many_pages()
+@time_options.of_many_pages()
 def sweep(
     context: typer.Context,
     pages: PagesOption = None,
     page: PageOption = None,
-    mode: many_options.ModesOption = None,
+    mode: Annotated[str | None, "modes"] = None,
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = "1024",
     batch_size: BatchOption = None,
-    dtype: many_options.DtypesOption = "bfloat16",
-    use_flash_attn: many_options.AttentionsOption = "0",
-    sliding_window: many_options.WindowsOption = None,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
+    dtype: Annotated[str, "dtypes"] = "bfloat16",
+    use_flash_attn: Annotated[str, "attentions"] = "0",
+    sliding_window: Annotated[str | None, "windows"] = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
     output: OutputOption = None,
     plot: PlotOption = None,
     quantity: QuantityOption = None,
@@ -167,21 +167,21 @@ def sweep(
     output_format: FormatOption = None,
     pdf_dpi: PdfDpiOption = None,
     yes: YesOption = False,
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     given = context.params
     if quiet:
-        many_options.check_quiet({"--output": output, "--plot": plot})
+        options.check_quiet({"--output": output, "--plot": plot})
     _check_options(
         pages, plot, of_sweeps={"--page": page},
         of_plots={"--quantity": quantity, "--x": x},
         of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
                   **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
     )  # fmt: skip
-    time = many_options.time_requested(context)
+    time = time_options.time_requested(context)
     if pages is None:
         _run(context, time)
         return
@@ -204,7 +204,7 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     from dsocr_analyze.sweep.combinations import Sweep
 
     given = context.params
-    directory = options.described_model(given["model"], given["arch"], given["config"])
+    directory = page_options.described_model(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     text_tokens = given["text_tokens"] or str(architecture.text_tokens)
@@ -214,9 +214,9 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
         text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
         max_new_tokens=parse_numbers("max_new_tokens", given["max_new_tokens"], 1, LARGEST_COUNT),
         batch_sizes=parse_numbers("batch_size", given["batch_size"] or "1", 1, LARGEST_COUNT),
-        dtypes=many_options.dtypes_from(given["dtype"]),
-        attentions=many_options.attentions_from(given["use_flash_attn"]),
-        windows=many_options.windows_from(architecture, given["sliding_window"]),
+        dtypes=page_options.dtypes_from(given["dtype"]),
+        attentions=page_options.attentions_from(given["use_flash_attn"]),
+        windows=page_options.windows_from(architecture, given["sliding_window"]),
         time=time,
     )
     if given["new_tokens_from"] is not None and len(combinations.max_new_tokens) > 1:
@@ -227,7 +227,7 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     notes = () if time is None else time.sentences_of(architecture)
     opening = opening_of(
         directory, architecture, combinations.modes, notes,
-        command="sweep", options=options_used(context),
+        command="sweep", options=options.options_used(context),
     )  # fmt: skip
     _check_result(combinations, given["output"], given["plot"], given["quantity"] or _QUANTITY)
     combinations.check(counted)
@@ -283,7 +283,7 @@ def _check_result(
     """Raise, before any work, for results that could not be written."""
     from dsocr_analyze.sweep.shown import MOST_POINTS, TIMES, describe
 
-    many_options.check_files(output, plot)
+    options.check_files(output, plot)
     if plot is None:
         return
     describe(quantity)
