@@ -22,7 +22,7 @@ from typer.main import get_command
 
 from dsocr_analyze.cli import device_runs, streams
 from dsocr_analyze.cli.app import app
-from dsocr_analyze.cli.printing import emit
+from dsocr_analyze.cli.printing import show
 from dsocr_analyze.report import table as layouts
 from dsocr_analyze.report.measured import InferenceReport, Measurement
 
@@ -189,7 +189,7 @@ def at_every_width(capsys, monkeypatch, tables, said):
     for width in WIDTHS:
         at(monkeypatch, width)
         tables.clear()
-        emit("table", lambda: None, said)
+        show("table", None, said)
         out = capsys.readouterr().out
         out = "\n".join(line for line in out.splitlines() if not line.startswith("wrote "))
         assert len(check(out, width, tables)) > 2

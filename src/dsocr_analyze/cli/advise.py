@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.analysis import Engine
-from dsocr_analyze.cli import completion, many_options, options, time_options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_options import page_of_file
 from dsocr_analyze.cli.printing import Lines, Said, emit
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes
+from dsocr_analyze.cli.words import print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import paper_dpi
@@ -58,7 +57,7 @@ HoldsOption = Annotated[
         metavar="LIST",
         help="Possible numbers of text tokens on the page, which the model writes out. Default:"
         " 600,1000,2000,4000, for the compression alone.",
-        rich_help_panel=many_options.AXES,
+        rich_help_panel=options.AXES,
     ),
 ]
 NewTokensOption = Annotated[
@@ -94,28 +93,28 @@ MaximumOption = Annotated[
 @time_options.of_a_page(runtime="serving", concurrency="1")
 def advise(
     context: typer.Context,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
-    mode: many_options.ModesOption = None,
-    page: options.PageOption = None,
-    image: options.ImageOption = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    sliding_window: int | None = None,
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
+    mode: Annotated[str | None, "modes"] = None,
+    page: str | None = None,
+    image: Path | None = None,
     page_dpi: PageDpiOption = None,
     kind: KindOption = None,
     page_text_tokens: HoldsOption = None,
-    text_tokens: options.TextTokensOption = None,
+    text_tokens: int | None = None,
     max_new_tokens: NewTokensOption = None,
-    batch_size: options.BatchOption = 1,
+    batch_size: int = 1,
     minimum_dpi: MinimumOption = None,
     maximum_compression: MaximumOption = None,
-    output_format: options.FormatOption = "table",
-    json_file: options.JsonOption = None,
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    output_format: str = "table",
+    json_file: str | None = None,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Show how finely each mode sees a page, its cost, and published results for it.
 
@@ -130,9 +129,9 @@ def advise(
 
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
     if quiet:
-        many_options.check_quiet({**limits, "--json": json_file})
+        options.check_quiet({**limits, "--json": json_file})
     asked = time_options.request_with_report(context)
-    directory = options.described_model(model, arch, config, sliding_window)
+    directory = page_options.described_model(model, arch, config, sliding_window)
     architecture = directory.architecture
     print_config_findings(context, directory, by_closed_forms=True)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
@@ -146,7 +145,7 @@ def advise(
     )
     found = build.advise(
         directory, wanted, modes, wanted=_requirements(limits), dtype=dtype,
-        flash_attention=flash_attention, options=options_used(context),
+        flash_attention=flash_attention, options=options.options_used(context),
         time_of=Engine("analytic", directory, dtype, flash_attention, time=asked).entries,
     )  # fmt: skip
     warn_of_modes(context, architecture, modes)

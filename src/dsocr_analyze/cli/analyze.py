@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.cli import html, many_options, options, page_options, time_options
+from dsocr_analyze.cli import html, options, page_options, time_options
 from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.warnings import StrictOption, warn
-from dsocr_analyze.cli.words import given_options
+from dsocr_analyze.cli.words import warn
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 __all__ = ["analyze"]
@@ -58,26 +57,26 @@ VersionOption = Annotated[
 @page_options.of_a_page()
 def analyze(
     context: typer.Context,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    stages: options.StagesOption = None,
-    hf_config: options.HfConfigOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    trust_remote_code: options.TrustOption = False,
-    device: options.DeviceOption = "meta",
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
-    engine: many_options.EngineOption = "trace",
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
+    sliding_window: int | None = None,
+    trust_remote_code: bool = False,
+    device: str = "meta",
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
+    engine: str = "trace",
     output: OutputOption = DEFAULT_OUTPUT,
-    output_format: options.FormatOption = "table",
+    output_format: str = "table",
     full: FullOption = False,
-    json_file: options.JsonOption = None,
+    json_file: str | None = None,
     html_file: html.HtmlOption = None,
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
+    quiet: bool = False,
+    strict: bool = False,
     version: VersionOption = False,
-    debug: options.DebugOption = False,
+    debug: bool = False,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
@@ -87,7 +86,7 @@ def analyze(
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
     # The analytic engine reads the directory's config without executing its code.
-    directory = options.model_directory_from(
+    directory = page_options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
         sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
@@ -115,7 +114,7 @@ def analyze(
 
 def _refuse_before(context: typer.Context) -> None:
     """Raise for options given before a command, where they would have no effect."""
-    for option in given_options(context).values():
+    for option in options.given_options(context).values():
         if option != "--debug":
             raise WorkloadError(
                 f"{option} before {context.invoked_subcommand} has no effect; give it after the"

@@ -6,6 +6,7 @@ import typer
 
 from dsocr_analyze.cli.analyze import analyze
 from dsocr_analyze.cli.commands import Commands
+from dsocr_analyze.cli.options import declared
 from dsocr_analyze.interruption import interruptible
 
 __all__ = ["app"]
@@ -17,4 +18,4 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback(invoke_without_command=True)(interruptible()(analyze))
+app.callback(invoke_without_command=True)(interruptible()(declared(analyze)))

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import completion, many_options, options
-from dsocr_analyze.cli.command_options import Added, adding, options_used
+from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
+from dsocr_analyze.cli.words import warn, warn_of_modes
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 
@@ -44,7 +43,7 @@ PagesArgument = Annotated[
 OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
 
 
-_LENGTHS_OF_ALL: Final[Added] = {
+_LENGTHS_OF_ALL: Final[options.Added] = {
     "text_tokens": (
         Annotated[
             int | None,
@@ -96,7 +95,7 @@ _LENGTHS_OF_ALL: Final[Added] = {
 }
 """Of pages for which the list does not say it."""
 
-_RESULTS: Final[Added] = {
+_RESULTS: Final[options.Added] = {
     "output": (
         Annotated[
             Path | None,
@@ -104,7 +103,7 @@ _RESULTS: Final[Added] = {
                 "--output",
                 metavar="FILE",
                 help="One row per page, as FILE.csv or FILE.parquet.",
-                rich_help_panel=many_options.RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -116,7 +115,7 @@ _RESULTS: Final[Added] = {
                 "--plot",
                 metavar="FILE",
                 help="The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'.",
-                rich_help_panel=many_options.RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -129,35 +128,35 @@ _RESULTS: Final[Added] = {
                 metavar="|".join(HISTOGRAMS),
                 autocompletion=completion.one_of(*HISTOGRAMS),
                 help=BY,
-                rich_help_panel=many_options.RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         "grid",
     ),
     "output_format": (
-        Annotated[str, options.format_option("table", "json", panel=many_options.RESULT)],
+        Annotated[str, options.format_option("table", "json", panel=options.RESULT)],
         "table",
     ),
 }
 """What becomes of the totals."""
 
 
-@many_options.of_many_pages()
-@adding(_LENGTHS_OF_ALL, after="sliding_window")
-@adding(_RESULTS, after="config")
+@time_options.of_many_pages()
+@options.adding(_LENGTHS_OF_ALL, after="sliding_window")
+@options.adding(_RESULTS, after="config")
 def archive(
     context: typer.Context,
     pages: PagesArgument,
-    mode: many_options.ModesOption = None,
-    dtype: many_options.DtypesOption = "bfloat16",
-    use_flash_attn: many_options.AttentionsOption = "0",
-    sliding_window: many_options.WindowsOption = None,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    mode: Annotated[str | None, "modes"] = None,
+    dtype: Annotated[str, "dtypes"] = "bfloat16",
+    use_flash_attn: Annotated[str, "attentions"] = "0",
+    sliding_window: Annotated[str | None, "windows"] = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Count every page of a list, add them up, and predict the GPU-hours they take.
 
@@ -165,8 +164,8 @@ def archive(
     """
     if quiet:
         results = {f"--{name}": context.params[name] for name in ("output", "plot")}
-        many_options.check_quiet(results)
-    count_list(context, many_options.time_requested(context))
+        options.check_quiet(results)
+    count_list(context, time_options.time_requested(context))
 
 
 def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
@@ -186,20 +185,20 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
 
     given = {**context.params, **instead}
     output, plot, batch_size = (given[name] for name in ("output", "plot", "batch_size"))
-    time = many_options.list_time(context, requested)
+    time = time_options.list_time(context, requested)
     histogram = options.chosen("--histogram", given["histogram"], HISTOGRAMS)
-    many_options.check_files(output, plot)
+    options.check_files(output, plot)
     _check_batches(batch_size, output, time)
-    directory = options.described_model(given["model"], given["arch"], given["config"])
+    directory = page_options.described_model(given["model"], given["arch"], given["config"])
     asked = CountedModel.from_directory(directory)
-    settings = many_options.settings_from(asked.architecture, given)
+    settings = page_options.settings_from(asked.architecture, given)
     modes = list(dict.fromkeys(setting.mode for setting in settings))
     _check_results(given["pages"], output, plot, histogram, modes)
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
     opening = opening_of(
         directory, asked.architecture, modes,
-        command=context.info_name or "", options=options_used(context),
+        command=context.info_name or "", options=options.options_used(context),
     )  # fmt: skip
     timer = None if time is None else time.timer(asked, settings)
     warn_of_modes(context, asked.architecture, modes)

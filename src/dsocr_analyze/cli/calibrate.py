@@ -47,7 +47,7 @@ def calibrate(
     device: DeviceOption = "cpu",
     output: OutputOption = None,
     seconds: TimeOption = 300.0,
-    debug: options.DebugOption = False,
+    debug: bool = False,
 ) -> None:
     """Measure this device's kernels and write a profile that predicts its seconds."""
     began = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import exits, many_options, options, streams, warnings
+from dsocr_analyze.cli import exits, streams
 from dsocr_analyze.errors import OutputError, StrictError
 
 __all__ = ["check"]
@@ -67,14 +67,14 @@ def check(
     budgets: BudgetsOption = None,
     workload: WorkloadsOption = None,
     against: AgainstOption = None,
-    trust_remote_code: options.TrustOption = False,
+    trust_remote_code: bool = False,
     update: UpdateOption = False,
-    json_file: options.JsonOption = None,
+    json_file: str | None = None,
     junit: JUnitOption = None,
     markdown: MarkdownOption = None,
-    quiet: many_options.QuietOption = False,
-    strict: warnings.StrictOption = False,
-    debug: options.DebugOption = False,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.checking import checked

@@ -13,7 +13,7 @@ import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures.planning import PageRequest
-from dsocr_analyze.cli import command_options, options, streams, time_options
+from dsocr_analyze.cli import options, page_options, streams, time_options
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
@@ -88,7 +88,7 @@ def checked(
         counts.baseline,
         judged,
         counts.warnings,
-        command_options.options_used(context),
+        options.options_used(context),
     )
 
 
@@ -329,7 +329,7 @@ def _counted(
     )
     default = engine if stages is None else "trace"
     name = options.chosen("engine", asked["engine"] or default, ENGINES)
-    directory = options.model_directory_from(
+    directory = page_options.model_directory_from(
         # Never a directory that happens to be in `models`: a check must be the same on every
         # machine.
         str(model) if model else "reference" if stages is None else None,

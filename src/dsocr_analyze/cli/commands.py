@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.cli.options import declared
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
@@ -47,14 +48,23 @@ _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 others, which loop: the program itself is started without (`__main__.py`)."""
 
 
-class _Command(TyperCommand):
-    """A command whose parser errors carry its context."""
+class _Parsed:
+    """A command whose parser errors carry its context, and which refuses repeated options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments into the context; errors know the context."""
-        with _known(ctx):
+        try:
             _check_repeated(self, ctx, args)
-            return super().parse_args(ctx, args)
+            found: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # beside Typer's
+        except typer.TyperException as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]  # Typer does not export the type
+            raise
+        return found
+
+
+class _Command(_Parsed, TyperCommand):
+    """One of `COMMANDS`."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; garbage is collected meanwhile unless it is a short one."""
@@ -67,18 +77,12 @@ class _Command(TyperCommand):
             gc.disable()
 
 
-class Commands(TyperGroup):
+class Commands(_Parsed, TyperGroup):
     """The commands; an unknown word raises an error with suggestions."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _CommandsByName()  # type: ignore[assignment]  # nobody adds one
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the arguments into the context; errors know the context."""
-        with _known(ctx):
-            _check_repeated(self, ctx, args)
-            return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command named by the first argument, and the remaining arguments.
@@ -117,7 +121,7 @@ class _CommandsByName(Mapping[str, TyperCommand]):
 
 @cache
 def _command(name: str) -> TyperCommand:
-    function = getattr(import_module(f"dsocr_analyze.cli.{name}"), name)
+    function = declared(getattr(import_module(f"dsocr_analyze.cli.{name}"), name))
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Interrupts are held back while parsing, which temporarily changes settings of the process; a
     # running command may be interrupted anywhere.
@@ -125,17 +129,6 @@ def _command(name: str) -> TyperCommand:
     command = typer.main.get_command(only)
     assert isinstance(command, TyperCommand)
     return command
-
-
-@contextlib.contextmanager
-def _known(context: Any) -> Iterator[None]:
-    """Add the context to parser errors that lack one."""
-    try:
-        yield
-    except typer.TyperException as error:
-        if getattr(error, "ctx", context) is None:
-            error.ctx = context  # type: ignore[attr-defined]  # Typer does not export the type
-        raise
 
 
 def _check_repeated(command: Any, context: Any, arguments: list[str]) -> None:
@@ -153,11 +146,11 @@ def _check_repeated(command: Any, context: Any, arguments: list[str]) -> None:
     parser = command.make_parser(context)
     for option in single:
         parser.add_option(option, option.opts, option.name, action="append")
-    given, _, _ = parser.parse_args(list(arguments))
+    given = parser.parse_args(list(arguments))[0]
     for option in single:
         values = list(dict.fromkeys(given.get(option.name, ())))
         if len(values) > 1:
-            from dsocr_analyze.cli.refusals import repeated
+            from dsocr_analyze.cli.words import repeated
 
             raise WorkloadError(repeated(option, values, context))
 
@@ -181,16 +174,12 @@ def _meant(word: str) -> str:
         has_config = is_regular(path / "config.json")
         return f"did you mean {_NAME} {'--model' if has_config else 'archive'} {word}? "
     if is_regular(path):
-        option = {".json": "compare"}.get(path.suffix.lower(), "--image")
+        option = "compare" if path.suffix.lower() == ".json" else "--image"
         return f"did you mean {_NAME} {option} {word}? "
-    try:
+    with contextlib.suppress(PageError):
         parse_page(word)
-    except PageError:
-        pass
-    else:
         return f"did you mean {_NAME} --page {word}? "
     try:
-        gpu = catalogue_name(word, gpu_catalogue())
+        return f"did you mean {_NAME} time {catalogue_name(word, gpu_catalogue())}? "
     except DeviceError:
         return did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
-    return f"did you mean {_NAME} time {gpu}? "

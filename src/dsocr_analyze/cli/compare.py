@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
-from dsocr_analyze.cli import completion, html, many_options, options, page_options, time_options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import completion, html, options, page_options, time_options
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
+from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -41,19 +40,19 @@ def compare(
             " kinds of attention are compared.",
         ),
     ] = None,
-    mode: many_options.ModesOption = None,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigsOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    trust_remote_code: options.TrustOption = False,
-    dtype: many_options.DtypesOption = "bfloat16",
-    use_flash_attn: many_options.AttentionsOption = "0",
-    engine: many_options.EngineOption = "analytic",
+    mode: Annotated[str | None, "modes"] = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Annotated[list[Path] | None, "configs"] = None,
+    sliding_window: int | None = None,
+    trust_remote_code: bool = False,
+    dtype: Annotated[str, "dtypes"] = "bfloat16",
+    use_flash_attn: Annotated[str, "attentions"] = "0",
+    engine: str = "analytic",
     output_format: Annotated[
         str, options.format_option("table", "markdown", "json", "csv")
     ] = "table",
-    output: options.OutputFileOption = None,
+    output: Path | None = None,
     html_file: html.HtmlOption = None,
     plot: Annotated[
         Path | None,
@@ -73,8 +72,8 @@ def compare(
             help=f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}.",
         ),
     ] = None,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
     engine = options.chosen("--engine", engine, ENGINES)
@@ -86,8 +85,8 @@ def compare(
     executable = trust_remote_code or engine == "analytic"
     models = Models(model, arch, named_files(config or ()), executable, sliding_window)
     columns = columns_of(
-        what or (), mode, models, many_options.dtypes_from(dtype),
-        many_options.attentions_from(use_flash_attn),
+        what or (), mode, models, page_options.dtypes_from(dtype),
+        page_options.attentions_from(use_flash_attn),
     )  # fmt: skip
     stacked = _stacked(plot, quantity, columns, time)
     _compare(context, engine, time, models, columns, stacked)
@@ -136,8 +135,9 @@ def _compare(
         for each in columns
     ]  # fmt: skip
     result = comparison.compare(
-        reports, models.config_values(), with_page=len(engines) > 1, options=options_used(context)
-    )
+        reports, models.config_values(), with_page=len(engines) > 1,
+        options=options.options_used(context),
+    )  # fmt: skip
     found = result.document
 
     def said() -> Said:
@@ -180,7 +180,7 @@ def _stacked(
     from dsocr_analyze.cli.compared_columns import Saved
     from dsocr_analyze.pictures.stage_chart import refuse_many_bars
 
-    many_options.check_files(None, plot)
+    options.check_files(None, plot)
     bars = [1] * len(columns)
     if chosen == "seconds":  # one bar per GPU and runtime
         counted = 0 if time is None else len(time.profiles) * len(time.jobs)

@@ -7,23 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli import options
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.cli import page_options
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
-from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.reading import load_report
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.report.document import Report
-    from dsocr_analyze.workload import Mode
+from dsocr_analyze.sweep.axes import parse_modes
+from dsocr_analyze.workload import Mode
 
 __all__ = ["Column", "ComparedModel", "Models", "Saved", "columns_of", "named_files"]
 
@@ -95,9 +93,8 @@ class Models:
                 " has a sliding window; leave it out"
             )
         model = None if self.model == "reference" else self.model
-        if model is None and self.arch is None and not self.configs:
-            return
-        for each in self.named:
+        is_named = model is not None or self.arch is not None or self.configs
+        for each in self.named if is_named else ():
             if each not in used:
                 option = f"--arch {self.arch}" if model is None else f"--model {model}"
                 if each.config is not None:
@@ -110,11 +107,11 @@ class Models:
     def _read(
         self, model: str | None, arch: str | None, name: str | None = None, file: Path | None = None
     ) -> ComparedModel:
-        directory = options.model_directory_from(
+        directory = page_options.model_directory_from(
             model, arch, file, trust_remote_code=self.trust_remote_code
         )
         if self.sliding_window is not None and directory.architecture.has_window:
-            directory = options.with_window(directory, self.sliding_window)
+            directory = page_options.with_window(directory, self.sliding_window)
         return ComparedModel(directory, name)
 
 
@@ -158,7 +155,7 @@ class Column(NamedTuple):
         return self.model, self.setting.dtype, self.setting.flash_attention
 
 
-Asked: TypeAlias = tuple[str, ComparedModel, "Mode"]
+Asked: TypeAlias = tuple[str, ComparedModel, Mode]
 """What the user named, or else the mode; the model; and the mode, in any type and attention."""
 
 Item: TypeAlias = Asked | Saved
@@ -197,22 +194,23 @@ def columns_of(
     if not asked and (mode is not None or not has_one_setting):
         option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
         raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
-    columns: list[Column | Saved] = []
-    for dtype, flash_attention in itertools.product(dtypes, attentions):
-        for each in asked if columns else items:
-            if isinstance(each, Saved):
-                columns.append(each)
-                continue
-            item, model, sizes = each
-            setting = Setting(sizes, dtype, flash_attention)
-            parts = (
-                item if len(groups) > 1 else "",
-                model.config if len(models.configs) > 1 else "",
-                setting.dtype.name if len(dtypes) > 1 else "",
-                setting.attention if len(attentions) > 1 else "",
-            )
-            columns.append(Column(", ".join(filter(None, parts)) or item, model, setting))
-    return columns
+
+    def column(each: Asked, dtype: Dtype, flash_attention: bool) -> Column:
+        item, model, sizes = each
+        setting = Setting(sizes, dtype, flash_attention)
+        parts = (
+            item if len(groups) > 1 else "",
+            model.config if len(models.configs) > 1 else "",
+            setting.dtype.name if len(dtypes) > 1 else "",
+            setting.attention if len(attentions) > 1 else "",
+        )
+        return Column(", ".join(filter(None, parts)) or item, model, setting)
+
+    first, *others = itertools.product(dtypes, attentions)
+    return [
+        *(each if isinstance(each, Saved) else column(each, *first) for each in items),
+        *(column(each, *other) for other in others for each in asked),
+    ]
 
 
 def _unnamed(mode: str | None, models: Models, *, has_one_setting: bool) -> list[list[Item]]:
@@ -246,11 +244,15 @@ def _of_item(item: str, mode: str | None, models: Models) -> list[list[Item]]:
         raise _unknown(item, lacking[0].architecture)
     if mode is not None:
         raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
-    if name is None:
-        sizes = [(model, mode_or_sizes(model.architecture, item)) for model in found]
-        return [[(each.name, model, each) for model, each in sizes]]
-    sizes = [(model, _mode_of(item, own_mode, model)) for model in found]
-    return [[(f"{name}:{each.name}", model, each) for model, each in sizes]]
+    prefix = "" if name is None else f"{name}:"
+    sizes = [
+        (
+            model,
+            _mode_of(item, own_mode, model) if name else mode_or_sizes(model.architecture, item),
+        )
+        for model in found
+    ]
+    return [[(f"{prefix}{each.name}", model, each) for model, each in sizes]]
 
 
 def _in_default_mode(item: str, model: ComparedModel) -> Asked:
@@ -260,8 +262,6 @@ def _in_default_mode(item: str, model: ComparedModel) -> Asked:
 
 def _in_modes(prefix: str, text: str, models: Sequence[ComparedModel]) -> list[list[Item]]:
     """One group per mode in `--mode`, with every model that has this mode."""
-    from dsocr_analyze.sweep.axes import parse_modes
-
     groups: dict[str, list[Item]] = {}
     for model in models:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.workload.page import PAPERS
@@ -24,42 +24,32 @@ Completion: TypeAlias = Callable[[str], list[str]]
 """Returns the values that start with what has been typed."""
 
 
+_MODES: Final = tuple(dict.fromkeys(mode for each in ARCHITECTURES.values() for mode in each.modes))
+
+
 def one_of(*names: str) -> Completion:
     """Completes to one of the names, ignoring case."""
-    return _one(lambda: names)
+    return _completion(lambda: names, is_list=False)
 
 
 def list_of(*names: str) -> Completion:
     """Completes the last of several comma-separated names, without repeating any."""
-    return _list(lambda: names)
+    return _completion(lambda: names)
 
 
-def _one(find: Callable[[], Iterable[str]]) -> Completion:
+def _completion(find: Callable[[], Iterable[str]], *, is_list: bool = True) -> Completion:
+    """Completes to names that are looked up when they are needed; what is typed stays as it is."""
+
     def complete(incomplete: str) -> list[str]:
-        return _beginning(incomplete, find())
-
-    return complete
-
-
-def _list(find: Callable[[], Iterable[str]]) -> Completion:
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
+        before, comma, last = incomplete.rpartition(",") if is_list else ("", "", incomplete)
         given = before.casefold().split(",")
-        rest = [name for name in find() if name.casefold() not in given]
-        return [f"{before}{comma}{name}" for name in _beginning(last, rest)]
+        return [
+            f"{before}{comma}{last}{name[len(last) :]}"
+            for name in find()
+            if name.casefold().startswith(last.casefold()) and name.casefold() not in given
+        ]
 
     return complete
-
-
-def _beginning(typed: str, names: Iterable[str]) -> list[str]:
-    """The names that start with what is typed, ignoring case; the typed part stays as it is."""
-    return [
-        typed + name[len(typed) :] for name in names if name.casefold().startswith(typed.casefold())
-    ]
-
-
-def _modes() -> list[str]:
-    return list(dict.fromkeys(mode for each in ARCHITECTURES.values() for mode in each.modes))
 
 
 def _gpus() -> list[str]:
@@ -75,27 +65,24 @@ def _kinds() -> list[str]:
     return [kind.replace(" ", "-") for kind in kinds_of_document()]
 
 
-def _compared() -> list[str]:
-    of_architectures = (
-        f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes
-    )
-    return [*_modes(), *ARCHITECTURES, *of_architectures]
-
-
-all_modes: Completion = _one(_modes)
+all_modes: Final = one_of(*_MODES)
 """Modes of every architecture."""
 
-list_of_modes: Completion = _list(lambda: ["all", *_modes()])
+list_of_modes: Final = list_of("all", *_MODES)
 """Several modes, comma-separated."""
 
-all_gpus: Completion = _list(_gpus)
+all_gpus: Final = _completion(_gpus)
 """GPUs of the catalogue, comma-separated."""
 
-all_kinds: Completion = _one(_kinds)
+all_kinds: Final = _completion(_kinds, is_list=False)
 """Kinds of document with published figures."""
 
-all_papers: Completion = _list(lambda: PAPERS)
+all_papers: Final = list_of(*PAPERS)
 """Named papers, comma-separated if the option takes a list."""
 
-compared: Completion = _one(_compared)
+compared: Final = one_of(
+    *_MODES,
+    *ARCHITECTURES,
+    *(f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes),
+)
 """What can be compared, except saved reports."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, kept_files, options
-from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.printing import Said, emit
 from dsocr_analyze.errors import WorkloadError
 
@@ -44,12 +43,12 @@ ForgetOption = Annotated[
 def devices(
     context: typer.Context,
     gpu: GpuArgument = None,
-    named_gpus: options.GpuOption = None,
+    named_gpus: Annotated[list[str] | None, "gpu"] = None,
     profile: kept_files.ProfileOption = None,
     corrections: CorrectionsOption = False,
     forget: ForgetOption = None,
-    output_format: options.FormatOption = "table",
-    debug: options.DebugOption = False,
+    output_format: str = "table",
+    debug: bool = False,
 ) -> None:
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
     from dsocr_analyze.hardware.devices import catalogue_name
@@ -61,7 +60,7 @@ def devices(
     names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     kept = kept_files.kept_benchmarks() if forget or corrections else []
     kept = [each for each in kept if not names or each.gpu in names]
-    used = options_used(context)
+    used = options.options_used(context)
     if forget:
         _forget(forget, kept, is_named=bool(names))
     elif corrections:

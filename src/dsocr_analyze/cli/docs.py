@@ -13,10 +13,10 @@ import typer
 
 from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.architectures import architecture_of
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import options, page_options
 from dsocr_analyze.cli.exits import MEANINGS, NO
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.warnings import print_config_findings
+from dsocr_analyze.cli.words import print_config_findings
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import other_process
 
@@ -43,9 +43,9 @@ def docs(
             help="Write nothing; name every computed part that is stale, and exit with 1.",
         ),
     ] = False,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    debug: options.DebugOption = False,
+    arch: str | None = None,
+    config: Path | None = None,
+    debug: bool = False,
 ) -> None:
     """Compute the figures, formulas and tables of the documentation.
 
@@ -106,7 +106,9 @@ def _model(
     """The only architecture to document, and its config; None for all, and for the published."""
     if arch is None and config is None:
         return None, None
-    directory = options.model_directory_from("reference", arch, config, trust_remote_code=False)
+    directory = page_options.model_directory_from(
+        "reference", arch, config, trust_remote_code=False
+    )
     if config is not None:
         print_config_findings(context, directory, by_closed_forms=True)
     return architecture_of(directory.config), None if config is None else directory.config

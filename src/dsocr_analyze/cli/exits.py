@@ -118,7 +118,7 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
     except typer.Abort:  # Ctrl-C, or "no" at a prompt
         raise KeyboardInterrupt from None
     except typer.TyperException as error:
-        from dsocr_analyze.cli.refusals import refusal
+        from dsocr_analyze.cli.words import refusal
 
         raise AnalyzeError(refusal(error)) from error
     if invocation.is_strict and invocation.warnings:

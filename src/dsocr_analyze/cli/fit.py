@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, options, page_options, time_options
-from dsocr_analyze.cli.command_options import options_used
+from dsocr_analyze.cli import completion, options, page_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
+from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.dtypes import dtype_named
 
 __all__ = ["fit"]
@@ -30,17 +30,17 @@ GpuArgument = Annotated[
 def fit(
     context: typer.Context,
     gpu: GpuArgument = None,
-    named_gpus: options.GpuOption = None,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
-    reserved: time_options.ReservedOption = 0.1,
-    output_format: options.FormatOption = "table",
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    named_gpus: Annotated[list[str] | None, "gpu"] = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    sliding_window: int | None = None,
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
+    reserved: float = 0.1,
+    output_format: str = "table",
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Show whether pages fit in a GPU's memory, how many do at a time, and what limits that.
 
@@ -59,7 +59,7 @@ def fit(
     named = [devices.gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
     for each in named:
         devices.check_features(each, element, flash_attention=flash_attention)
-    directory = options.described_model(model, arch, config, sliding_window)
+    directory = page_options.described_model(model, arch, config, sliding_window)
     workload = page_options.workload_of(context, directory)
     dimensions = directory.dimensions()
     print_config_findings(context, directory, by_closed_forms=True)
@@ -72,7 +72,7 @@ def fit(
         for each in named or devices.gpu_catalogue().values()
     ]  # fmt: skip
     source = directory.source(directory.architecture.name)
-    document = documents.fit_document(source, workload, fits, options_used(context))
+    document = documents.fit_document(source, workload, fits, options.options_used(context))
 
     def said() -> Said:
         attention = attention_name(flash_attention=flash_attention)

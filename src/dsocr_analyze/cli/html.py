@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import many_options
+from dsocr_analyze.cli import options
 from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import Workload
@@ -50,7 +50,7 @@ def check_html(file: Path | None) -> None:
     from dsocr_analyze.report.html.page import refuse_without_plotly
 
     refuse_without_plotly()
-    many_options.check_place(file)
+    options.check_place(file)
 
 
 def report_page(report: Report, engine: Engine, workload: AnyWorkload, corrections: int) -> str:

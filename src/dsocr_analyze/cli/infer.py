@@ -10,7 +10,6 @@ import typer
 
 from dsocr_analyze import analysis
 from dsocr_analyze.cli import (
-    command_options,
     completion,
     kept_files,
     options,
@@ -18,7 +17,7 @@ from dsocr_analyze.cli import (
     printing,
     progress,
 )
-from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
+from dsocr_analyze.cli.words import warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.model.directory import ModelDirectory
@@ -103,23 +102,23 @@ def infer(
     context: typer.Context,
     image: ImageOption,
     output: OutputOption = DEFAULT_OUTPUT,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    trust_remote_code: options.TrustOption = False,
+    model: str | None = None,
+    arch: str | None = None,
+    trust_remote_code: bool = False,
     random_weights: RandomWeightsOption = False,
     device: DeviceOption = None,
-    use_flash_attn: options.FlashOption = 0,
-    mode: options.ModeOption = None,
-    base_size: options.BaseSizeOption = None,
-    image_size: options.ImageSizeOption = None,
-    crop_mode: options.CropModeOption = None,
+    use_flash_attn: int = 0,
+    mode: str | None = None,
+    base_size: int | None = None,
+    image_size: int | None = None,
+    crop_mode: int | None = None,
     prompt: PromptOption = DEFAULT_PROMPT,
     max_new_tokens: TokensOption = None,
     profile: kept_files.ProfileOption = None,
     save_results: SaveOption = 0,
     output_format: FormatOption = "table",
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Read one image with the vendor's own code: its cost, counted, predicted and measured.
 
@@ -127,7 +126,9 @@ def infer(
     """
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
-    directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
+    directory = page_options.model_directory_from(
+        model, arch, None, trust_remote_code=trust_remote_code
+    )
     # Fail on impossible requests before anything is loaded.
     planned = page_options.workload_of(
         context, directory, max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
@@ -152,16 +153,13 @@ def infer(
         report = device_runs.inferred(
             directory, question, planned, device=device, flash_attention=flash_attention,
             random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
-            announce=announce, options=command_options.options_used(context),
+            announce=announce, options=options.options_used(context),
         )  # fmt: skip
     from dsocr_analyze.report import json_text, measured
 
     context.obj.begin_writing()
-    texts = {
-        "json": json_text.dump_json(report),
-        "markdown": measured.inference_markdown(report),
-        "text": report.text + "\n",
-    }
+    markdown = measured.inference_markdown(report)
+    texts = {"json": json_text.dump_json(report), "markdown": markdown, "text": report.text + "\n"}
     written = write_files({output / name: texts[each] for name, each in _FILES.items()})
     warn(context, report.differences)
     if output_format in texts:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dsocr_analyze import analysis
 from dsocr_analyze.cli import (
-    command_options,
     completion,
     kept_files,
     options,
     page_options,
     printing,
 )
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
+from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 
 __all__ = ["measure"]
 
@@ -43,30 +43,30 @@ AutocastOption = Annotated[
 @page_options.of_a_page()
 def measure(
     context: typer.Context,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    stages: options.StagesOption = None,
-    hf_config: options.HfConfigOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    trust_remote_code: options.TrustOption = False,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
+    sliding_window: int | None = None,
+    trust_remote_code: bool = False,
     device: DeviceOption = "cpu",
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
     repeats: RepeatsOption = 5,
     warmups: WarmupsOption = 2,
     steps: StepsOption = 4,
     autocast: AutocastOption = 0,
     profile: kept_files.ProfileOption = None,
-    output_format: options.FormatOption = "table",
-    json_file: options.JsonOption = None,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    output_format: str = "table",
+    json_file: str | None = None,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Run a page's passes on a device, and compare them with the prediction."""
     under_autocast = options.switch("--autocast", autocast)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    directory = options.model_directory_from(
+    directory = page_options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
@@ -80,6 +80,6 @@ def measure(
     found = device_runs.measured(
         directory, workload, Protocol(repeats, warmups, steps, under_autocast), device=device,
         dtype=dtype, flash_attention=flash_attention, trust_remote_code=trust_remote_code,
-        profiles=profile, options=command_options.options_used(context),
+        profiles=profile, options=options.options_used(context),
     )  # fmt: skip
     printing.emit(context, found, lambda: device_runs.measurement_said(found))

@@ -1,295 +1,107 @@
-"""Options shared by several commands, and the meaning of their values."""
+"""The options of commands: those that several share, declared once, and what their values are."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
 
 import typer
 
 from dsocr_analyze import architectures
+from dsocr_analyze.analysis import ENGINES
 from dsocr_analyze.cli import completion
-from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.dtypes import MODEL_DTYPES
-from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
-from dsocr_analyze.input_files import is_folder, is_regular
+from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.input_files import is_folder
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.document import OptionValue
 
-MODELS = Path("models")
+__all__ = [
+    "AXES",
+    "BATCH",
+    "MODELS",
+    "NEW_TOKENS",
+    "RESULT",
+    "TEXT_TOKENS",
+    "TIME",
+    "Added",
+    "Command",
+    "adding",
+    "check_files",
+    "check_place",
+    "check_quiet",
+    "chosen",
+    "declared",
+    "format_option",
+    "given_options",
+    "gpu_names",
+    "options_used",
+    "prepare_output",
+    "switch",
+]
+
+Command: TypeAlias = Callable[..., None]
+"""The function of a command."""
+
+Added: TypeAlias = Mapping[str, tuple[Any, Any]]
+"""Type and default of options, by parameter."""
+
+MODELS: Final = Path("models")
 """Folder of models that run by default, each named after its architecture."""
 
-TEXT_TOKENS = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
-NEW_TOKENS = "Tokens generated per page; the prefill pass generates the first."
-BATCH = "Identical pages per batch."
-SLIDING_WINDOW = (
+_MODEL: Final = "Model"
+_WORKLOAD: Final = "Workload"
+AXES: Final = "Axes (lists and ranges: 10,100:1000:100)"
+RESULT: Final = "Result"
+TIME: Final = "Time"
+
+TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
+NEW_TOKENS: Final = "Tokens generated per page; the prefill pass generates the first."
+BATCH: Final = "Identical pages per batch."
+_DTYPE: Final = "Data type of weights and activations."
+_ATTENTION: Final = "Decoder attention: 0 eager, 1 FlashAttention-2."
+_WINDOW: Final = (
     "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
     " Default: 1."
 )
-
-_MODEL = "Model"
-_WORKLOAD = "Workload"
-
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="DIR",
-        help="Model directory (config.json and Python files); 'reference' is the built-in"
-        f" reference. Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the"
-        " reference.",
-        rich_help_panel=_MODEL,
-    ),
-]
-ArchOption = Annotated[
-    str | None,
-    typer.Option(
-        "--arch",
-        metavar="|".join(architectures.ARCHITECTURES),
-        autocompletion=completion.one_of(*architectures.ARCHITECTURES),
-        help="Architecture to run if no --model is given. Default: that of --config, else"
-        f" {architectures.DEFAULT.name}.",
-        rich_help_panel=_MODEL,
-    ),
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="A config.json to use instead of the model directory's own.",
-        rich_help_panel=_MODEL,
-    ),
-]
-StagesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--stages",
-        metavar="FILE",
-        help="TOML file that defines the stages and inputs of another model (docs/any-model.md);"
-        " it is traced, without closed forms. The command stages drafts one.",
-        rich_help_panel=_MODEL,
-    ),
-]
-HfConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--hf-config",
-        metavar="FILE",
-        help="Instead of --model: config.json of a model that transformers implements; to trace"
-        " it, give --stages too.",
-        rich_help_panel=_MODEL,
-    ),
-]
-OutputFileOption = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
-]
-ConfigsOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--config",
-        metavar="FILE ...",
-        help="A config.json to use instead of the model directory's own. May be given several"
-        " times: one column per config, and the keys that differ.",
-        rich_help_panel=_MODEL,
-    ),
-]
-TrustOption = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Execute the model directory's Python files without a trust record.",
-        rich_help_panel=_MODEL,
-    ),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="meta|cpu|cuda:N",
-        autocompletion=completion.one_of("meta", "cpu", "cuda:0"),
-        help="Device of the forward pass; meta computes nothing and needs no weights.",
-        rich_help_panel=_MODEL,
-    ),
-]
-DtypeOption = Annotated[
-    str,
-    typer.Option(
-        "--dtype",
-        metavar="bfloat16|float16|float32",
-        autocompletion=completion.one_of(*MODEL_DTYPES),
-        help="Data type of weights and activations.",
-        rich_help_panel=_MODEL,
-    ),
-]
-FlashOption = Annotated[
-    int,
-    typer.Option(
-        "--use-flash-attn",
-        metavar="0|1",
-        autocompletion=completion.one_of("0", "1"),
-        help="Decoder attention: 0 eager, 1 FlashAttention-2.",
-        rich_help_panel=_MODEL,
-    ),
-]
-ModeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        metavar="|".join(architectures.DEFAULT.modes),
-        autocompletion=completion.all_modes,
-        help="One of the architecture's modes, instead of --base-size, --image-size and"
-        " --crop-mode.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-BaseSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--base-size",
-        metavar="PIXELS",
-        help="Side of the global view in crop mode. Default: the architecture's, 1024.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-ImageSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--image-size",
-        metavar="PIXELS",
-        help="Side of a local view in crop mode, or of the only view otherwise. Default: the"
-        " architecture's, 640 for deepseek-ocr.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-CropModeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--crop-mode",
-        metavar="0|1",
-        autocompletion=completion.one_of("0", "1"),
-        help="Whether a page larger than one tile is cut into local views. Default: 1.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-PageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--page",
-        metavar="a4|letter|WxH",
-        autocompletion=completion.all_papers,
-        help="Page size in pixels, or paper at 150 dpi (a4@300 for another). Default: a4.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-ImageOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--image",
-        metavar="FILE",
-        help="Take the page size from this image's header, respecting its orientation.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-SeqLenOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seq-len",
-        metavar="TOKENS",
-        help="Tokens of the whole prompt; text fills what the visual tokens leave.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-TextTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        "--text-tokens",
-        metavar="TOKENS",
-        help=TEXT_TOKENS,
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-NewTokensOption = Annotated[
-    int,
-    typer.Option(
-        "--max-new-tokens",
-        metavar="TOKENS",
-        help=NEW_TOKENS,
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-PromptPagesOption = Annotated[
-    int,
-    typer.Option(
-        "--prompt-pages",
-        metavar="PAGES",
-        help="Identical pages in one prompt, none of them cut; unlimited-ocr only.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-SlidingWindowOption = Annotated[
-    int | None,
-    typer.Option(
-        "--sliding-window",
-        metavar="0|1",
-        autocompletion=completion.one_of("0", "1"),
-        help=SLIDING_WINDOW,
-        rich_help_panel=_MODEL,
-    ),
-]
-BatchOption = Annotated[
-    int,
-    typer.Option("--batch-size", metavar="PAGES", help=BATCH, rich_help_panel=_WORKLOAD),
-]
-
-GpuOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu",
-        metavar="GPU",
-        autocompletion=completion.all_gpus,
-        help="GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
-        " several times.",
-        rich_help_panel="Time",
-    ),
-]
-
-JsonOption = Annotated[
-    str | None,
-    typer.Option(
-        "--json", metavar="FILE", help="Also write the JSON document here; - prints it instead."
-    ),
-]
+_CONFIG: Final = "A config.json to use instead of the model directory's own."
+_SWITCH: Final = ("0", "1")
+_SERVERS: Final = ("vllm", "vllm-v1", "vllm-v0", "sglang")
+_FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
 
-def _show_errors_in_full(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        context.obj.is_debugged = True
+# --- declarations ---------------------------------------------------------------------------------
 
 
-DebugOption = Annotated[
-    bool,
-    typer.Option(
-        "--debug",
-        help="Show where an internal error happened.",
-        is_eager=True,
-        expose_value=False,
-        callback=_show_errors_in_full,
-    ),
-]
+def _option(
+    value: str | Sequence[str] | None,
+    says: str,
+    panel: str | None = None,
+    *names: str,
+    completes: completion.Completion | None = None,
+    **more: Any,
+) -> Any:
+    """An option as Typer declares it.
 
-
-def switch(option: str, value: int) -> bool:
-    """The value of a 0|1 option."""
-    if value not in (0, 1):
-        raise WorkloadError(f"{option} {value} is invalid; give 0 or 1")
-    return value == 1
+    Args:
+        value: Its value's name in --help, or its choices; None for a flag.
+        says: Its help.
+        panel: The part of --help that lists it.
+        *names: Its spellings, by default that of the parameter.
+        completes: Completes a value, by default to one of the choices.
+        **more: What else Typer should know.
+    """
+    if value is not None and not isinstance(value, str):
+        completes = completes or completion.one_of(*value)
+        value = "|".join(value)
+    return typer.Option(
+        *names, metavar=value, help=says, rich_help_panel=panel, autocompletion=completes, **more
+    )
 
 
 def format_option(
@@ -300,18 +112,290 @@ def format_option(
     def in_lower_case(value: str | None) -> str | None:
         return None if value is None else chosen("--format", value, formats)
 
-    found: typer.models.OptionInfo = typer.Option(
-        "--format",
-        metavar="|".join(formats),
-        autocompletion=completion.one_of(*formats),
-        help=says,
-        rich_help_panel=panel,
-        callback=in_lower_case,
+    found: typer.models.OptionInfo = _option(
+        formats, says, panel, "--format", callback=in_lower_case
     )
     return found
 
 
-FormatOption = Annotated[str, format_option("table", "markdown", "json")]
+def _show_errors_in_full(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.obj.is_debugged = True
+
+
+def _be_strict(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.obj.is_strict = True
+
+
+_SHARED: Final[Mapping[str, Any]] = {
+    "model": _option(
+        "DIR",
+        "Model directory (config.json and Python files); 'reference' is the built-in reference."
+        f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
+        _MODEL,
+    ),
+    "arch": _option(
+        tuple(architectures.ARCHITECTURES),
+        "Architecture to run if no --model is given. Default: that of --config, else"
+        f" {architectures.DEFAULT.name}.",
+        _MODEL,
+    ),
+    "config": _option("FILE", _CONFIG, _MODEL),
+    "configs": _option(
+        "FILE ...",
+        f"{_CONFIG} May be given several times: one column per config, and the keys that differ.",
+        _MODEL,
+    ),
+    "stages": _option(
+        "FILE",
+        "TOML file that defines the stages and inputs of another model (docs/any-model.md); it is"
+        " traced, without closed forms. The command stages drafts one.",
+        _MODEL,
+    ),
+    "hf_config": _option(
+        "FILE",
+        "Instead of --model: config.json of a model that transformers implements; to trace it,"
+        " give --stages too.",
+        _MODEL,
+    ),
+    "trust_remote_code": _option(
+        None,
+        "Execute the model directory's Python files without a trust record.",
+        _MODEL,
+        "--trust-remote-code",
+    ),
+    "device": _option(
+        "meta|cpu|cuda:N",
+        "Device of the forward pass; meta computes nothing and needs no weights.",
+        _MODEL,
+        completes=completion.one_of("meta", "cpu", "cuda:0"),
+    ),
+    "dtype": _option(tuple(MODEL_DTYPES), _DTYPE, _MODEL),
+    "use_flash_attn": _option(_SWITCH, _ATTENTION, _MODEL),
+    "sliding_window": _option(_SWITCH, _WINDOW, _MODEL),
+    "engine": _option(
+        ENGINES, "trace runs the model under hooks; analytic evaluates closed forms, without torch."
+    ),
+    "mode": _option(
+        tuple(architectures.DEFAULT.modes),
+        "One of the architecture's modes, instead of --base-size, --image-size and --crop-mode.",
+        _WORKLOAD,
+        completes=completion.all_modes,
+    ),
+    "base_size": _option(
+        "PIXELS",
+        "Side of the global view in crop mode. Default: the architecture's, 1024.",
+        _WORKLOAD,
+    ),
+    "image_size": _option(
+        "PIXELS",
+        "Side of a local view in crop mode, or of the only view otherwise. Default: the"
+        " architecture's, 640 for deepseek-ocr.",
+        _WORKLOAD,
+    ),
+    "crop_mode": _option(
+        _SWITCH,
+        "Whether a page larger than one tile is cut into local views. Default: 1.",
+        _WORKLOAD,
+    ),
+    "page": _option(
+        "a4|letter|WxH",
+        "Page size in pixels, or paper at 150 dpi (a4@300 for another). Default: a4.",
+        _WORKLOAD,
+        completes=completion.all_papers,
+    ),
+    "image": _option(
+        "FILE",
+        "Take the page size from this image's header, respecting its orientation.",
+        _WORKLOAD,
+    ),
+    "seq_len": _option(
+        "TOKENS", "Tokens of the whole prompt; text fills what the visual tokens leave.", _WORKLOAD
+    ),
+    "text_tokens": _option("TOKENS", TEXT_TOKENS, _WORKLOAD),
+    "prompt": _option(
+        "TEXT",
+        "Count this prompt's text tokens with the model directory's tokenizer.json.",
+        _WORKLOAD,
+    ),
+    "max_new_tokens": _option("TOKENS", NEW_TOKENS, _WORKLOAD),
+    "batch_size": _option("PAGES", BATCH, _WORKLOAD),
+    "prompt_pages": _option(
+        "PAGES", "Identical pages in one prompt, none of them cut; unlimited-ocr only.", _WORKLOAD
+    ),
+    "modes": _option(
+        "LIST",
+        "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
+        AXES,
+        completes=completion.list_of_modes,
+    ),
+    "dtypes": _option(
+        "LIST",
+        "Data types of weights and activations: bfloat16, float16, float32.",
+        AXES,
+        completes=completion.list_of(*MODEL_DTYPES),
+    ),
+    "attentions": _option("LIST", _ATTENTION, AXES, completes=completion.list_of(*_SWITCH)),
+    "windows": _option("LIST", _WINDOW, AXES, completes=completion.list_of(*_SWITCH)),
+    "gpu": _option(
+        "GPU",
+        "GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
+        " several times.",
+        TIME,
+        "--gpu",
+        completes=completion.all_gpus,
+    ),
+    "runtime": _option(
+        ("eager", "serving"),
+        "What runs the model: eager (its own code under generate) or serving (a serving engine).",
+        TIME,
+    ),
+    "runtimes": _option(
+        "LIST",
+        "What runs the model: eager (its own code under generate), serving (a serving engine), or"
+        " eager,serving for both.",
+        TIME,
+        completes=completion.list_of("eager", "serving"),
+    ),
+    "server": _option(
+        _SERVERS,
+        "Serving engine, which sets the host's time per step and per sequence.",
+        TIME,
+    ),
+    "concurrency": _option(
+        "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16.", TIME
+    ),
+    "concurrencies": _option("LIST", "Pages in flight at a time: 1,4,16 or 1:64.", TIME),
+    "deadline": _option(
+        "TIME", "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours.", TIME
+    ),
+    "preprocess_ms": _option(
+        "MS",
+        "CPU milliseconds per page before the model. Default: estimated from its pixels.",
+        TIME,
+    ),
+    "workers": _option("N", "Pages that the CPU prepares at a time.", TIME),
+    "price": _option("AMOUNT", "Price of a GPU-hour, in any currency.", TIME),
+    "weights_dtype": _option(
+        _FEWER_BITS,
+        "Data type of the served decoder's linear weights. Default: the model's own.",
+        TIME,
+    ),
+    "kv_dtype": _option(
+        _FEWER_BITS, "Data type of the served decoder's KV cache. Default: the model's own.", TIME
+    ),
+    "new_tokens_from": _option(
+        "FILE",
+        "Lengths of real outputs, instead of --max-new-tokens: CSV or Parquet, column new_tokens.",
+        TIME,
+    ),
+    "mean_new_tokens": _option(
+        "TOKENS",
+        "Mean length of the pages that end on their own; the others run to --max-new-tokens.",
+        TIME,
+    ),
+    "share_at_limit": _option(
+        "PART", "Share of pages that repeat themselves up to --max-new-tokens, 0 to 1.", TIME
+    ),
+    "offline": _option(
+        None,
+        "The CPU prepares all pages before the first one runs, as offline scripts do.",
+        TIME,
+        "--offline",
+    ),
+    "reserved": _option(
+        "PART",
+        "Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
+        TIME,
+    ),
+    "corrections": _option(
+        _SWITCH,
+        "Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
+        TIME,
+    ),
+    "server_version": _option(
+        "VERSION",
+        "Version of the serving engine whose benchmarks correct. Default: the last one kept.",
+        TIME,
+    ),
+    "output": _option("FILE", "Write to this file instead of stdout."),
+    "output_format": format_option("table", "markdown", "json"),
+    "json_file": _option(
+        "FILE", "Also write the JSON document here; - prints it instead.", None, "--json"
+    ),
+    "quiet": _option(None, "Print only what is asked for.", None, "--quiet", "-q"),
+    "strict": _option(
+        None, "Exit with 3 if there is a warning; still write.", None, "--strict",
+        expose_value=False, callback=_be_strict,
+    ),
+    "debug": _option(
+        None, "Show where an internal error happened.", None, "--debug",
+        is_eager=True, expose_value=False, callback=_show_errors_in_full,
+    ),
+}  # fmt: skip
+"""The options that commands share; those that take lists are called by the plural."""
+
+
+def declared(command: Command) -> Command:
+    """The command, with the options declared that it shares with others.
+
+    They are its parameters without a declaration of their own: each is the shared option of its
+    name, or of the name in its annotation.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [_declared(each) for each in signature.parameters.values()]
+    whole = signature.replace(parameters=parameters)
+    command.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
+    return command
+
+
+def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
+    kind, name = parameter.annotation, parameter.name
+    if get_origin(kind) is Annotated:
+        kind, name = get_args(kind)
+    if kind is typer.Context or not isinstance(name, str):
+        return parameter
+    return parameter.replace(annotation=Annotated[kind, _SHARED[name]])
+
+
+def adding(options: Added, *, after: str | None = None) -> Callable[[Command], Command]:
+    """Add shared options to a command, which reads them from its context: `context.params`.
+
+    Args:
+        options: The options.
+        after: The parameter that they follow in --help; by default, they come last.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(**{name: given[name] for name in given.keys() - options.keys()})
+
+        own = [each.replace(kind=keyword) for each in signature.parameters.values()]
+        place = len(own) if after is None else 1 + list(signature.parameters).index(after)
+        own[place:place] = [
+            inspect.Parameter(name, keyword, default=value, annotation=kind)
+            for name, (kind, value) in options.items()
+        ]
+        whole = signature.replace(parameters=own)
+        called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
+        return called
+
+    return decorate
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def switch(option: str, value: int) -> bool:
+    """The value of a 0|1 option."""
+    if value not in (0, 1):
+        raise WorkloadError(f"{option} {value} is invalid; give 0 or 1")
+    return value == 1
 
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
@@ -327,161 +411,40 @@ def gpu_names(*given: Sequence[str] | None) -> list[str]:
     """GPU names from arguments and options, each of which may be a comma-separated list."""
     from dsocr_analyze.sweep.axes import parse_names
 
-    texts = [text for texts in given for text in texts or ()]
-    return [name for text in texts for name in parse_names("gpu", text)]
+    return [name for texts in given for text in texts or () for name in parse_names("gpu", text)]
 
 
-def mode_named(architecture: Architecture, name: str) -> Mode:
-    """The architecture's mode with that name, ignoring case."""
-    return architecture.modes[chosen("--mode", name, tuple(architecture.modes))]
+def check_quiet(results: Mapping[str, object]) -> None:
+    """Raise if a command that prints nothing would have no result at all.
 
-
-def model_directory_from(
-    model: str | None,
-    arch: str | None,
-    config: Path | None,
-    *,
-    trust_remote_code: bool,
-    sliding_window: int | None = None,
-    stages: Path | None = None,
-    hf_config: Path | None = None,
-) -> ModelDirectory:
-    """The model directory named by the options, with its config replaced if one is given."""
-    from dsocr_analyze.model.directory import ModelDirectory, read_config
-
-    if stages is not None:
-        if sliding_window is not None:
-            raise WorkloadError(
-                f"--sliding-window {sliding_window} is for known architectures; leave it out with"
-                f" --stages {stages}"
-            )
-        return _described(stages, model, arch, config, hf_config)
-    if hf_config is not None:
+    Args:
+        results: The options that ask for a result, None for those that are not given.
+    """
+    if all(value is None for value in results.values()):
+        *most, last = results
         raise WorkloadError(
-            f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
-            f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"
-        )
-    values = None if config is None else read_config(config)
-    if model not in (None, "reference"):
-        directory = ModelDirectory.read(Path(str(model)))
-        _check_arch(arch, directory.config, f"--model {model}")
-    else:
-        architecture = _architecture_from(arch, values, config)
-        directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
-    directory = directory if values is None else directory.with_config(values, config)
-    return directory if sliding_window is None else with_window(directory, sliding_window)
-
-
-def described_model(
-    model: str | None, arch: str | None, config: Path | None, sliding_window: int | None = None
-) -> ModelDirectory:
-    """The same for closed forms: only the config is read, the directory's code is not executed."""
-    return model_directory_from(
-        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
-    )
-
-
-def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
-    """The directory with its sliding window on or off, according to `--sliding-window`."""
-    is_on = switch("--sliding-window", sliding_window)
-    architecture = architectures.architecture_of(directory.config)
-    without = require_window(architecture, str(sliding_window))
-    return directory if is_on else directory.with_config(without(directory.config))
-
-
-def require_window(
-    architecture: Architecture, value: str
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """A function that removes the window from a config; raises if the architecture has none."""
-    if not architecture.has_window:
-        raise WorkloadError(
-            f"--sliding-window {value} is not supported: {architecture.name} has no sliding window;"
-            " leave it out"
-        )
-    return architecture.without_window
-
-
-def _described(
-    stages: Path, model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
-) -> ModelDirectory:
-    """The model described by a stages file, from a directory or transformers' own code."""
-    from dsocr_analyze.model.directory import ModelDirectory, read_config
-
-    if arch is not None:
-        raise WorkloadError(f"--stages {stages} describes an architecture; leave out --arch {arch}")
-    architecture = architectures.described_architecture(stages)
-    if hf_config is not None:
-        refuse_beside(hf_config, model, config)
-        return ModelDirectory.of_config(hf_config, architecture)
-    if model in (None, "reference"):
-        raise WorkloadError(
-            f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
-        )
-    directory = ModelDirectory.read(Path(str(model)), architecture)
-    return directory if config is None else directory.with_config(read_config(config), config)
-
-
-def refuse_beside(hf_config: Path, model: str | None, config: Path | None) -> None:
-    """Raise if there is another model besides the one that is a config alone."""
-    for option, value in (("--model", model), ("--config", config)):
-        if value is not None:
-            raise WorkloadError(
-                f"--hf-config {hf_config} is the whole model; leave out {option} {value}"
-            )
-
-
-def _architecture_from(
-    arch: str | None, values: dict[str, Any] | None, config: Path | None
-) -> Architecture:
-    """The architecture that runs if no directory is named."""
-    from dsocr_analyze.model.directory import ModelDirectory
-
-    if arch is None:
-        if config and values and architectures.foreign_model(values):
-            # Raises an error that says what it is and how to trace it.
-            _ = ModelDirectory(config, values, {}, config_file=config).architecture
-        found = None if values is None else architectures.recognized_architecture(values)
-        return found or architectures.DEFAULT
-    if values is not None and "auto_map" in values:
-        _check_arch(arch, values, f"--config {config}")
-    return architectures.architecture_named(arch)
-
-
-def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
-    """Raise if `--arch` contradicts the config's architecture."""
-    if arch is None:
-        return
-    wanted = architectures.architecture_named(arch)
-    found = architectures.recognized_architecture(config)
-    if found is not wanted:
-        is_of = "no known architecture" if found is None else f"of {found.name}"
-        raise WorkloadError(
-            f"--arch {arch} contradicts {source}, which is {is_of}; give one of them"
+            f"--quiet leaves nothing to show; give {', '.join(most)} or {last} too, or leave out"
+            " --quiet"
         )
 
 
-def _unnamed(
-    architecture: Architecture, model: str | None, *, trust_remote_code: bool
-) -> ModelDirectory:
-    """The directory under `MODELS` if it is trusted, else the built-in reference."""
-    from dsocr_analyze.model.directory import ModelDirectory
+def check_files(output: Path | None, plot: Path | None) -> None:
+    """Check, before any work, that files can be written."""
+    from dsocr_analyze.columns.table_files import table_format
+    from dsocr_analyze.pictures.picture import picture_format
 
-    path = MODELS / architecture.name
-    if model is None and is_folder(path) and is_regular(path / "config.json"):
-        try:
-            directory = ModelDirectory.read(path)
-        except (ConfigError, ModelDirectoryError) as error:
-            complain(f"{path} cannot be used, so the built-in reference runs: {error}")
-            return ModelDirectory.read(architecture.reference)
-        from dsocr_analyze.model.trust import is_trusted
+    for path, format_of in ((output, table_format), (plot, picture_format)):
+        if path is not None:
+            format_of(path)
+            check_place(path)
 
-        if trust_remote_code or is_trusted(directory):
-            return directory
-        complain(
-            f"{path} is not trusted, so the built-in reference runs;"
-            f" `dsocr-analyze trust {path}` after reading its code"
-        )
-    return ModelDirectory.read(architecture.reference)
+
+def check_place(path: Path) -> None:
+    """Raise for a path that is a folder, or whose folder does not exist."""
+    if is_folder(path):
+        raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
+    if not is_folder(path.parent):
+        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it")
 
 
 def prepare_output(directory: Path, default: Path | None = None) -> None:
@@ -489,3 +452,49 @@ def prepare_output(directory: Path, default: Path | None = None) -> None:
     from dsocr_analyze.output_files import prepare_directory
 
     prepare_directory(directory, may_lead_out=directory != default)
+
+
+# --- what a command ran with ----------------------------------------------------------------------
+
+_ABOUT_THE_OUTPUT: Final = (
+    "output format json quiet yes plot x quantity forget keep html full junit markdown update"
+).split()
+"""Options about where and how results are written, not about their content."""
+
+
+def given_options(context: typer.Context) -> dict[str, str]:
+    """Name of each option on the command line, by its parameter."""
+    source_of = context.get_parameter_source
+    return {
+        each.name: each.opts[0]
+        for each in context.command.params
+        if each.name and getattr(source_of(each.name), "name", None) == "COMMANDLINE"
+    }
+
+
+def options_used(context: typer.Context) -> dict[str, OptionValue]:
+    """The value of every option and argument, defaults included, by name with _ for -.
+
+    An argument and an option with the same meaning share one entry with the values of both.
+    """
+    used: dict[str, OptionValue] = {}
+    for parameter in context.command.params:
+        if parameter.name not in context.params:
+            continue
+        is_option = parameter.param_type_name == "option"
+        name = parameter.opts[0].lstrip("-").replace("-", "_") if is_option else parameter.name
+        if name in _ABOUT_THE_OUTPUT:
+            continue
+        value = _plain(context.params[parameter.name])
+        earlier = used.get(name)
+        if isinstance(earlier, tuple) and isinstance(value, tuple):
+            value = (*earlier, *value)
+        used[name] = earlier if value is None else value
+    return used
+
+
+def _plain(value: Any) -> OptionValue:
+    """A value for JSON: paths as given, several values as a list."""
+    if isinstance(value, list | tuple):
+        return tuple(str(each) for each in value)
+    return str(value) if isinstance(value, Path) else value

@@ -1,59 +1,242 @@
-"""The options about a page, and what they ask: sizes, lengths, an image, a prompt."""
+"""What options ask of a model and a page: its directory, sizes and lengths, and how it runs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import fields
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
+from dsocr_analyze import architectures
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.command_options import Added, adding
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.input_files import is_regular
+from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.workload import ImagePages, Workload
 from dsocr_analyze.workload.workload import text_parts
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.columns.setting import Setting
     from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = ["OF_A_PAGE", "of_a_page", "page_of_file", "page_request", "workload_of"]
-
-PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt",
-        metavar="TEXT",
-        help="Count this prompt's text tokens with the model directory's tokenizer.json.",
-        rich_help_panel="Workload",
-    ),
+__all__ = [
+    "OF_A_PAGE",
+    "attentions_from",
+    "described_model",
+    "dtypes_from",
+    "model_directory_from",
+    "of_a_page",
+    "page_of_file",
+    "page_request",
+    "settings_from",
+    "undescribed_model",
+    "windows_from",
+    "with_window",
+    "workload_of",
 ]
-OF_A_PAGE: Final[Added] = {
-    "mode": (options.ModeOption, None),
-    "base_size": (options.BaseSizeOption, None),
-    "image_size": (options.ImageSizeOption, None),
-    "crop_mode": (options.CropModeOption, None),
-    "page": (options.PageOption, None),
-    "image": (options.ImageOption, None),
-    "seq_len": (options.SeqLenOption, None),
-    "text_tokens": (options.TextTokensOption, None),
-    "prompt": (PromptOption, None),
-    "max_new_tokens": (options.NewTokensOption, 1024),
-    "batch_size": (options.BatchOption, 1),
-    "prompt_pages": (options.PromptPagesOption, 1),
+
+_Value = TypeVar("_Value")
+
+OF_A_PAGE: Final[options.Added] = {
+    "mode": (str | None, None),
+    "base_size": (int | None, None),
+    "image_size": (int | None, None),
+    "crop_mode": (int | None, None),
+    "page": (str | None, None),
+    "image": (Path | None, None),
+    "seq_len": (int | None, None),
+    "text_tokens": (int | None, None),
+    "prompt": (str | None, None),
+    "max_new_tokens": (int, 1024),
+    "batch_size": (int, 1),
+    "prompt_pages": (int, 1),
 }
-"""The options about a page, by parameter."""
+"""The options about a page."""
+
+_SWITCHES: Final = {"0": False, "1": True}
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def model_directory_from(
+    model: str | None,
+    arch: str | None,
+    config: Path | None,
+    *,
+    trust_remote_code: bool,
+    sliding_window: int | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
+) -> ModelDirectory:
+    """The model directory named by the options, with its config replaced if one is given."""
+    from dsocr_analyze.model.directory import ModelDirectory, read_config
+
+    if stages is not None:
+        if sliding_window is not None:
+            raise WorkloadError(
+                f"--sliding-window {sliding_window} is for known architectures; leave it out with"
+                f" --stages {stages}"
+            )
+        return _described(stages, model, arch, config, hf_config)
+    if hf_config is not None:
+        raise WorkloadError(
+            f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
+            f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"
+        )
+    values = None if config is None else read_config(config)
+    if model not in (None, "reference"):
+        directory = ModelDirectory.read(Path(str(model)))
+        _check_arch(arch, directory.config, f"--model {model}")
+    else:
+        if arch is None and config and values and architectures.foreign_model(values):
+            # Raises an error that says what it is and how to trace it.
+            _ = ModelDirectory(config, values, {}, config_file=config).architecture
+        if values is not None and "auto_map" in values:
+            _check_arch(arch, values, f"--config {config}")
+        if arch is not None:
+            architecture = architectures.architecture_named(arch)
+        else:
+            found = None if values is None else architectures.recognized_architecture(values)
+            architecture = found or architectures.DEFAULT
+        directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
+    directory = directory if values is None else directory.with_config(values, config)
+    return directory if sliding_window is None else with_window(directory, sliding_window)
+
+
+def described_model(
+    model: str | None, arch: str | None, config: Path | None, sliding_window: int | None = None
+) -> ModelDirectory:
+    """The same for closed forms: only the config is read, the directory's code is not executed."""
+    return model_directory_from(
+        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
+    )
+
+
+def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
+    """The directory with its sliding window on or off, according to `--sliding-window`."""
+    is_on = options.switch("--sliding-window", sliding_window)
+    architecture = architectures.architecture_of(directory.config)
+    without = _require_window(architecture, str(sliding_window))
+    return directory if is_on else directory.with_config(without(directory.config))
+
+
+def _require_window(
+    architecture: Architecture, value: str
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """A function that removes the window from a config; raises if the architecture has none."""
+    if not architecture.has_window:
+        raise WorkloadError(
+            f"--sliding-window {value} is not supported: {architecture.name} has no sliding window;"
+            " leave it out"
+        )
+    return architecture.without_window
+
+
+def _described(
+    stages: Path, model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
+) -> ModelDirectory:
+    """The model described by a stages file, from a directory or transformers' own code."""
+    if arch is not None:
+        raise WorkloadError(f"--stages {stages} describes an architecture; leave out --arch {arch}")
+    architecture = architectures.described_architecture(stages)
+    directory = _of_its_own(model, config, hf_config, architecture)
+    if directory is None:
+        raise WorkloadError(
+            f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
+        )
+    return directory
+
+
+def undescribed_model(
+    model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
+) -> ModelDirectory | None:
+    """The model of transformers' own code that the options name without a stages file.
+
+    None if they name another one, or none.
+    """
+    if hf_config is None and arch is not None:
+        return None
+    directory = _of_its_own(model, config, hf_config)
+    if hf_config is not None and arch is not None:
+        raise WorkloadError(
+            f"--hf-config {hf_config} is of no known architecture; leave out --arch {arch}"
+        )
+    if directory is None or (hf_config is None and directory.recognized is not None):
+        return None
+    return dataclasses.replace(directory, described=architectures.undescribed(directory.config))
+
+
+def _of_its_own(
+    model: str | None,
+    config: Path | None,
+    hf_config: Path | None,
+    described: Architecture | None = None,
+) -> ModelDirectory | None:
+    """The model in a directory or of a config alone; None if the options name neither."""
+    from dsocr_analyze.model.directory import ModelDirectory, read_config
+
+    if hf_config is not None:
+        for option, value in (("--model", model), ("--config", config)):
+            if value is not None:
+                raise WorkloadError(
+                    f"--hf-config {hf_config} is the whole model; leave out {option} {value}"
+                )
+        return ModelDirectory.of_config(hf_config, described)
+    if model in (None, "reference"):
+        return None
+    directory = ModelDirectory.read(Path(str(model)), described)
+    return directory if config is None else directory.with_config(read_config(config), config)
+
+
+def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
+    """Raise if `--arch` contradicts the config's architecture."""
+    found = architectures.recognized_architecture(config)
+    if arch is not None and found is not architectures.architecture_named(arch):
+        is_of = "no known architecture" if found is None else f"of {found.name}"
+        raise WorkloadError(
+            f"--arch {arch} contradicts {source}, which is {is_of}; give one of them"
+        )
+
+
+def _unnamed(
+    architecture: Architecture, model: str | None, *, trust_remote_code: bool
+) -> ModelDirectory:
+    """The directory under `MODELS` if it is trusted, else the built-in reference."""
+    from dsocr_analyze.model.directory import ModelDirectory
+
+    path = options.MODELS / architecture.name
+    if model is None and is_folder(path) and is_regular(path / "config.json"):
+        try:
+            directory = ModelDirectory.read(path)
+        except (ConfigError, ModelDirectoryError) as error:
+            complain(f"{path} cannot be used, so the built-in reference runs: {error}")
+        else:
+            from dsocr_analyze.model.trust import is_trusted
+
+            if trust_remote_code or is_trusted(directory):
+                return directory
+            complain(
+                f"{path} is not trusted, so the built-in reference runs;"
+                f" `dsocr-analyze trust {path}` after reading its code"
+            )
+    return ModelDirectory.read(architecture.reference)
+
+
+# --- the page -------------------------------------------------------------------------------------
 
 
 def of_a_page(
     *left_out: str, after: str = "use_flash_attn"
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[options.Command], options.Command]:
     """Add the options about a page, which `page_request` reads, to a command.
 
     Args:
@@ -61,7 +244,7 @@ def of_a_page(
         after: The parameter that they follow.
     """
     asked = {name: each for name, each in OF_A_PAGE.items() if name not in left_out}
-    return adding(asked, after=after)
+    return options.adding(asked, after=after)
 
 
 def page_request(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageRequest:
@@ -75,12 +258,16 @@ def page_request(context: typer.Context, directory: ModelDirectory, **instead: A
     Raises:
         WorkloadError: Options contradict each other.
         PageError: The image's size cannot be determined.
+        ModelDirectoryError: There is no tokenizer for the prompt.
     """
     values = {**context.params, **instead}
-    given = {each.name: values.get(each.name) for each in fields(PageRequest)}
-    given["text_tokens"] = text_tokens_from(
-        values.get("prompt"), given["text_tokens"], given["seq_len"], directory
-    )
+    given = {each.name: values.get(each.name) for each in dataclasses.fields(PageRequest)}
+    if (prompt := values.get("prompt")) is not None:
+        if given["text_tokens"] is not None or given["seq_len"] is not None:
+            raise WorkloadError(
+                "--prompt sets the text tokens; leave out --text-tokens and --seq-len"
+            )
+        given["text_tokens"] = _text_tokens_of(prompt, directory)
     if given["crop_mode"] is not None:
         given["crop_mode"] = options.switch("--crop-mode", given["crop_mode"])
     if given["image"] is not None and given["page"] is None and directory.architecture.modes:
@@ -95,25 +282,12 @@ def workload_of(context: typer.Context, directory: ModelDirectory, **instead: An
     return workload
 
 
-def text_tokens_from(
-    prompt: str | None,
-    text_tokens: int | None,
-    seq_len: int | None,
-    directory: ModelDirectory,
-) -> int | None:
-    """Text tokens from `--prompt` or `--text-tokens`; None if neither is given.
+def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
+    """A prompt's text tokens, counted with the model's tokenizer.
 
-    Those of a prompt are counted with the model's tokenizer, BOS included and `<image>` left out,
-    in the layout of the vendor's `infer()`: see `text_parts`.
-
-    Raises:
-        WorkloadError: Another option sets the text tokens in addition to the prompt.
-        ModelDirectoryError: There is no tokenizer for the prompt.
+    BOS is included and `<image>` left out, in the layout of the vendor's `infer()`: see
+    `text_parts`.
     """
-    if prompt is None:
-        return text_tokens
-    if text_tokens is not None or seq_len is not None:
-        raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
     if directory.described is not None:
         raise WorkloadError(
             f"--prompt counts the text of a page; that of {directory.described.name} is in its"
@@ -156,3 +330,52 @@ def page_of_file(image: Path) -> tuple[int, int]:
     elif found.has_more_frames:
         complain(f"note: {image} has several frames and only the first is used")
     return size
+
+
+# --- lists of modes, types and kinds of attention -------------------------------------------------
+
+
+def settings_from(architecture: Architecture, given: Mapping[str, Any]) -> list[Setting]:
+    """Every combination of the modes, data types, kinds of attention and windows in the options."""
+    from dsocr_analyze.columns.setting import settings_of
+    from dsocr_analyze.sweep.axes import parse_modes
+
+    modes = parse_modes("mode", given["mode"] or architecture.default_mode, architecture)
+    windows = windows_from(architecture, given["sliding_window"])
+    attentions = attentions_from(given["use_flash_attn"])
+    return settings_of(dtypes_from(given["dtype"]), attentions, modes, windows)
+
+
+def dtypes_from(text: str) -> tuple[Dtype, ...]:
+    """The distinct data types in `--dtype`."""
+    return _distinct("dtype", text, dtype_named)
+
+
+def attentions_from(text: str) -> tuple[bool, ...]:
+    """Whether attention is FlashAttention, for each value in `--use-flash-attn`."""
+    return _distinct("flash_attention", text, functools.partial(_switched, "--use-flash-attn"))
+
+
+def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ...]:
+    """Whether the sliding window is on, for each value in `--sliding-window`.
+
+    Raises:
+        WorkloadError: The architecture has no sliding window, or a value is neither 0 nor 1.
+    """
+    if text is None:
+        return (True,)
+    _require_window(architecture, text)
+    return _distinct("sliding_window", text, functools.partial(_switched, "--sliding-window"))
+
+
+def _distinct(argument: str, text: str, named: Callable[[str], _Value]) -> tuple[_Value, ...]:
+    """The distinct values of a list, each by its name."""
+    from dsocr_analyze.sweep.axes import parse_names
+
+    return tuple(dict.fromkeys(map(named, parse_names(argument, text))))
+
+
+def _switched(option: str, name: str) -> bool:
+    if name not in _SWITCHES:
+        raise WorkloadError(f"{option} {name!r} is invalid; give 0, 1 or 0,1")
+    return _SWITCHES[name]

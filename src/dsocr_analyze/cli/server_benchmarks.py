@@ -12,13 +12,10 @@ import typer
 
 from dsocr_analyze import analysis
 from dsocr_analyze.cli import (
-    command_options,
     completion,
     kept_files,
     options,
     printing,
-    time_options,
-    words,
 )
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
@@ -39,7 +36,7 @@ FilesOption = Annotated[
         help="Compare with a server's benchmark on the one named GPU, and correct later predictions"
         " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. May be"
         " given several times.",
-        rich_help_panel=time_options.PANEL,
+        rich_help_panel=options.TIME,
     ),
 ]
 KeepOption = Annotated[
@@ -49,7 +46,7 @@ KeepOption = Annotated[
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
         help="Whether to keep the correction of --from-benchmark for later predictions.",
-        rich_help_panel=time_options.PANEL,
+        rich_help_panel=options.TIME,
     ),
 ]
 
@@ -98,7 +95,7 @@ def benchmarks_given(
         BenchmarkError: A file is not a benchmark, or they differ in engine or version.
         WorkloadError: Other options contradict them.
     """
-    is_kept, given = options.switch("--keep", keep), words.given_options(context)
+    is_kept, given = options.switch("--keep", keep), options.given_options(context)
     if not files:
         if "keep" in given:
             raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
@@ -168,7 +165,7 @@ def show(
     dimensions, dtype = directory.dimensions(), dtype_named(context.params["dtype"])
     model = predict.TimedModel(architecture, dimensions, dtype, False, device)
     predictor = Predictor(model, workload, job)
-    named = not {"model", "arch"}.isdisjoint(words.given_options(context))
+    named = not {"model", "arch"}.isdisjoint(options.given_options(context))
     notes = [check_model(each, architecture, is_given=named) for each in measured.benchmarks]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
@@ -182,7 +179,7 @@ def show(
     report = BenchmarkReport(
         schema_version=document.SCHEMA_VERSION,
         command="time",
-        options=command_options.options_used(context),
+        options=options.options_used(context),
         model=directory.source(architecture.name),
         workload=build.workload_document(workload),
         benchmarks=entries,

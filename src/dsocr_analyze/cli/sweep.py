@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import archive, completion, many_options, options
-from dsocr_analyze.cli.command_options import Added, adding, options_used
-from dsocr_analyze.cli.many_options import AXES, RESULT
+from dsocr_analyze.cli import archive, completion, options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
+from dsocr_analyze.cli.words import warn, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -33,7 +31,7 @@ UNASKED_ROWS = 10_000_000
 
 _QUANTITY = "page_flops"
 
-_PAGES: Final[Added] = {
+_PAGES: Final[options.Added] = {
     "pages": (
         Annotated[
             Path | None,
@@ -55,7 +53,7 @@ _PAGES: Final[Added] = {
                 autocompletion=completion.all_papers,
                 help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200."
                 " Default: a4.",
-                rich_help_panel=AXES,
+                rich_help_panel=options.AXES,
             ),
         ],
         None,
@@ -63,7 +61,7 @@ _PAGES: Final[Added] = {
 }
 """What is counted."""
 
-_LENGTHS: Final[Added] = {
+_LENGTHS: Final[options.Added] = {
     "text_tokens": (
         Annotated[
             str | None,
@@ -71,7 +69,7 @@ _LENGTHS: Final[Added] = {
                 "--text-tokens",
                 metavar="LIST",
                 help=options.TEXT_TOKENS,
-                rich_help_panel=AXES,
+                rich_help_panel=options.AXES,
             ),
         ],
         None,
@@ -83,7 +81,7 @@ _LENGTHS: Final[Added] = {
                 "--max-new-tokens",
                 metavar="LIST",
                 help=options.NEW_TOKENS,
-                rich_help_panel=AXES,
+                rich_help_panel=options.AXES,
             ),
         ],
         "1024",
@@ -96,7 +94,7 @@ _LENGTHS: Final[Added] = {
                 metavar="LIST",
                 help=options.BATCH,
                 show_default="1",
-                rich_help_panel=AXES,
+                rich_help_panel=options.AXES,
             ),
         ],
         None,
@@ -104,7 +102,7 @@ _LENGTHS: Final[Added] = {
 }
 """Lengths and batches."""
 
-_RESULTS: Final[Added] = {
+_RESULTS: Final[options.Added] = {
     "output": (
         Annotated[
             Path | None,
@@ -113,7 +111,7 @@ _RESULTS: Final[Added] = {
                 metavar="FILE",
                 help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout,"
                 " and on a terminal a table of the first rows.",
-                rich_help_panel=RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -126,7 +124,7 @@ _RESULTS: Final[Added] = {
                 metavar="FILE",
                 help="A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the"
                 " extra 'plot'.",
-                rich_help_panel=RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -138,7 +136,7 @@ _RESULTS: Final[Added] = {
                 "--quantity",
                 metavar="COLUMN",
                 help=f"What is plotted. Default: {_QUANTITY}.",
-                rich_help_panel=RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -150,7 +148,7 @@ _RESULTS: Final[Added] = {
                 "--x",
                 metavar="COLUMN",
                 help="What it is plotted over. Default: the axis with most values.",
-                rich_help_panel=RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -163,7 +161,7 @@ _RESULTS: Final[Added] = {
                 metavar="|".join(archive.HISTOGRAMS),
                 autocompletion=completion.one_of(*archive.HISTOGRAMS),
                 help=f"{archive.BY} With --pages.",
-                rich_help_panel=RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -172,7 +170,7 @@ _RESULTS: Final[Added] = {
         Annotated[
             str | None,
             options.format_option(
-                "table", "json", says="What is printed. With --pages.", panel=RESULT
+                "table", "json", says="What is printed. With --pages.", panel=options.RESULT
             ),
         ],
         None,
@@ -184,7 +182,7 @@ _RESULTS: Final[Added] = {
                 "--pdf-dpi",
                 metavar="DPI",
                 help=f"{archive.OF_PDFS} With --pages.",
-                rich_help_panel=RESULT,
+                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -197,29 +195,29 @@ _RESULTS: Final[Added] = {
 """What becomes of it."""
 
 
-@many_options.of_many_pages()
-@adding(_PAGES, after="context")
-@adding(_LENGTHS, after="mode")
-@adding(_RESULTS, after="config")
+@time_options.of_many_pages()
+@options.adding(_PAGES, after="context")
+@options.adding(_LENGTHS, after="mode")
+@options.adding(_RESULTS, after="config")
 def sweep(
     context: typer.Context,
-    mode: many_options.ModesOption = None,
-    dtype: many_options.DtypesOption = "bfloat16",
-    use_flash_attn: many_options.AttentionsOption = "0",
-    sliding_window: many_options.WindowsOption = None,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    quiet: many_options.QuietOption = False,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    mode: Annotated[str | None, "modes"] = None,
+    dtype: Annotated[str, "dtypes"] = "bfloat16",
+    use_flash_attn: Annotated[str, "attentions"] = "0",
+    sliding_window: Annotated[str | None, "windows"] = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     given = context.params
     if quiet:
-        many_options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
+        options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
     _check_options(given)
-    time = many_options.time_requested(context)
+    time = time_options.time_requested(context)
     if given["pages"] is None:
         _run(context, time)
         return
@@ -242,7 +240,7 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     from dsocr_analyze.sweep.combinations import Sweep
 
     given = context.params
-    directory = options.described_model(given["model"], given["arch"], given["config"])
+    directory = page_options.described_model(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     text_tokens = given["text_tokens"] or str(architecture.text_tokens)
@@ -252,9 +250,9 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
         text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
         max_new_tokens=parse_numbers("max_new_tokens", given["max_new_tokens"], 1, LARGEST_COUNT),
         batch_sizes=parse_numbers("batch_size", given["batch_size"] or "1", 1, LARGEST_COUNT),
-        dtypes=many_options.dtypes_from(given["dtype"]),
-        attentions=many_options.attentions_from(given["use_flash_attn"]),
-        windows=many_options.windows_from(architecture, given["sliding_window"]),
+        dtypes=page_options.dtypes_from(given["dtype"]),
+        attentions=page_options.attentions_from(given["use_flash_attn"]),
+        windows=page_options.windows_from(architecture, given["sliding_window"]),
         time=time,
     )
     if given["new_tokens_from"] is not None and len(combinations.max_new_tokens) > 1:
@@ -265,7 +263,7 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     notes = () if time is None else time.sentences_of(architecture)
     opening = opening_of(
         directory, architecture, combinations.modes, notes,
-        command="sweep", options=options_used(context),
+        command="sweep", options=options.options_used(context),
     )  # fmt: skip
     _check_result(combinations, given["output"], given["plot"], given["quantity"] or _QUANTITY)
     combinations.check(counted)
@@ -314,7 +312,7 @@ def _check_result(
     """Raise, before any work, for results that could not be written."""
     from dsocr_analyze.sweep.shown import MOST_POINTS, TIMES, describe
 
-    many_options.check_files(output, plot)
+    options.check_files(output, plot)
     if plot is None:
         return
     describe(quantity)

@@ -10,12 +10,9 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli import completion, options, page_options, server_benchmarks, time_options
-from dsocr_analyze.cli.command_options import options_used
-from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
-from dsocr_analyze.cli.words import in_options
+from dsocr_analyze.cli.words import in_options, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.workload import Workload
 
@@ -38,15 +35,15 @@ def time(
             help="GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
         ),
     ] = None,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    sliding_window: options.SlidingWindowOption = None,
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    sliding_window: int | None = None,
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
     from_benchmark: server_benchmarks.FilesOption = None,
     keep: server_benchmarks.KeepOption = 1,
-    output_format: options.FormatOption = "table",
+    output_format: str = "table",
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -56,13 +53,13 @@ def time(
             " 'plot'.",
         ),
     ] = None,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Predict seconds of a page, pages per second and money on a GPU."""
-    check_files(None, plot)
+    options.check_files(None, plot)
     measured = server_benchmarks.benchmarks_given(context, from_benchmark, keep=keep)
-    directory = options.described_model(model, arch, config, sliding_window)
+    directory = page_options.described_model(model, arch, config, sliding_window)
     print_config_findings(context, directory, by_closed_forms=True)
     workload = page_options.workload_of(context, directory)
     warn_of_sizes(context, directory, workload)
@@ -94,7 +91,7 @@ def _show(
     from dsocr_analyze.report import time_tables
 
     source = engine.directory.source(engine.directory.architecture.name)
-    report = time_tables.time_report(source, workload, entries, options_used(context))
+    report = time_tables.time_report(source, workload, entries, options.options_used(context))
 
     def said() -> Said:
         has_few = len(entries) <= 4

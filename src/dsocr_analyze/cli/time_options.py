@@ -1,206 +1,61 @@
-"""Options for predicted seconds, and their meaning."""
+"""Options for predicted seconds of a page or of lists of pages, and their meaning."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsocr_analyze.analysis import TimeRequest
-from dsocr_analyze.cli import completion, options
-from dsocr_analyze.cli.command_options import Added, adding
-from dsocr_analyze.cli.kept_files import ProfileOption, user_profiles
-from dsocr_analyze.cli.warnings import warn
+from dsocr_analyze.analysis import TimeRequest, check_precision
+from dsocr_analyze.cli import kept_files, options
+from dsocr_analyze.cli.words import warn
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import Profile
-    from dsocr_analyze.timing.kernel_seconds import Precision
+    from dsocr_analyze.archive.totals import ListTime
+    from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.timing.output_lengths import OutputLengths
 
 __all__ = [
-    "MOST_CONCURRENCY",
     "OF_EVERY_PREDICTION",
-    "PANEL",
-    "ReservedOption",
-    "lengths_by_limit",
+    "deadline_hours",
+    "list_time",
     "of_a_page",
-    "precision_of",
-    "profiles_named",
-    "refuse_without_gpu",
+    "of_many_pages",
     "request_from",
     "request_with_report",
     "time_request",
+    "time_requested",
 ]
 
-PANEL: Final = "Time"
-MOST_CONCURRENCY: Final = 65_536
+_MOST_CONCURRENCY: Final = 65_536
 _MOST_POINTS: Final = 1_000
-_SERVERS: Final = ("vllm", "vllm-v1", "vllm-v0", "sglang")
-_FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
+_LIST_CONCURRENCY: Final = 16
+_HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
+_DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
-_RuntimeOption = Annotated[
-    str,
-    typer.Option(
-        "--runtime",
-        metavar="LIST",
-        autocompletion=completion.list_of("eager", "serving"),
-        help="What runs the model: eager (its own code under generate), serving (a serving engine),"
-        " or eager,serving for both.",
-        rich_help_panel=PANEL,
-    ),
-]
-_ServerOption = Annotated[
-    str,
-    typer.Option(
-        "--server",
-        metavar="|".join(_SERVERS),
-        autocompletion=completion.one_of(*_SERVERS),
-        help="Serving engine, which sets the host's time per step and per sequence.",
-        rich_help_panel=PANEL,
-    ),
-]
-_ConcurrencyOption = Annotated[
-    str,
-    typer.Option(
-        "--concurrency",
-        metavar="LIST",
-        help="Pages in flight at a time: 1,4,16 or 1:64.",
-        rich_help_panel=PANEL,
-    ),
-]
-_PreprocessOption = Annotated[
-    float | None,
-    typer.Option(
-        "--preprocess-ms",
-        metavar="MS",
-        help="CPU milliseconds per page before the model. Default: estimated from its pixels.",
-        rich_help_panel=PANEL,
-    ),
-]
-_WorkersOption = Annotated[
-    int,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        help="Pages that the CPU prepares at a time.",
-        rich_help_panel=PANEL,
-    ),
-]
-_PriceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--price",
-        metavar="AMOUNT",
-        help="Price of a GPU-hour, in any currency.",
-        rich_help_panel=PANEL,
-    ),
-]
-_WeightsDtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--weights-dtype",
-        metavar="|".join(_FEWER_BITS),
-        autocompletion=completion.one_of(*_FEWER_BITS),
-        help="Data type of the served decoder's linear weights. Default: the model's own.",
-        rich_help_panel=PANEL,
-    ),
-]
-_KvDtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-dtype",
-        metavar="|".join(_FEWER_BITS),
-        autocompletion=completion.one_of(*_FEWER_BITS),
-        help="Data type of the served decoder's KV cache. Default: the model's own.",
-        rich_help_panel=PANEL,
-    ),
-]
-_NewTokensFromOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--new-tokens-from",
-        metavar="FILE",
-        help="Lengths of real outputs, instead of --max-new-tokens: CSV or Parquet, column"
-        " new_tokens.",
-        rich_help_panel=PANEL,
-    ),
-]
-_MeanTokensOption = Annotated[
-    float | None,
-    typer.Option(
-        "--mean-new-tokens",
-        metavar="TOKENS",
-        help="Mean length of the pages that end on their own; the others run to --max-new-tokens.",
-        rich_help_panel=PANEL,
-    ),
-]
-_LimitShareOption = Annotated[
-    float,
-    typer.Option(
-        "--share-at-limit",
-        metavar="PART",
-        help="Share of pages that repeat themselves up to --max-new-tokens, 0 to 1.",
-        rich_help_panel=PANEL,
-    ),
-]
-_OfflineOption = Annotated[
-    bool,
-    typer.Option(
-        "--offline",
-        help="The CPU prepares all pages before the first one runs, as offline scripts do.",
-        rich_help_panel=PANEL,
-    ),
-]
-ReservedOption = Annotated[
-    float,
-    typer.Option(
-        "--reserved",
-        metavar="PART",
-        help="Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
-        rich_help_panel=PANEL,
-    ),
-]
-_CorrectionsOption = Annotated[
-    int,
-    typer.Option(
-        "--corrections",
-        metavar="0|1",
-        autocompletion=completion.one_of("0", "1"),
-        help="Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
-        rich_help_panel=PANEL,
-    ),
-]
-_ServerVersionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--server-version",
-        metavar="VERSION",
-        help="Version of the serving engine whose benchmarks correct. Default: the last one kept.",
-        rich_help_panel=PANEL,
-    ),
-]
-
-
-OF_EVERY_PREDICTION: Final[Added] = {
-    "server": (_ServerOption, "vllm"),
-    "preprocess_ms": (_PreprocessOption, None),
-    "workers": (_WorkersOption, 1),
-    "price": (_PriceOption, None),
-    "weights_dtype": (_WeightsDtypeOption, None),
-    "kv_dtype": (_KvDtypeOption, None),
-    "new_tokens_from": (_NewTokensFromOption, None),
-    "mean_new_tokens": (_MeanTokensOption, None),
-    "share_at_limit": (_LimitShareOption, 0.0),
-    "offline": (_OfflineOption, False),
-    "reserved": (ReservedOption, 0.1),
-    "profile": (ProfileOption, None),
-    "corrections": (_CorrectionsOption, 1),
-    "server_version": (_ServerVersionOption, None),
+OF_EVERY_PREDICTION: Final[options.Added] = {
+    "server": (str, "vllm"),
+    "preprocess_ms": (float | None, None),
+    "workers": (int, 1),
+    "price": (float | None, None),
+    "weights_dtype": (str | None, None),
+    "kv_dtype": (str | None, None),
+    "new_tokens_from": (Path | None, None),
+    "mean_new_tokens": (float | None, None),
+    "share_at_limit": (float, 0.0),
+    "offline": (bool, False),
+    "reserved": (float, 0.1),
+    "profile": (kept_files.ProfileOption, None),
+    "corrections": (int, 1),
+    "server_version": (str | None, None),
 }
 """Options of every command with predicted seconds."""
+
+_LENGTHS: Final = ("new_tokens_from", "mean_new_tokens", "share_at_limit")
 
 
 def time_request(
@@ -225,54 +80,58 @@ def time_request(
 
     `lengths` is as for `lengths_by_limit`; by default every page generates the most tokens it may.
     """
-    from dsocr_analyze.cli.kept_files import corrections_asked_for
-    from dsocr_analyze.timing.assumptions import JobAssumptions
-    from dsocr_analyze.timing.kernel_seconds import NATIVE
-    from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
+    from dsocr_analyze.hardware.devices import catalogue_name
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.hardware.timed_device import dtype_name
+    from dsocr_analyze.timing import assumptions, kernel_seconds, output_lengths, runtimes
 
-    given = (each.strip() for each in runtime.split(","))
-    runtimes = list(dict.fromkeys(options.chosen("--runtime", each, RUNTIMES) for each in given))
-    profiles = profiles_named(gpu, profile)
-    host = server_named(server)
-    lengths = lengths or OutputLengths.fixed
-    precision = precision_of(weights_dtype, kv_dtype, runtimes)
-    seconds = None if preprocess_ms is None else preprocess_ms / 1e3
-
-    kept = corrections_asked_for(corrections, server_version, profiles, server)
-    jobs = [
-        JobAssumptions(EAGER, lengths, seconds, workers, NATIVE, reserved, price, offline)
-        if each == "eager"
-        else JobAssumptions(
-            host, lengths, seconds, workers, precision, reserved, price, offline, kept
+    asked = (each.strip() for each in runtime.split(","))
+    names = dict.fromkeys(options.chosen("--runtime", each, runtimes.RUNTIMES) for each in asked)
+    known = all_profiles(kept_files.user_profiles(profile))
+    gpus = dict.fromkeys(catalogue_name(name, known) for name in options.gpu_names(gpu))
+    profiles = [known[name] for name in gpus]
+    host = runtimes.server_named(server)
+    types = (None if each is None else dtype_name(each) for each in (weights_dtype, kv_dtype))
+    # Those of 16 bits are the model's own.
+    precision = kernel_seconds.Precision(
+        *(None if each in ("bfloat16", "float16") else each for each in types)
+    )
+    if precision != kernel_seconds.NATIVE and "serving" not in names:
+        raise WorkloadError(
+            "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
         )
-        for each in runtimes
-    ]
+    kept = kept_files.corrections_asked_for(corrections, server_version, profiles, server)
+    jobs = [
+        assumptions.JobAssumptions(
+            runtimes.EAGER if each == "eager" else host,
+            lengths or output_lengths.OutputLengths.fixed,
+            None if preprocess_ms is None else preprocess_ms / 1e3, workers,
+            kernel_seconds.NATIVE if each == "eager" else precision, reserved, price, offline, kept,
+        )
+        for each in names
+    ]  # fmt: skip
     return TimeRequest(profiles, jobs, _concurrencies(concurrency))
 
 
-_TIME_OPTIONS: Final = (
-    "runtime", "server", "concurrency", "deadline", "preprocess_ms", "workers", "price",
-    "weights_dtype", "kv_dtype", "new_tokens_from", "mean_new_tokens", "share_at_limit",
-    "reserved", "offline", "profile", "corrections", "server_version",
-)  # fmt: skip
+def _concurrencies(text: str) -> list[int]:
+    import numpy as np
+
+    from dsocr_analyze.sweep.axes import parse_numbers
+
+    axis = parse_numbers("concurrency", text, 1, _MOST_CONCURRENCY)
+    if len(axis) > _MOST_POINTS:
+        raise WorkloadError(
+            f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
+        )
+    return list(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
 
 
-def refuse_without_gpu(context: typer.Context) -> None:
-    """Raise for options that would have no effect."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name) if name in _TIME_OPTIONS else None
-        if source is not None and source.name == "COMMANDLINE":
-            option = parameter.opts[0]
-            raise WorkloadError(
-                f"{option} is for predicted seconds; give --gpu too, or leave it out"
-            )
+# --- seconds of a page ----------------------------------------------------------------------------
 
 
 def of_a_page(
     *, gpu: str = "gpu", runtime: str, concurrency: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[options.Command], options.Command]:
     """Add the options for a page's predicted seconds to a command.
 
     Args:
@@ -280,11 +139,11 @@ def of_a_page(
         runtime: Default of `--runtime`.
         concurrency: Default of `--concurrency`.
     """
-    return adding(
+    return options.adding(
         {
-            gpu: (options.GpuOption, None),
-            "runtime": (_RuntimeOption, runtime),
-            "concurrency": (_ConcurrencyOption, concurrency),
+            gpu: (Annotated[list[str] | None, "gpu"], None),
+            "runtime": (Annotated[str, "runtimes"], runtime),
+            "concurrency": (Annotated[str, "concurrencies"], concurrency),
             **OF_EVERY_PREDICTION,
         }
     )
@@ -295,11 +154,8 @@ def request_with_report(context: typer.Context) -> TimeRequest | None:
 
     Raises the errors of `time_request`.
     """
-    gpus = context.params["gpu"]
-    if not gpus:
-        refuse_without_gpu(context)
-        return None
-    return request_from(context, gpus)
+    gpus = _gpus_or_nothing(context)
+    return request_from(context, gpus) if gpus else None
 
 
 def request_from(
@@ -315,63 +171,32 @@ def request_from(
     Raises:
         AnalyzeError: A value is invalid.
     """
-    given = context.params
-    lengths = lengths_by_limit(context)
-    if given["max_new_tokens"] is not None:
-        lengths(given["max_new_tokens"])  # raises before any work
-    return time_request(
-        gpus, profile=given["profile"], runtime=given["runtime"], server=server or given["server"],
-        concurrency=given["concurrency"], preprocess_ms=given["preprocess_ms"],
-        workers=given["workers"], price=given["price"], weights_dtype=given["weights_dtype"],
-        kv_dtype=given["kv_dtype"], lengths=lengths, reserved=given["reserved"],
-        offline=given["offline"], corrections=given["corrections"],
-        server_version=None if server else given["server_version"],
-    )  # fmt: skip
+    lengths = _lengths_by_limit(context)
+    if context.params["max_new_tokens"] is not None:
+        lengths(context.params["max_new_tokens"])  # raises before any work
+    instead = {} if server is None else {"server": server, "server_version": None}
+    return time_request(gpus, lengths=lengths, **_asked(context) | instead)
 
 
-def profiles_named(gpu: Sequence[str], profile: Sequence[Path] | None) -> list[Profile]:
-    """Profiles of the named GPUs, without duplicates; names may be comma-separated lists.
-
-    Raises:
-        DeviceError: There is no GPU with a name.
-        WorkloadError: A name is empty.
-    """
-    from dsocr_analyze.hardware.devices import catalogue_name
-    from dsocr_analyze.hardware.profile import all_profiles
-
-    known = all_profiles(user_profiles(profile))
-    names = dict.fromkeys(catalogue_name(name, known) for name in options.gpu_names(gpu))
-    return [known[name] for name in names]
+def _asked(context: typer.Context) -> dict[str, Any]:
+    """Arguments of `time_request` that options set, but for the GPUs and the output lengths."""
+    names = (OF_EVERY_PREDICTION.keys() | {"runtime", "concurrency"}).difference(_LENGTHS)
+    return {name: context.params[name] for name in names}
 
 
-def precision_of(
-    weights_dtype: str | None, kv_dtype: str | None, runtimes: Sequence[str]
-) -> Precision:
-    """Data types of a served decoder's weights and cache; raises WorkloadError if not served."""
-    from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
-
-    precision = Precision(_quantized(weights_dtype), _quantized(kv_dtype))
-    if precision != NATIVE and "serving" not in runtimes:
-        raise WorkloadError(
-            "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
-        )
-    return precision
+def _gpus_or_nothing(context: typer.Context) -> list[str]:
+    """The values of `--gpu`; without any, raises for options that would have no effect."""
+    gpus: list[str] = context.params["gpu"] or []
+    of_time = {*OF_EVERY_PREDICTION, "runtime", "concurrency", "deadline"}
+    for name, option in {} if gpus else options.given_options(context).items():
+        if name in of_time:
+            raise WorkloadError(
+                f"{option} is for predicted seconds; give --gpu too, or leave it out"
+            )
+    return gpus
 
 
-def _concurrencies(text: str) -> list[int]:
-    from dsocr_analyze.sweep.axes import parse_numbers
-
-    axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
-    if len(axis) > _MOST_POINTS:
-        raise WorkloadError(
-            f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
-        )
-    import numpy as np
-
-    return list(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
-
-
-def lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
+def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
     """A function from the maximum of new tokens to the distribution of output lengths.
 
     It warns of columns of a file that are not read.
@@ -382,9 +207,7 @@ def lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
     from dsocr_analyze.timing.length_files import read_lengths
     from dsocr_analyze.timing.output_lengths import OutputLengths
 
-    file, mean, share_at_limit = (
-        context.params[name] for name in ("new_tokens_from", "mean_new_tokens", "share_at_limit")
-    )
+    file, mean, share_at_limit = (context.params[name] for name in _LENGTHS)
     if file is not None:
         if mean is not None or share_at_limit:
             raise WorkloadError(
@@ -402,9 +225,95 @@ def lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
     return lambda limit: OutputLengths.mean_and_limit(mean, limit, share_at_limit)
 
 
-def _quantized(name: str | None) -> str | None:
-    """The data type called `name`; None for 16 bits, the model's own."""
-    from dsocr_analyze.hardware.timed_device import dtype_name
+# --- seconds of lists of pages --------------------------------------------------------------------
 
-    full = None if name is None else dtype_name(name)
-    return None if full in ("bfloat16", "float16") else full
+
+def of_many_pages() -> Callable[[options.Command], options.Command]:
+    """Add the options for the predicted seconds of many pages to a command.
+
+    They are read by `time_requested`, and those about lists of pages by `list_time`.
+    """
+    return options.adding(
+        {
+            "gpu": (list[str] | None, None),
+            "runtime": (str, "serving"),
+            "concurrency": (int | None, None),
+            "deadline": (str | None, None),
+            **OF_EVERY_PREDICTION,
+        }
+    )
+
+
+def time_requested(context: typer.Context) -> TimeRequested | None:
+    """The predictions requested by the options of `of_many_pages`; None without a GPU.
+
+    Raises:
+        AnalyzeError: A value is invalid.
+    """
+    gpus = _gpus_or_nothing(context)
+    if not gpus:
+        return None
+    from dsocr_analyze.columns.evaluate import TimeRequested
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.timing.assumptions import lengths_sentence
+    from dsocr_analyze.timing.runtimes import RUNTIMES
+
+    given = context.params
+    one = {"runtime": options.chosen("--runtime", given["runtime"], RUNTIMES), "concurrency": "1"}
+    lengths = _lengths_by_limit(context)
+    request = time_request(gpus, lengths=lengths, **_asked(context) | one)
+    [job] = request.jobs
+    for each in request.profiles:
+        check_precision(Device(each), job.precision)
+    said = "every page generates the most tokens it may"
+    if given["new_tokens_from"] is not None:
+        said = lengths_sentence(lengths(1))
+    elif given["mean_new_tokens"] is not None:
+        said = (
+            f"pages that end on their own generate {given['mean_new_tokens']:g} tokens on average;"
+            f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
+        )
+    if _lengths_are_given(context):
+        said += "; FLOPs and bytes are counted for the most tokens that pages may generate"
+    return TimeRequested(request.profiles, job, tuple(job.sentences(said, request.profiles)))
+
+
+def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTime | None:
+    """How to time a list of pages; None if no seconds were requested.
+
+    Raises:
+        WorkloadError: A value is invalid.
+    """
+    if requested is None:
+        return None
+    from dsocr_analyze.archive.totals import ListTime
+
+    given = context.params
+    concurrency = _LIST_CONCURRENCY if given["concurrency"] is None else given["concurrency"]
+    if not 1 <= concurrency <= _MOST_CONCURRENCY:
+        raise WorkloadError(
+            f"--concurrency {concurrency} is out of range; give 1 to {_MOST_CONCURRENCY}"
+        )
+    hours = None if given["deadline"] is None else deadline_hours(given["deadline"])
+    return ListTime(requested, concurrency, hours, _lengths_are_given(context))
+
+
+def _lengths_are_given(context: typer.Context) -> bool:
+    """Whether the options give output lengths, not just their maximum."""
+    given = context.params
+    return given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
+
+
+def deadline_hours(text: str) -> float:
+    """Hours of a deadline like 90m, 12h, 3d, or a number of hours.
+
+    Raises:
+        WorkloadError: The text is not such a time, or not above 0.
+    """
+    found = _DEADLINE.fullmatch(text.strip().lower())
+    hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
+    if not hours:
+        raise WorkloadError(
+            f"--deadline {text!r} is invalid; give a time above 0 like 90m, 12h, 3d, or hours"
+        )
+    return hours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,12 +11,9 @@ import typer
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options, page_options
-from dsocr_analyze.cli.command_options import options_used
 from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.stages import undescribed_model
-from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
-from dsocr_analyze.cli.words import given_options
+from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -58,33 +56,33 @@ FormatOption = Annotated[str, options.format_option("text", "json", "mermaid", "
 @page_options.of_a_page("max_new_tokens")
 def tree(
     context: typer.Context,
-    model: options.ModelOption = None,
-    arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
-    stages: options.StagesOption = None,
-    hf_config: options.HfConfigOption = None,
-    trust_remote_code: options.TrustOption = False,
-    device: options.DeviceOption = "meta",
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
+    trust_remote_code: bool = False,
+    device: str = "meta",
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
     depth: DepthOption = None,
     stage: StageOption = None,
     trace: TraceOption = True,
     leaves: LeavesOption = False,
     folded: FoldOption = True,
     output_format: FormatOption = "text",
-    output: options.OutputFileOption = None,
-    strict: StrictOption = False,
-    debug: options.DebugOption = False,
+    output: Path | None = None,
+    strict: bool = False,
+    debug: bool = False,
 ) -> None:
     """Show the module tree with repeated layers folded, or its leaf classes by stage."""
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is too small; give 0 or more")
-    given = given_options(context)
-    undescribed = None if stages else undescribed_model(model, arch, config, hf_config)
+    given = options.given_options(context)
+    undescribed = None if stages else page_options.undescribed_model(model, arch, config, hf_config)
     if undescribed is not None:
         _refuse_untraceable(given, stage, trace=trace)
-    directory = undescribed or options.model_directory_from(
+    directory = undescribed or page_options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
@@ -111,7 +109,7 @@ def tree(
         modules = _modules(session, known, workload, leaves=leaves, depth=depth, stage=stage)
     from dsocr_analyze.report.tree import drawing, tree_document
 
-    used, source = options_used(context), directory.source(known.name if known else None)
+    used, source = options.options_used(context), directory.source(known.name if known else None)
     untraced = "; no pass was traced, which takes a stages file" if undescribed else ""
     emit(
         context,

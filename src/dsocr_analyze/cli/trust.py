@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
 from dsocr_analyze.escaping import visible
 
 __all__ = ["trust"]
@@ -16,7 +15,7 @@ __all__ = ["trust"]
 def trust(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model directory.")],
-    debug: options.DebugOption = False,
+    debug: bool = False,
 ) -> None:
     """Record a model directory's Python files as trusted, by their SHA-256.
 

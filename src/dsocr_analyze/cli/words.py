@@ -1,15 +1,31 @@
-"""What the options are called, in place of the library's arguments, and which were given."""
+"""Errors and warnings in the words of the command line: an option, its value, what is right."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.names import did_you_mean
 
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["OPTIONS", "given_options", "in_options"]
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.workload import AnyWorkload, Mode
+
+__all__ = [
+    "OPTIONS",
+    "in_options",
+    "print_config_findings",
+    "refusal",
+    "repeated",
+    "warn",
+    "warn_of_modes",
+    "warn_of_sizes",
+]
 
 OPTIONS: Final[dict[str, str]] = {
     "architecture": "--arch",
@@ -89,12 +105,210 @@ def _in_options(found: re.Match[str]) -> str:
     return f"{option} {value}"
 
 
-def given_options(context: typer.Context) -> dict[str, str]:
-    """Name of each option on the command line, by its parameter; the others have defaults."""
-    names = {each.name: each.opts[0] for each in context.command.params if each.name}
-    sources = {name: context.get_parameter_source(name) for name in names}
-    return {
-        name: names[name]
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    }
+# --- warnings -------------------------------------------------------------------------------------
+
+_SIZES: Final = ("base_size", "image_size")
+"""Arguments in warnings whose names can't mean anything else."""
+
+
+def warn(
+    context: typer.Context, warnings: Iterable[str], arguments: Sequence[str] = _SIZES
+) -> None:
+    """Print each warning on stderr once; with `--strict` they make the command exit with 3.
+
+    Args:
+        context: The command's context.
+        warnings: The warnings, naming arguments as the library does.
+        arguments: Arguments for which the command has options.
+    """
+    for line in (in_options(warning, arguments) for warning in warnings):
+        if line not in context.obj.warnings:
+            context.obj.warnings.append(line)
+            complain(f"warning: {line}")
+
+
+def print_config_findings(
+    context: typer.Context,
+    directory: ModelDirectory,
+    *,
+    by_closed_forms: bool,
+    name: str | None = None,
+) -> None:
+    """Print which config keys have no effect, and what closed forms assume about the code.
+
+    For commands that cannot put this into their results; `name` identifies the model.
+    """
+    of = "" if name is None else f"{name}: "
+    warn(context, (f"{of}{warning}" for warning in directory.config_findings.warnings))
+    if by_closed_forms and directory.recognized is not None:
+        said = [("note", each) for each in directory.dimensions().notes]
+        for kind, text in (*said, *(("assumed", each) for each in directory.assumptions)):
+            complain(f"{kind}: {of}{text}")
+
+
+def warn_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
+    """Warn about view sizes that work but are probably unintended."""
+    warn(context, directory.architecture.warnings_of(workload))
+
+
+def warn_of_modes(
+    context: typer.Context, architecture: Architecture, modes: Iterable[Mode]
+) -> None:
+    """Warn about view sizes in a list of modes, for which there are no separate options."""
+    from dsocr_analyze.columns.setting import warnings_of_modes
+
+    warn(context, warnings_of_modes(architecture, modes), arguments=())
+
+
+# --- errors of the parser -------------------------------------------------------------------------
+
+_RIGHT: Final = {
+    "PART": "a number from 0 to 1",
+    "LEVELS": "a whole number, 0 or more",
+    "PIXELS": "a whole number of pixels",
+    "PAGES": "a whole number of pages",
+    "TOKENS": "a number of tokens",
+    "MS": "a number of milliseconds",
+    "AMOUNT": "a number",
+    "N": "a number",
+}
+"""Valid values of an option that takes a number, by the value's name in --help."""
+
+_LIST: Final = "LIST"
+"""Name of a comma-separated value in --help."""
+
+_COMPARED: Final = {
+    "--model": "compare --config A/config.json --config B/config.json",
+    "--arch": "compare A B",
+}
+"""How to compare several values of options that take one in every command."""
+
+_SWITCHED: Final = {
+    "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
+}  # fmt: skip
+_THOUSANDS: Final = {"k": 1_000, "m": 1_000_000}
+_NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
+
+
+def refusal(error: typer.TyperException) -> str:
+    """One line about a parser error, ending with the `--help` to look at.
+
+    Typer does not export its error types, so they are told apart by their attributes.
+    """
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    path = "dsocr-analyze" if context is None else context.command_path
+    if hasattr(error, "possibilities"):
+        what = _unknown_option(error, context)
+    elif hasattr(error, "option_name"):
+        what = _misused_option(error, context)
+    elif hasattr(error, "param_type"):
+        named = (_spelling(parameter), _metavar(parameter))
+        what = f"{named[0]} is missing; give it as {' '.join(dict.fromkeys(named))}"
+    elif parameter is not None:
+        what = _wrong_value(error, parameter)
+    else:
+        what = error.format_message().rstrip(".")
+        what = what[:1].lower() + what[1:]
+    return f"{what}{'' if what.endswith('?') else ';'} see {path} --help"
+
+
+def repeated(option: Any, values: Sequence[str], context: Any) -> str:
+    """One line about a repeated option of which only the last value would count.
+
+    Args:
+        option: The option.
+        values: Its distinct values, in order.
+        context: The context of the command.
+    """
+    name = option.opts[0]
+    *others, last = map(repr, values)
+    several = [
+        command
+        for command, each in _commands(context.find_root()).items()
+        if any(name in other.opts and _takes_several(other) for other in each.params)
+    ]
+    if name in _COMPARED:
+        several = [f"{context.find_root().command_path} {_COMPARED[name]}"]
+    right = f"give one, or several to {', '.join(several)}" if several else "give one"
+    if _takes_several(option):
+        right = f"give one list: {name} {','.join(values)}"
+    return f"{name} is given more than once, as {', '.join(others)} and {last}; {right}"
+
+
+def _commands(root: Any) -> dict[str, Any]:
+    """The commands, as they are typed."""
+    return {f"{root.command_path} {name}": each for name, each in root.command.commands.items()}
+
+
+def _takes_several(parameter: Any) -> bool:
+    return parameter.multiple or _metavar(parameter) == _LIST
+
+
+def _unknown_option(error: Any, context: Any) -> str:
+    """Message for an option that a command does not have, naming the commands that do."""
+    name, root = error.option_name, context.find_root()
+    commands = {root.command_path: root.command, **_commands(root)}
+    having = [path for path, each in commands.items() if name in _options_of(each)]
+    if having:
+        return f"{context.command_path} has no option {name}, as {', '.join(having)} has"
+    near = did_you_mean(name, _options_of(context.command)).rstrip()
+    return f"no option {name}{near and '; '}{near}"
+
+
+def _options_of(command: Any) -> list[str]:
+    return [
+        spelling
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        for spelling in (*parameter.opts, *parameter.secondary_opts)
+    ]
+
+
+def _misused_option(error: Any, context: Any) -> str:
+    """Message for an option without its value, or with a value it does not take."""
+    name = error.option_name
+    for parameter in context.command.params:
+        if name in parameter.opts and not getattr(parameter, "is_flag", False):
+            return f"{name} needs a value: {name} {_metavar(parameter)}"
+    return f"{name} takes no value"
+
+
+def _wrong_value(error: Any, parameter: Any) -> str:
+    """Message for a value of the wrong type."""
+    metavar = _metavar(parameter)
+    choices = metavar.split("|") if "|" in metavar else []
+    right = f"give {' or '.join(choices) or _RIGHT.get(metavar, metavar)}"
+    find = getattr(error.__cause__, "errors", None)
+    details = find() if callable(find) else []
+    value = details[0].get("input") if details else None
+    if not isinstance(value, str):  # the parser does not reveal it
+        return f"{_spelling(parameter)} has a wrong value; {right}"
+    meant = _number_meant(value, is_part=metavar == "PART", choices=choices)
+    near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
+    return f"{_spelling(parameter)} {value!r} is invalid; {near}{right}"
+
+
+def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
+    """The number meant by informal spellings such as 1k, 10% or true, as this program takes it."""
+    plain = value.strip().lower().replace(",", "." if is_part else "").replace("_", "")
+    if choices:
+        switched = _SWITCHED.get(plain)
+        return switched if switched in choices else None
+    found = _NUMBER.fullmatch(plain)
+    if found is None:
+        return None
+    number, unit = float(found["digits"]), found["unit"]
+    if is_part:
+        part = number / 100 if unit == "%" else number
+        return f"{part:g}" if unit in ("", "%") and part <= 1 else None
+    whole = number * _THOUSANDS.get(unit, 1)
+    return str(int(whole)) if unit != "%" and whole == int(whole) else None
+
+
+def _spelling(parameter: Any) -> str:
+    is_option = parameter.param_type_name == "option"
+    return str(parameter.opts[0]) if is_option else _metavar(parameter)
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())

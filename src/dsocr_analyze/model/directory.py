@@ -100,12 +100,12 @@ class ModelDirectory:
         return cls(path, config, sources, described)
 
     @classmethod
-    def of_config(cls, file: Path, described: Architecture) -> ModelDirectory:
+    def of_config(cls, file: Path, described: Architecture | None) -> ModelDirectory:
         """A model built by transformers' own code from just a `config.json`.
 
         Args:
             file: The config.
-            described: The architecture from a stages file.
+            described: The architecture from a stages file, if there is one.
         """
         return cls(file, read_config(file), {}, described, file)
 
