@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -26,6 +27,9 @@ BENCHMARK = Path(__file__).parent / "data" / "bench_vllm.json"
 
 _LEFT_OUT = ("created", "kept", "versions", "code_digest")
 """Keys of a document that are not of figures: when, with what, and by which code."""
+
+_DAY = re.compile(r"\bkept \d{4}-\d\d-\d\d\b")
+"""The day of the run, within a sentence."""
 
 _FOLDED = 40
 """Objects and lists of more modules than this are frozen with those together that are alike."""
@@ -178,6 +182,8 @@ def _kept(value: Value) -> Value:
     """A document without what is not a figure, its modules folded and its floats to ten digits."""
     if isinstance(value, float):
         return float(f"{value:.10g}")
+    if isinstance(value, str):
+        return _DAY.sub("kept", value)
     if isinstance(value, list):
         if len(value) > _FOLDED and all(
             isinstance(each, dict) and "name" in each for each in value
