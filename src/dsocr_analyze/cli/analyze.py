@@ -107,7 +107,7 @@ def analyze(
     page = partial(html.report_page, report, counts, workload, context.params["corrections"])
     from dsocr_analyze.report.markdown import ReadableReport
 
-    readable = ReadableReport(report, written, full, page)
+    readable = ReadableReport(report, written, full, ": --full", page)
     emit(context, report, lambda: readable, files=files)
     warn(context, report.warnings)
 

@@ -346,17 +346,19 @@ class ReadableReport(NamedTuple):
         report: The report.
         written: The files that it is written to.
         is_full: Whether a terminal shows all tables and notes below the answer.
+        rest: Where a terminal shows what is left out.
         html: Returns the HTML page.
     """
 
     report: Report
     written: Sequence[Path]
     is_full: bool
+    rest: str
     html: Callable[[], str]
 
     def lines(self, width: int) -> Iterator[Line]:
         """What a page costs, and with `is_full` everything below it, for a terminal."""
-        answer = answer_of(self.report, self.written).lines(rest=": --full")
+        answer = answer_of(self.report, self.written).lines(rest=self.rest)
         below = [Line(""), *report_lines(self.report, width)] if self.is_full else []
         for text, is_bold in (*map(Line, answer), *below):
             yield Line(visible(text), is_bold)
