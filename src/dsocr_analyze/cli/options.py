@@ -430,13 +430,16 @@ def check_quiet(results: Mapping[str, object]) -> None:
 
 def check_files(output: Path | None, plot: Path | None) -> None:
     """Check, before any work, that files can be written."""
-    from dsocr_analyze.columns.table_files import table_format
-    from dsocr_analyze.pictures.picture import picture_format
+    if output is not None:
+        from dsocr_analyze.columns.table_files import table_format
 
-    for path, format_of in ((output, table_format), (plot, picture_format)):
-        if path is not None:
-            format_of(path)
-            check_place(path)
+        table_format(output)
+        check_place(output)
+    if plot is not None:
+        from dsocr_analyze.pictures.picture import picture_format
+
+        picture_format(plot)
+        check_place(plot)
 
 
 def check_place(path: Path) -> None:

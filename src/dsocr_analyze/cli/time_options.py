@@ -204,7 +204,6 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
     Raises:
         WorkloadError: The options contradict one another, or the file is not a list of lengths.
     """
-    from dsocr_analyze.timing.length_files import read_lengths
     from dsocr_analyze.timing.output_lengths import OutputLengths
 
     file, mean, share_at_limit = (context.params[name] for name in _LENGTHS)
@@ -214,6 +213,8 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
                 "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
+        from dsocr_analyze.timing.length_files import read_lengths
+
         lengths = read_lengths(file, warn=lambda warning: warn(context, [warning]))
         return lambda _: lengths
     if mean is None and share_at_limit:
