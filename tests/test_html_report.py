@@ -31,8 +31,8 @@ from dsocr_analyze.report.html.page import (
     report_contents,
     roofs_of,
 )
-from dsocr_analyze.report.parts import OUTSIDE, seconds_parts, stage_colours
 from dsocr_analyze.report.table import exact, scaled
+from dsocr_analyze.report.tables import OUTSIDE, seconds_parts, stage_colours
 
 LARGEST_PAGE = 6_000_000
 SOON_MS = 1000

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.parts import (
+from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.report.tables import (
     AMOUNTS,
     OUTSIDE,
     PALETTE,
@@ -16,7 +17,6 @@ from dsocr_analyze.report.parts import (
     seconds_parts,
     stage_colours,
 )
-from dsocr_analyze.report.reading import load_report
 
 
 @pytest.fixture

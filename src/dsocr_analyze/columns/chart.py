@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
 from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis
-from dsocr_analyze.report.parts import PALETTE
+from dsocr_analyze.report.tables import PALETTE
 
 __all__ = ["Series", "series_picture"]
 

@@ -28,7 +28,8 @@ from dsocr_analyze.pictures.values import (
     scale_of,
 )
 from dsocr_analyze.report.comparison import merged
-from dsocr_analyze.report.parts import (
+from dsocr_analyze.report.table import counted
+from dsocr_analyze.report.tables import (
     AMOUNTS,
     OUTSIDE,
     PALETTE,
@@ -36,7 +37,6 @@ from dsocr_analyze.report.parts import (
     seconds_parts,
     stage_colours,
 )
-from dsocr_analyze.report.table import counted
 
 if TYPE_CHECKING:
     from matplotlib.patches import Rectangle

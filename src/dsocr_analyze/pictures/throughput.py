@@ -15,7 +15,7 @@ from dsocr_analyze.pictures.settings import (
     varying,
 )
 from dsocr_analyze.pictures.values import Scale, scale_axis
-from dsocr_analyze.report.parts import PALETTE
+from dsocr_analyze.report.tables import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

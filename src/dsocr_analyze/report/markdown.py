@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.escaping import as_markdown, visible
-from dsocr_analyze.report.parts import AMOUNTS, batch_parts, ridge_of, top_modules
 from dsocr_analyze.report.table import (
     Line,
     bytes_text,
@@ -28,7 +27,16 @@ from dsocr_analyze.report.table import (
     titled,
     wrap,
 )
-from dsocr_analyze.report.tables import headline, ledger_table, notes_of, tables_of
+from dsocr_analyze.report.tables import (
+    AMOUNTS,
+    batch_parts,
+    headline,
+    ledger_table,
+    notes_of,
+    ridge_of,
+    tables_of,
+    top_modules,
+)
 from dsocr_analyze.report.time_tables import rate_text, seconds_text
 
 if TYPE_CHECKING:

@@ -22,8 +22,14 @@ from dsocr_analyze.errors import FormatError
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.report.comparison import Comparison, merged
 from dsocr_analyze.report.document import Module, Report
-from dsocr_analyze.report.parts import OUTSIDE, PALETTE, seconds_parts, stage_colours
-from dsocr_analyze.report.tables import headline, notes_of
+from dsocr_analyze.report.tables import (
+    OUTSIDE,
+    PALETTE,
+    headline,
+    notes_of,
+    seconds_parts,
+    stage_colours,
+)
 from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
