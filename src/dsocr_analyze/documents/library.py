@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -433,7 +434,8 @@ def _with_models(
     library: Library, sections: list[_Section], start: Callable[[], None]
 ) -> dict[_Section, Filled]:
     """Sections whose models are traced: those on the first architecture are half of the work."""
-    start()
+    if "torch" not in sys.modules:  # a process of its own began with this
+        start()
     first = [each for each in sections if each[2] == library.architectures[0]]
     with other_process() as process:
         rest = process.submit(_filled, library, [each for each in sections if each not in first])
