@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-_WANTED = "Requirements on a mode"
 _MOST_NUMBERS = 12
 
 PageDpiOption = Annotated[
@@ -36,7 +35,6 @@ PageDpiOption = Annotated[
         metavar="DPI",
         help="Resolution of a page given in pixels or as an image. Default: unknown, except for"
         " papers like a4@200.",
-        rich_help_panel="Workload",
     ),
 ]
 KindOption = Annotated[
@@ -47,7 +45,6 @@ KindOption = Annotated[
         autocompletion=completion.all_kinds,
         help="Kind of document, such as newspaper or financial-report, to see its published"
         " figures. Default: all kinds, side by side.",
-        rich_help_panel="Workload",
     ),
 ]
 HoldsOption = Annotated[
@@ -57,7 +54,6 @@ HoldsOption = Annotated[
         metavar="LIST",
         help="Possible numbers of text tokens on the page, which the model writes out. Default:"
         " 600,1000,2000,4000, for the compression alone.",
-        rich_help_panel=options.AXES,
     ),
 ]
 NewTokensOption = Annotated[
@@ -67,7 +63,6 @@ NewTokensOption = Annotated[
         metavar="TOKENS",
         help=options.NEW_TOKENS,
         show_default="1024, or as many as --page-text-tokens needs",
-        rich_help_panel="Workload",
     ),
 ]
 MinimumOption = Annotated[
@@ -76,7 +71,6 @@ MinimumOption = Annotated[
         "--minimum-dpi",
         metavar="DPI",
         help="Minimum effective resolution of the page.",
-        rich_help_panel=_WANTED,
     ),
 ]
 MaximumOption = Annotated[
@@ -85,7 +79,6 @@ MaximumOption = Annotated[
         "--maximum-compression",
         metavar="RATIO",
         help="Maximum text tokens per vision token, for every number in --page-text-tokens.",
-        rich_help_panel=_WANTED,
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import completion, options, page_options, time_options
+from dsocr_analyze.cli import options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, show
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
@@ -45,51 +45,19 @@ OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
 
 _LENGTHS_OF_ALL: Final[options.Added] = {
     "text_tokens": (
-        Annotated[
-            int | None,
-            typer.Option(
-                "--text-tokens",
-                metavar="TOKENS",
-                help=options.TEXT_TOKENS,
-                rich_help_panel=_LENGTHS,
-            ),
-        ],
+        Annotated[int | None, options.option("TOKENS", options.TEXT_TOKENS)],
         None,
     ),
     "max_new_tokens": (
-        Annotated[
-            int,
-            typer.Option(
-                "--max-new-tokens",
-                metavar="TOKENS",
-                help=options.NEW_TOKENS,
-                rich_help_panel=_LENGTHS,
-            ),
-        ],
+        Annotated[int, options.option("TOKENS", options.NEW_TOKENS)],
         1024,
     ),
     "batch_size": (
-        Annotated[
-            int,
-            typer.Option(
-                "--batch-size",
-                metavar="PAGES",
-                help=options.BATCH,
-                rich_help_panel=_LENGTHS,
-            ),
-        ],
+        Annotated[int, options.option("PAGES", options.BATCH)],
         1,
     ),
     "pdf_dpi": (
-        Annotated[
-            int,
-            typer.Option(
-                "--pdf-dpi",
-                metavar="DPI",
-                help=OF_PDFS,
-                rich_help_panel=_LENGTHS,
-            ),
-        ],
+        Annotated[int, options.option("DPI", OF_PDFS)],
         DEFAULT_PDF_DPI,
     ),
 }
@@ -98,43 +66,25 @@ _LENGTHS_OF_ALL: Final[options.Added] = {
 _RESULTS: Final[options.Added] = {
     "output": (
         Annotated[
-            Path | None,
-            typer.Option(
-                "--output",
-                metavar="FILE",
-                help="One row per page, as FILE.csv or FILE.parquet.",
-                rich_help_panel=options.RESULT,
-            ),
+            Path | None, options.option("FILE", "One row per page, as FILE.csv or FILE.parquet.")
         ],
         None,
     ),
     "plot": (
         Annotated[
             Path | None,
-            typer.Option(
-                "--plot",
-                metavar="FILE",
-                help="The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'.",
-                rich_help_panel=options.RESULT,
+            options.option(
+                "FILE", "The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'."
             ),
         ],
         None,
     ),
     "histogram": (
-        Annotated[
-            str,
-            typer.Option(
-                "--histogram",
-                metavar="|".join(HISTOGRAMS),
-                autocompletion=completion.one_of(*HISTOGRAMS),
-                help=BY,
-                rich_help_panel=options.RESULT,
-            ),
-        ],
+        Annotated[str, options.option(HISTOGRAMS, BY)],
         "grid",
     ),
     "output_format": (
-        Annotated[str, options.format_option("table", "json", panel=options.RESULT)],
+        Annotated[str, options.format_option("table", "json")],
         "table",
     ),
 }

@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import OptionValue
 
 __all__ = [
-    "AXES",
     "BATCH",
     "MODELS",
     "NEW_TOKENS",
-    "RESULT",
     "TEXT_TOKENS",
-    "TIME",
     "Added",
     "Command",
     "adding",
@@ -40,6 +37,7 @@ __all__ = [
     "format_option",
     "given_options",
     "gpu_names",
+    "option",
     "options_used",
     "prepare_output",
     "switch",
@@ -53,12 +51,6 @@ Added: TypeAlias = Mapping[str, tuple[Any, Any]]
 
 MODELS: Final = Path("models")
 """Folder of models that run by default, each named after its architecture."""
-
-_MODEL: Final = "Model"
-_WORKLOAD: Final = "Workload"
-AXES: Final = "Axes (lists and ranges: 10,100:1000:100)"
-RESULT: Final = "Result"
-TIME: Final = "Time"
 
 TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS: Final = "Tokens generated per page; the prefill pass generates the first."
@@ -78,10 +70,9 @@ _FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 # --- declarations ---------------------------------------------------------------------------------
 
 
-def _option(
+def option(
     value: str | Sequence[str] | None,
     says: str,
-    panel: str | None = None,
     *names: str,
     completes: completion.Completion | None = None,
     **more: Any,
@@ -91,7 +82,6 @@ def _option(
     Args:
         value: Its value's name in --help, or its choices; None for a flag.
         says: Its help.
-        panel: The part of --help that lists it.
         *names: Its spellings, by default that of the parameter.
         completes: Completes a value, by default to one of the choices.
         **more: What else Typer should know.
@@ -99,22 +89,16 @@ def _option(
     if value is not None and not isinstance(value, str):
         completes = completes or completion.one_of(*value)
         value = "|".join(value)
-    return typer.Option(
-        *names, metavar=value, help=says, rich_help_panel=panel, autocompletion=completes, **more
-    )
+    return typer.Option(*names, metavar=value, help=says, autocompletion=completes, **more)
 
 
-def format_option(
-    *formats: str, says: str = "What is printed.", panel: str | None = None
-) -> typer.models.OptionInfo:
+def format_option(*formats: str, says: str = "What is printed.") -> typer.models.OptionInfo:
     """The option `--format` of a command with these formats, in any case."""
 
     def in_lower_case(value: str | None) -> str | None:
         return None if value is None else chosen("--format", value, formats)
 
-    found: typer.models.OptionInfo = _option(
-        formats, says, panel, "--format", callback=in_lower_case
-    )
+    found: typer.models.OptionInfo = option(formats, says, "--format", callback=in_lower_case)
     return found
 
 
@@ -129,208 +113,180 @@ def _be_strict(context: typer.Context, wanted: bool) -> None:
 
 
 _SHARED: Final[Mapping[str, Any]] = {
-    "model": _option(
+    "model": option(
         "DIR",
         "Model directory (config.json and Python files); 'reference' is the built-in reference."
         f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
-        _MODEL,
     ),
-    "arch": _option(
+    "arch": option(
         tuple(architectures.ARCHITECTURES),
         "Architecture to run if no --model is given. Default: that of --config, else"
         f" {architectures.DEFAULT.name}.",
-        _MODEL,
     ),
-    "config": _option("FILE", _CONFIG, _MODEL),
-    "configs": _option(
+    "config": option("FILE", _CONFIG),
+    "configs": option(
         "FILE ...",
         f"{_CONFIG} May be given several times: one column per config, and the keys that differ.",
-        _MODEL,
     ),
-    "stages": _option(
+    "stages": option(
         "FILE",
         "TOML file that defines the stages and inputs of another model (docs/any-model.md); it is"
         " traced, without closed forms. The command stages drafts one.",
-        _MODEL,
     ),
-    "hf_config": _option(
+    "hf_config": option(
         "FILE",
         "Instead of --model: config.json of a model that transformers implements; to trace it,"
         " give --stages too.",
-        _MODEL,
     ),
-    "trust_remote_code": _option(
+    "trust_remote_code": option(
         None,
         "Execute the model directory's Python files without a trust record.",
-        _MODEL,
         "--trust-remote-code",
     ),
-    "device": _option(
+    "device": option(
         "meta|cpu|cuda:N",
         "Device of the forward pass; meta computes nothing and needs no weights.",
-        _MODEL,
         completes=completion.one_of("meta", "cpu", "cuda:0"),
     ),
-    "dtype": _option(tuple(MODEL_DTYPES), _DTYPE, _MODEL),
-    "use_flash_attn": _option(_SWITCH, _ATTENTION, _MODEL),
-    "sliding_window": _option(_SWITCH, _WINDOW, _MODEL),
-    "engine": _option(
+    "dtype": option(tuple(MODEL_DTYPES), _DTYPE),
+    "use_flash_attn": option(_SWITCH, _ATTENTION),
+    "sliding_window": option(_SWITCH, _WINDOW),
+    "engine": option(
         ENGINES, "trace runs the model under hooks; analytic evaluates closed forms, without torch."
     ),
-    "mode": _option(
+    "mode": option(
         tuple(architectures.DEFAULT.modes),
         "One of the architecture's modes, instead of --base-size, --image-size and --crop-mode.",
-        _WORKLOAD,
         completes=completion.all_modes,
     ),
-    "base_size": _option(
+    "base_size": option(
         "PIXELS",
         "Side of the global view in crop mode. Default: the architecture's, 1024.",
-        _WORKLOAD,
     ),
-    "image_size": _option(
+    "image_size": option(
         "PIXELS",
         "Side of a local view in crop mode, or of the only view otherwise. Default: the"
         " architecture's, 640 for deepseek-ocr.",
-        _WORKLOAD,
     ),
-    "crop_mode": _option(
+    "crop_mode": option(
         _SWITCH,
         "Whether a page larger than one tile is cut into local views. Default: 1.",
-        _WORKLOAD,
     ),
-    "page": _option(
+    "page": option(
         "a4|letter|WxH",
         "Page size in pixels, or paper at 150 dpi (a4@300 for another). Default: a4.",
-        _WORKLOAD,
         completes=completion.all_papers,
     ),
-    "image": _option(
+    "image": option(
         "FILE",
         "Take the page size from this image's header, respecting its orientation.",
-        _WORKLOAD,
     ),
-    "seq_len": _option(
-        "TOKENS", "Tokens of the whole prompt; text fills what the visual tokens leave.", _WORKLOAD
+    "seq_len": option(
+        "TOKENS", "Tokens of the whole prompt; text fills what the visual tokens leave."
     ),
-    "text_tokens": _option("TOKENS", TEXT_TOKENS, _WORKLOAD),
-    "prompt": _option(
+    "text_tokens": option("TOKENS", TEXT_TOKENS),
+    "prompt": option(
         "TEXT",
         "Count this prompt's text tokens with the model directory's tokenizer.json.",
-        _WORKLOAD,
     ),
-    "max_new_tokens": _option("TOKENS", NEW_TOKENS, _WORKLOAD),
-    "batch_size": _option("PAGES", BATCH, _WORKLOAD),
-    "prompt_pages": _option(
-        "PAGES", "Identical pages in one prompt, none of them cut; unlimited-ocr only.", _WORKLOAD
+    "max_new_tokens": option("TOKENS", NEW_TOKENS),
+    "batch_size": option("PAGES", BATCH),
+    "prompt_pages": option(
+        "PAGES", "Identical pages in one prompt, none of them cut; unlimited-ocr only."
     ),
-    "modes": _option(
+    "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        AXES,
         completes=completion.list_of_modes,
     ),
-    "dtypes": _option(
+    "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        AXES,
         completes=completion.list_of(*MODEL_DTYPES),
     ),
-    "attentions": _option("LIST", _ATTENTION, AXES, completes=completion.list_of(*_SWITCH)),
-    "windows": _option("LIST", _WINDOW, AXES, completes=completion.list_of(*_SWITCH)),
-    "gpu": _option(
+    "attentions": option("LIST", _ATTENTION, completes=completion.list_of(*_SWITCH)),
+    "windows": option("LIST", _WINDOW, completes=completion.list_of(*_SWITCH)),
+    "gpu": option(
         "GPU",
         "GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
         " several times.",
-        TIME,
         "--gpu",
         completes=completion.all_gpus,
     ),
-    "runtime": _option(
+    "runtime": option(
         ("eager", "serving"),
         "What runs the model: eager (its own code under generate) or serving (a serving engine).",
-        TIME,
     ),
-    "runtimes": _option(
+    "runtimes": option(
         "LIST",
         "What runs the model: eager (its own code under generate), serving (a serving engine), or"
         " eager,serving for both.",
-        TIME,
         completes=completion.list_of("eager", "serving"),
     ),
-    "server": _option(
+    "server": option(
         _SERVERS,
         "Serving engine, which sets the host's time per step and per sequence.",
-        TIME,
     ),
-    "concurrency": _option(
-        "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16.", TIME
+    "concurrency": option(
+        "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16."
     ),
-    "concurrencies": _option("LIST", "Pages in flight at a time: 1,4,16 or 1:64.", TIME),
-    "deadline": _option(
-        "TIME", "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours.", TIME
+    "concurrencies": option("LIST", "Pages in flight at a time: 1,4,16 or 1:64."),
+    "deadline": option(
+        "TIME", "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours."
     ),
-    "preprocess_ms": _option(
+    "preprocess_ms": option(
         "MS",
         "CPU milliseconds per page before the model. Default: estimated from its pixels.",
-        TIME,
     ),
-    "workers": _option("N", "Pages that the CPU prepares at a time.", TIME),
-    "price": _option("AMOUNT", "Price of a GPU-hour, in any currency.", TIME),
-    "weights_dtype": _option(
+    "workers": option("N", "Pages that the CPU prepares at a time."),
+    "price": option("AMOUNT", "Price of a GPU-hour, in any currency."),
+    "weights_dtype": option(
         _FEWER_BITS,
         "Data type of the served decoder's linear weights. Default: the model's own.",
-        TIME,
     ),
-    "kv_dtype": _option(
-        _FEWER_BITS, "Data type of the served decoder's KV cache. Default: the model's own.", TIME
+    "kv_dtype": option(
+        _FEWER_BITS, "Data type of the served decoder's KV cache. Default: the model's own."
     ),
-    "new_tokens_from": _option(
+    "new_tokens_from": option(
         "FILE",
         "Lengths of real outputs, instead of --max-new-tokens: CSV or Parquet, column new_tokens.",
-        TIME,
     ),
-    "mean_new_tokens": _option(
+    "mean_new_tokens": option(
         "TOKENS",
         "Mean length of the pages that end on their own; the others run to --max-new-tokens.",
-        TIME,
     ),
-    "share_at_limit": _option(
-        "PART", "Share of pages that repeat themselves up to --max-new-tokens, 0 to 1.", TIME
+    "share_at_limit": option(
+        "PART", "Share of pages that repeat themselves up to --max-new-tokens, 0 to 1."
     ),
-    "offline": _option(
+    "offline": option(
         None,
         "The CPU prepares all pages before the first one runs, as offline scripts do.",
-        TIME,
         "--offline",
     ),
-    "reserved": _option(
+    "reserved": option(
         "PART",
         "Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
-        TIME,
     ),
-    "corrections": _option(
+    "corrections": option(
         _SWITCH,
         "Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
-        TIME,
     ),
-    "server_version": _option(
+    "server_version": option(
         "VERSION",
         "Version of the serving engine whose benchmarks correct. Default: the last one kept.",
-        TIME,
     ),
-    "output": _option("FILE", "Write to this file instead of stdout."),
+    "output": option("FILE", "Write to this file instead of stdout."),
     "output_format": format_option("table", "markdown", "json"),
-    "json_file": _option(
-        "FILE", "Also write the JSON document here; - prints it instead.", None, "--json"
+    "json_file": option(
+        "FILE", "Also write the JSON document here; - prints it instead.", "--json"
     ),
-    "quiet": _option(None, "Print only what is asked for.", None, "--quiet", "-q"),
-    "strict": _option(
-        None, "Exit with 3 if there is a warning; still write.", None, "--strict",
+    "quiet": option(None, "Print only what is asked for.", "--quiet", "-q"),
+    "strict": option(
+        None, "Exit with 3 if there is a warning; still write.", "--strict",
         expose_value=False, callback=_be_strict,
     ),
-    "debug": _option(
-        None, "Show where an internal error happened.", None, "--debug",
+    "debug": option(
+        None, "Show where an internal error happened.", "--debug",
         is_eager=True, expose_value=False, callback=_show_errors_in_full,
     ),
 }  # fmt: skip

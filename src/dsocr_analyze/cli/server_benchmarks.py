@@ -36,7 +36,6 @@ FilesOption = Annotated[
         help="Compare with a server's benchmark on the one named GPU, and correct later predictions"
         " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. May be"
         " given several times.",
-        rich_help_panel=options.TIME,
     ),
 ]
 KeepOption = Annotated[
@@ -46,7 +45,6 @@ KeepOption = Annotated[
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
         help="Whether to keep the correction of --from-benchmark for later predictions.",
-        rich_help_panel=options.TIME,
     ),
 ]
 

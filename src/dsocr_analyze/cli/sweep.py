@@ -35,10 +35,9 @@ _PAGES: Final[options.Added] = {
     "pages": (
         Annotated[
             Path | None,
-            typer.Option(
-                "--pages",
-                metavar="FILE|FOLDER",
-                help="Count the pages of this list instead of --page: the same as 'dsocr-analyze"
+            options.option(
+                "FILE|FOLDER",
+                "Count the pages of this list instead of --page: the same as 'dsocr-analyze"
                 " archive FILE|FOLDER'.",
             ),
         ],
@@ -47,13 +46,10 @@ _PAGES: Final[options.Added] = {
     "page": (
         Annotated[
             str | None,
-            typer.Option(
-                "--page",
-                metavar="LIST",
-                autocompletion=completion.all_papers,
-                help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200."
-                " Default: a4.",
-                rich_help_panel=options.AXES,
+            options.option(
+                "LIST",
+                "Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
+                completes=completion.all_papers,
             ),
         ],
         None,
@@ -63,40 +59,15 @@ _PAGES: Final[options.Added] = {
 
 _LENGTHS: Final[options.Added] = {
     "text_tokens": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--text-tokens",
-                metavar="LIST",
-                help=options.TEXT_TOKENS,
-                rich_help_panel=options.AXES,
-            ),
-        ],
+        Annotated[str | None, options.option("LIST", options.TEXT_TOKENS)],
         None,
     ),
     "max_new_tokens": (
-        Annotated[
-            str,
-            typer.Option(
-                "--max-new-tokens",
-                metavar="LIST",
-                help=options.NEW_TOKENS,
-                rich_help_panel=options.AXES,
-            ),
-        ],
+        Annotated[str, options.option("LIST", options.NEW_TOKENS)],
         "1024",
     ),
     "batch_size": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--batch-size",
-                metavar="LIST",
-                help=options.BATCH,
-                show_default="1",
-                rich_help_panel=options.AXES,
-            ),
-        ],
+        Annotated[str | None, options.option("LIST", options.BATCH, show_default="1")],
         None,
     ),
 }
@@ -106,12 +77,10 @@ _RESULTS: Final[options.Added] = {
     "output": (
         Annotated[
             Path | None,
-            typer.Option(
-                "--output",
-                metavar="FILE",
-                help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout,"
+            options.option(
+                "FILE",
+                "One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout,"
                 " and on a terminal a table of the first rows.",
-                rich_help_panel=options.RESULT,
             ),
         ],
         None,
@@ -119,36 +88,22 @@ _RESULTS: Final[options.Added] = {
     "plot": (
         Annotated[
             Path | None,
-            typer.Option(
-                "--plot",
-                metavar="FILE",
-                help="A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the"
-                " extra 'plot'.",
-                rich_help_panel=options.RESULT,
+            options.option(
+                "FILE",
+                "A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the extra 'plot'.",
             ),
         ],
         None,
     ),
     "quantity": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--quantity",
-                metavar="COLUMN",
-                help=f"What is plotted. Default: {_QUANTITY}.",
-                rich_help_panel=options.RESULT,
-            ),
-        ],
+        Annotated[str | None, options.option("COLUMN", f"What is plotted. Default: {_QUANTITY}.")],
         None,
     ),
     "x": (
         Annotated[
             str | None,
-            typer.Option(
-                "--x",
-                metavar="COLUMN",
-                help="What it is plotted over. Default: the axis with most values.",
-                rich_help_panel=options.RESULT,
+            options.option(
+                "COLUMN", "What it is plotted over. Default: the axis with most values."
             ),
         ],
         None,
@@ -156,39 +111,23 @@ _RESULTS: Final[options.Added] = {
     "histogram": (
         Annotated[
             str | None,
-            typer.Option(
-                "--histogram",
-                metavar="|".join(archive.HISTOGRAMS),
-                autocompletion=completion.one_of(*archive.HISTOGRAMS),
-                help=f"{archive.BY} With --pages.",
-                rich_help_panel=options.RESULT,
-            ),
+            options.option(archive.HISTOGRAMS, f"{archive.BY} With --pages."),
         ],
         None,
     ),
     "output_format": (
         Annotated[
             str | None,
-            options.format_option(
-                "table", "json", says="What is printed. With --pages.", panel=options.RESULT
-            ),
+            options.format_option("table", "json", says="What is printed. With --pages."),
         ],
         None,
     ),
     "pdf_dpi": (
-        Annotated[
-            int | None,
-            typer.Option(
-                "--pdf-dpi",
-                metavar="DPI",
-                help=f"{archive.OF_PDFS} With --pages.",
-                rich_help_panel=options.RESULT,
-            ),
-        ],
+        Annotated[int | None, options.option("DPI", f"{archive.OF_PDFS} With --pages.")],
         None,
     ),
     "yes": (
-        Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")],
+        Annotated[bool, options.option(None, "Start a huge sweep without asking.", "--yes", "-y")],
         False,
     ),
 }
