@@ -265,6 +265,8 @@ class TestSweeps:
             ({"batch_size": [True]}, "batch_size="),
             ({"max_new_tokens": 0}, "max_new_tokens 0 is out of range"),
             ({"flash_attention": "01"}, "flash_attention='01'"),
+            ({"flash_attention": 1}, "flash_attention=1 is invalid"),
+            ({"flash_attention": [[True]]}, "flash_attention=[[True]] is invalid"),
             ({"sliding_window": False}, "deepseek-ocr has no sliding window"),
             ({"text_tokens": "1:1000000", "max_new_tokens": "1:11"}, "11,000,000 rows"),
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -268,12 +268,12 @@ def _names(names: Names) -> str:
 
 
 def _switches(argument: str, values: Switches) -> tuple[bool, ...]:
-    several = (values,) if isinstance(values, bool) else tuple(dict.fromkeys(values))
+    several = tuple(values) if isinstance(values, Iterable) else (values,)
     if not several or not all(isinstance(value, bool) for value in several):
         raise WorkloadError(
             f"{argument}={values!r} is invalid; give True, False or both", arguments=[argument]
         )
-    return several
+    return tuple(dict.fromkeys(several))
 
 
 @dataclass(frozen=True)
