@@ -1,5 +1,5 @@
 "use strict";
-// Numbers as people read them, the same way as report/quantities.py. A count above 2^53 comes as
+// Numbers as people read them, the same way as report/table.py. A count above 2^53 comes as
 // text, so that no digit is lost: `Number` for charts, `exact` for what is read.
 
 const STEPS = [
