@@ -136,9 +136,11 @@ def test_operators_not_modelled_are_listed_with_their_share(page):
         for operator in entry.operators
     ]
     kernels = [*page.traced.stages["prefill"].kernels, *more]
-    found = compared(with_kernels(page.traced, "prefill", kernels), page.analytic)
+    traced = with_kernels(page.traced, "prefill", kernels)
+    found = compared(traced, page.analytic)
     assert found.agrees
     assert found.batch is None
+    assert compared(dataclasses.replace(traced, batch=Work(macs=3)), page.analytic) == found
     [left] = found.not_modelled
     assert (left.stage, left.reason) == ("prefill", entry.reason)
     assert (left.macs, left.vector_flops, left.bytes_read, left.bytes_written) == (0, 12, 64, 32)

@@ -6,8 +6,8 @@ Independent of the engines: either side is a `PageFigures`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -36,8 +36,6 @@ _QUANTITIES: Final = (
 _ROUTED_PEAK_TOLERANCE: Final = 0.01
 """Relative difference allowed between peaks when a checkpoint's own routing decides how many
 tokens an expert holds at a time."""
-
-_CACHES_DIFFER: Final = "the KV cache differs in size between the trace and the closed forms"
 
 _LARGEST_SHARE_LEFT_OUT: Final = 0.001
 """Share of a stage that may lack a closed form without a warning."""
@@ -142,84 +140,63 @@ def compare(
             are experts.
         expert_weights_bytes: Bytes of one routed expert's weights.
     """
-    stages = {
-        name: _compare_stage(stage, analytic.stages[name], architecture, expert_weights_bytes)
-        for name, stage in traced.stages.items()
-    }
+    stages: dict[str, dict[str, bool]] = {}
+    differences: list[str] = []
+    not_modelled: list[NotModelled] = []
+    shares: dict[str, LeftOutShare] = {}
+    for name, stage in traced.stages.items():
+        modelled, left_out = _modelled(stage, architecture.forms.not_modelled)
+        closed = dict(analytic.stages[name].own)
+        if architecture.routed_expert is not None:
+            _join_experts(modelled, closed, architecture.routed_expert, expert_weights_bytes)
+        found = _differences(stage, analytic.stages[name], modelled, closed)
+        differences += found.values()
+        stages[name] = {quantity: quantity not in found for quantity in _QUANTITIES}
+        for entry, work in left_out.items():
+            operators = tuple(sorted(entry.operators))
+            not_modelled.append(
+                NotModelled(
+                    **counts_of(work), stage=name, modules=entry.modules, operators=operators,
+                    reason=entry.reason,
+                )
+            )  # fmt: skip
+        if left_out:
+            shares[name] = _share(total_work(left_out.values()), total_work(modelled.values()))
     one, other = traced.memory, analytic.memory
+    if one.caches != other.caches:
+        differences.append("the KV cache differs in size between the trace and the closed forms")
     has_weights = traced.provenance.model.weights == "checkpoint"
-    tolerance = _ROUTED_PEAK_TOLERANCE if has_weights else 0.0
-    peak = PeakAgreement(
-        traced=one.peak.nbytes,
-        analytic=other.peak.nbytes,
-        agrees=abs(one.peak.nbytes - other.peak.nbytes) <= tolerance * other.peak.nbytes,
-    )
-    not_modelled = tuple(left for stage in stages.values() for left in stage.not_modelled)
-    of_stages = [stage.difference for stage in stages.values() if stage.difference]
-    of_caches = [] if one.caches == other.caches else [_CACHES_DIFFER]
-    of_batch = [*_batch_differences(traced.batch, analytic.batch, has_weights=has_weights)]
-    of_peak = f"peak activation is {peak.traced} bytes traced and {peak.analytic} analytic"
-    differences = [*of_stages, *of_caches, *of_batch, *([] if peak.agrees else [of_peak])]
-    batch = None if not_modelled else not of_batch
-    return Agreement(
-        agrees=not of_stages and not of_caches and batch is not False and bool(peak.agrees),
-        stages={name: stage.agrees for name, stage in stages.items()},
-        kv_cache_bytes=not of_caches,
-        batch=batch,
-        peak_activation_bytes=peak,
-        first_difference=differences[0] if differences else None,
-        not_modelled=not_modelled,
-        not_modelled_share={name: each.share for name, each in stages.items() if each.not_modelled},
-    )
-
-
-def _batch_differences(traced: Work, analytic: Work, *, has_weights: bool) -> Iterator[str]:
     # A checkpoint's routing reads other experts than uniform routing, and different ones per step.
-    for name in Work._fields[:3] if has_weights else Work._fields:
-        one, other = getattr(traced, name), getattr(analytic, name)
-        if one != other:
-            yield f"{name} of the batch is {one} traced and {other} analytic"
+    counts = Work._fields[:3] if has_weights else Work._fields
+    of_batch = [
+        f"{name} of the batch is {count} traced and {form} analytic"
+        for name, count, form in zip(counts, traced.batch, analytic.batch, strict=False)
+        if count != form and not not_modelled  # else it is not compared
+    ]
+    differences += of_batch
+    peak, form = one.peak.nbytes, other.peak.nbytes
+    tolerance = _ROUTED_PEAK_TOLERANCE if has_weights else 0.0
+    is_same_peak = abs(peak - form) <= tolerance * form
+    if not is_same_peak:
+        differences.append(f"peak activation is {peak} bytes traced and {form} analytic")
+    return Agreement(
+        agrees=not differences,
+        stages=stages,
+        kv_cache_bytes=one.caches == other.caches,
+        batch=None if not_modelled else not of_batch,
+        peak_activation_bytes=PeakAgreement(traced=peak, analytic=form, agrees=is_same_peak),
+        first_difference=differences[0] if differences else None,
+        not_modelled=tuple(not_modelled),
+        not_modelled_share=shares,
+    )
 
 
-class _StageAgreement(NamedTuple):
-    """How the engines compare on one stage."""
-
-    agrees: Mapping[str, bool]
-    difference: str | None
-    not_modelled: Sequence[NotModelled]
-    share: LeftOutShare
-
-
-def _compare_stage(
-    traced: StageFigures,
-    analytic: StageFigures,
-    architecture: Architecture,
-    expert_weights_bytes: int,
-) -> _StageAgreement:
-    modelled, left_out = _modelled(traced, architecture.forms.not_modelled)
-    closed = dict(analytic.own)
-    if architecture.routed_expert is not None:
-        _join_experts(modelled, closed, architecture.routed_expert, expert_weights_bytes)
-    differences = [*_differences(traced, analytic, modelled, closed)]
-    wrong = {quantity for quantity, _ in differences}
-    total, left = total_work(modelled.values()), total_work(left_out.values())
-    return _StageAgreement(
-        {quantity: quantity not in wrong for quantity in _QUANTITIES},
-        differences[0][1] if differences else None,
-        [
-            NotModelled(
-                **counts_of(work),
-                stage=traced.name,
-                modules=entry.modules,
-                operators=tuple(sorted(entry.operators)),
-                reason=entry.reason,
-            )
-            for entry, work in left_out.items()
-        ],
-        LeftOutShare(
-            vector_flops=_share(left.vector_flops, total.vector_flops),
-            bytes=_share(left.bytes_moved, total.bytes_moved),
-        ),
+def _share(left_out: Work, modelled: Work) -> LeftOutShare:
+    """The share of what is left out in the sum of both; 0 if it is 0."""
+    flops, nbytes = left_out.vector_flops, left_out.bytes_moved
+    return LeftOutShare(
+        vector_flops=flops / (flops + modelled.vector_flops) if flops else 0.0,
+        bytes=nbytes / (nbytes + modelled.bytes_moved) if nbytes else 0.0,
     )
 
 
@@ -228,27 +205,25 @@ def _differences(
     analytic: StageFigures,
     modules: Mapping[str, Work],
     closed: Mapping[str, Work],
-) -> Iterator[tuple[str, str]]:
-    """Every quantity of a module, without its children, that differs, and a line that says so.
+) -> dict[str, str]:
+    """For every quantity that differs, a line on the first module where it does.
 
-    In the order in which the modules ran.
+    Of each module without its children, in the order in which they ran.
     """
+    found: dict[str, str] = {}
 
-    def difference(path: str, quantity: str, one: int, other: int) -> tuple[str, str]:
-        module = repr(path) if path else "the model itself"
-        values = f"{one} traced and {other} analytic"
-        return quantity, f"stage {traced.name}: {quantity} of {module} is {values}"
+    def compare_values(path: str, quantity: str, one: int, other: int) -> None:
+        if one != other:
+            module = repr(path) if path else "the model itself"
+            values = f"{one} traced and {other} analytic"
+            found.setdefault(quantity, f"stage {traced.name}: {quantity} of {module} is {values}")
 
-    if traced.params != analytic.params:
-        yield difference("", "params", traced.params, analytic.params)
-    for path in (*modules, *(path for path in closed if path not in modules)):
+    compare_values("", "params", traced.params, analytic.params)
+    for path in dict.fromkeys((*modules, *closed)):
         one, other = modules.get(path, NO_WORK), closed.get(path, NO_WORK)
-        if one == other:
-            continue
-        for quantity in _QUANTITIES[1:]:
-            values = getattr(one, quantity), getattr(other, quantity)
-            if values[0] != values[1]:
-                yield difference(path, quantity, *values)
+        for quantity in _QUANTITIES[1:] if one != other else ():
+            compare_values(path, quantity, getattr(one, quantity), getattr(other, quantity))
+    return found
 
 
 def _modelled(
@@ -258,17 +233,17 @@ def _modelled(
     modules: dict[str, Work] = {}
     left_out: dict[WithoutForm, Work] = {}
     for path, operators in stage.own_operators.items():
-        entry = next((each for each in not_modelled if _is_meant(each, path, operators)), None)
+        entry = None
+        for each in not_modelled:
+            if each.operators <= operators.keys() and re.fullmatch(each.modules, path):
+                entry = each
+                break
         for operator, work in operators.items():
             if entry is not None and operator in entry.operators:
                 left_out[entry] = left_out.get(entry, NO_WORK).plus(work)
             else:
                 modules[path] = modules.get(path, NO_WORK).plus(work)
     return modules, left_out
-
-
-def _is_meant(entry: WithoutForm, path: str, operators: Mapping[str, Work]) -> bool:
-    return entry.operators <= operators.keys() and bool(re.fullmatch(entry.modules, path))
 
 
 def _join_experts(
@@ -291,8 +266,3 @@ def _join_experts(
         other = total_work([closed.pop(path) for path in foreseen])
         traced[experts] = one
         closed[experts] = other._replace(bytes_read=other.bytes_read + weights_bytes * more)
-
-
-def _share(part: int, rest: int) -> float:
-    """The share of `part` in the sum of both; 0 if both are 0."""
-    return part / (part + rest) if part else 0.0
