@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import subprocess
 import sys
@@ -294,6 +295,7 @@ class TestMeasured:
 
     @pytest.mark.exhaustive
     def test_all_is_put_back(self, tmp_path, image):
+        importlib.import_module("torch._dynamo")  # which the first generation imports for good
         path = infer_like.write(tmp_path / "m")
         model = loaded(path)
         before = settings()
