@@ -111,8 +111,9 @@ class Engine:
                 announce("importing torch, building the model")
                 report = self.session.analyze(workload, on_progress=announce)
         else:
-            from dsocr_analyze.analytic import page_figures
-            from dsocr_analyze.report.build import build_report
+            with importing():
+                from dsocr_analyze.analytic import page_figures
+                from dsocr_analyze.report.build import build_report
 
             figures = page_figures(
                 self.directory, self._page(workload), dtype=self.dtype,
@@ -289,13 +290,14 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     if not reports:
         raise WorkloadError("there are no reports to compare; give at least one")
     models = [report.metadata.model for report in reports.values()]
-    texts = {name: each.config_text for name, each in zip(reports, models, strict=True)}
-    configs = {name: json.loads(text) for name, text in texts.items() if text is not None}
-    differ = len({each.config_digest for each in models}) > 1
+    configs = {
+        name: json.loads(model.config_text)
+        for name, model in zip(reports, models, strict=True)
+        if model.config_text is not None
+    }
     has_one_architecture = len({each.architecture for each in models}) == 1
-    return comparison.compare(
-        list(reports.items()), configs if differ and has_one_architecture else None
-    ).document
+    are_changes = has_one_architecture and len({each.config_digest for each in models}) > 1
+    return comparison.compare(list(reports.items()), configs if are_changes else None).document
 
 
 def sweep_workloads(
@@ -362,7 +364,8 @@ def _directory(model: str | Path | None, architecture: str | None) -> ModelDirec
             f"model={str(model)!r} already determines the architecture; leave out"
             f" architecture={architecture!r}"
         )
-    from dsocr_analyze.model.directory import ModelDirectory
+    with importing():
+        from dsocr_analyze.model.directory import ModelDirectory
 
     built_in = architecture_named(DEFAULT.name if architecture is None else architecture)
     return ModelDirectory.read(built_in.reference if model is None else Path(model))
