@@ -31,7 +31,7 @@ from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.model import directory as model_directory
 from dsocr_analyze.model.directory import check_loads_nothing
 from dsocr_analyze.running import loading
-from dsocr_analyze.running.confinement import confined
+from dsocr_analyze.running.described_model import confined
 from dsocr_analyze.running.process_settings import exclusive
 
 

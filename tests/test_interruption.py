@@ -39,7 +39,7 @@ from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.memory import LiveTensors
-from dsocr_analyze.trace.single_module import FunctionModule, trace_module
+from dsocr_analyze.trace.passes import FunctionModule, trace_module
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 

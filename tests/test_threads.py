@@ -31,7 +31,7 @@ from dsocr_analyze.running.loading import building
 from dsocr_analyze.running.process_settings import exclusive, is_running_thread
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.composites import Composites
-from dsocr_analyze.trace.single_module import trace_module
+from dsocr_analyze.trace.passes import trace_module
 
 META = torch.device("meta")
 RUNS, THREADS = 100, 12

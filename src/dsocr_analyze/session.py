@@ -19,19 +19,14 @@ from dsocr_analyze.architectures.planning import ImagePath, PageRequest, PageSiz
 from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
-from dsocr_analyze.figures import (
-    Memory,
-    PageFigures,
-    Parameters,
-    StageFigures,
-)
+from dsocr_analyze.figures import Memory, PageFigures, Parameters
 from dsocr_analyze.figures.origin import Model, Provenance
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.running.process_settings import exclusive
-from dsocr_analyze.trace.passes import PassTraces, RunStep, trace_passes
+from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,
     causal_savable_flops,
@@ -72,6 +67,7 @@ class DeepSeekOCRSession:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
+        self._dimensions = _dimensions_of(loaded.directory)
 
     @classmethod
     def from_local(
@@ -160,34 +156,36 @@ class DeepSeekOCRSession:
         """Type of weights and activations."""
         return dtype_named(str(self.loaded.dtype).removeprefix("torch."))
 
-    @cached_property
+    @property
+    def parameters(self) -> Parameters:
+        """The model's parameters, each counted once."""
+        return self._counted[0]
+
+    @property
     def own_params(self) -> Mapping[str, Mapping[str, int]]:
         """Parameters that each stage owns, by stage and by the module that holds them.
 
         A shared parameter counts once, under its first name.
         """
-        counts: dict[str, dict[str, int]] = {name: {} for name in self.architecture.stage_names}
-        for name, elements in self._elements.items():
-            owner = self.architecture.owner_of(name)
-            if owner is not None:
-                path = name.rpartition(".")[0]
-                counts[owner][path] = counts[owner].get(path, 0) + elements
-        return counts
+        return self._counted[1]
 
     @cached_property
-    def parameters(self) -> Parameters:
-        """The model's parameters, each counted once."""
-        unassigned = {
-            name: count
-            for name, count in self._elements.items()
-            if self.architecture.owner_of(name) is None
-        }
-        return Parameters(sum(self._elements.values()), unassigned)
-
-    @cached_property
-    def _elements(self) -> Mapping[str, int]:
+    def _counted(self) -> tuple[Parameters, Mapping[str, Mapping[str, int]], int]:
+        """The parameters, those of each stage, and the bytes of all, each in its own type."""
+        own: dict[str, dict[str, int]] = {name: {} for name in self.architecture.stage_names}
+        unassigned: dict[str, int] = {}
+        total = nbytes = 0
         with exclusive():  # another thread may have modified the model while running it
-            return {name: each.numel() for name, each in self.model.named_parameters()}
+            for name, each in self.model.named_parameters():
+                elements, owner = each.numel(), self.architecture.owner_of(name)
+                total += elements
+                nbytes += elements * each.element_size()
+                if owner is None:
+                    unassigned[name] = elements
+                else:
+                    path = name.rpartition(".")[0]
+                    own[owner][path] = own[owner].get(path, 0) + elements
+        return Parameters(total, unassigned), own, nbytes
 
     @cached_property
     def module_classes(self) -> Mapping[str, str]:
@@ -236,12 +234,11 @@ class DeepSeekOCRSession:
             PageError: The page's size is impossible or cannot be determined.
             WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
-        request = PageRequest(
+        return PageRequest(
             page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
             crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
             max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-        )  # fmt: skip
-        return request.workload(self.architecture)
+        ).workload(self.architecture)  # fmt: skip
 
     def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
         """Runs the workload's passes under the hooks.
@@ -249,17 +246,24 @@ class DeepSeekOCRSession:
         Raises:
             WorkloadError: The batch is too large to run page by page.
         """
+        is_known = self.loaded.directory.code != "other" and self._dimensions is not None
         trace = partial(
             trace_passes,
             self.loaded,
             workload,
             self.architecture,
-            repeats=self._repetition,
+            repeats=self.architecture.forms.repeats(self._dimensions) if is_known else None,
             on_progress=on_progress,
         )
+        routed_expert = self.architecture.routed_expert
         if isinstance(workload, Lengths):
+            # A model that declares no stretches shows them by steps that run.
             steps = range(workload.max_new_tokens - 1)
-            return trace(explore=lambda run: self._explored(steps, run))
+            return trace(
+                explore=lambda run: linear_stretches(
+                    steps, lambda number: growing_work(run(number), routed_expert)
+                )
+            )
         if workload.pages > LARGEST_TRACED_BATCH:
             raise WorkloadError(
                 f"a batch of {workload.pages} pages is too large to trace, as the vision stages"
@@ -267,40 +271,14 @@ class DeepSeekOCRSession:
                 " the analytic engine",
                 arguments=["batch_size", "the analytic engine"],
             )
+        cuts = () if self._dimensions is None else self._dimensions.step_cuts(workload.seq_len)
+        stretches = step_stretches(workload.max_new_tokens, cuts)
         # The second step of a stretch shows how a step grows with the cache.
-        starts = [stretch[:2] for stretch in self._declared_stretches(workload)]
+        starts = [stretch[:2] for stretch in stretches]
         is_growing = max(map(len, starts[:1]), default=0) > 1  # later ones may overwrite a window
         numbers, is_eager = sorted({0}.union(*starts)), self.loaded.attention == "eager"
-        return trace(step_numbers=numbers, with_longer_step=is_eager and not is_growing)
-
-    def _stretches(self, workload: AnyWorkload, traces: PassTraces) -> list[range]:
-        """Ranges of decode steps within which a step's work is linear in the cache length."""
-        if isinstance(workload, Workload):
-            return self._declared_stretches(workload)
-        traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
-        return self._explored(range(workload.max_new_tokens - 1), traced.__getitem__)
-
-    def _declared_stretches(self, workload: Workload) -> list[range]:
-        dimensions = self._dimensions
-        cuts = () if dimensions is None else dimensions.step_cuts(workload.seq_len)
-        return step_stretches(workload.max_new_tokens, cuts)
-
-    def _explored(self, steps: range, run: RunStep) -> list[range]:
-        """Finds the stretches of a model that declares none, by running steps."""
-        routed_expert = self.architecture.routed_expert
-        return linear_stretches(steps, lambda number: growing_work(run(number), routed_expert))
-
-    @cached_property
-    def _dimensions(self) -> ModelDimensions | None:
-        """The model's dimensions; None for a config that the architecture does not model."""
-        return _dimensions_of(self.loaded.directory)
-
-    @cached_property
-    def _repetition(self) -> Callable[[str], str | None] | None:
-        """Maps a path to what it repeats; None for code that this project does not know."""
-        if self.loaded.directory.code == "other" or self._dimensions is None:
-            return None
-        return self.architecture.forms.repeats(self._dimensions)
+        traces = trace(step_numbers=numbers, with_longer_step=is_eager and not is_growing)
+        return replace(traces, stretches=stretches)
 
     def figures(
         self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None
@@ -311,16 +289,19 @@ class DeepSeekOCRSession:
         """
         traces = self.trace(workload, on_progress=on_progress)
         on_progress("analytic engine")
-        analytic, doubts = self._analytic(workload)
-        warnings = [
-            *self.loaded.directory.config_findings.warnings,
-            *self.architecture.warnings_of(workload),
-            *doubts,
-        ]
+        directory, analytic, agreement = self.loaded.directory, None, None
+        warnings = [*directory.config_findings.warnings, *self.architecture.warnings_of(workload)]
+        if isinstance(workload, Workload):
+            try:
+                analytic = self.composed(workload)
+                warnings += analytic.warnings
+            except ConfigError as error:  # of a directory that no closed form describes
+                if directory.is_reference:
+                    raise
+                warnings.append(f"no analytic figures to compare the trace with: {error}")
         traced = self._traced(workload, traces)
-        agreement = None
         if analytic is not None:
-            params = self.architecture.forms.expert_params(self.loaded.directory.dimensions())
+            params = self.architecture.forms.expert_params(directory.dimensions())
             agreement = compare(
                 traced, analytic, self.architecture,
                 expert_weights_bytes=params * self.dtype.nbytes,
@@ -404,43 +385,27 @@ class DeepSeekOCRSession:
         figures, agreement = self.figures(workload, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
 
-    def _analytic(self, workload: AnyWorkload) -> tuple[PageFigures | None, list[str]]:
-        """The closed forms' figures of a workload, and warnings about them.
-
-        A model directory may describe something without a closed form.
-        """
-        if not isinstance(workload, Workload):
-            return None, []
-        try:
-            figures = self.composed(workload)
-        except ConfigError as error:
-            if self.loaded.directory.is_reference:
-                raise
-            return None, [f"no analytic figures to compare the trace with: {error}"]
-        return figures, list(figures.warnings)
-
     def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
-        stages = self._with_experts(
-            workload, stage_figures(traces, self.architecture.stages, self.own_params)
-        )
-        decode = self.architecture.decode
+        architecture, decode = self.architecture, self.architecture.decode
+        stages = stage_figures(traces, architecture.stages, self.own_params)
+        if self._dimensions is not None and isinstance(workload, Workload):
+            touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
+            for name in touched.keys() & stages.keys():
+                counted = experts_run(stages[name], architecture.routed_expert)
+                experts = replace(touched[name], counted=counted)
+                stages[name] = replace(stages[name], experts=experts)
         prefill = [stage for name, stage in stages.items() if decode is None or name != decode.name]
         prefill_pass = total_work(stage.work for stage in prefill)
         causal = sum(stage.causal_savable_flops for stage in prefill)
         if isinstance(workload, Workload) and self.loaded.attention == "eager":
             # It computes every score, then masks: no record says that it is causal.
-            causal += causal_savable_flops(traces, workload, self.architecture.routed_expert)
+            causal += causal_savable_flops(traces, workload, architecture.routed_expert)
         return PageFigures(
             workload=workload,
             provenance=self._provenance,
             stages=stages,
             parameters=self.parameters,
-            batch=batch_work(
-                prefill_pass,
-                traces,
-                self._stretches(workload, traces),
-                self.architecture.routed_expert,
-            ),
+            batch=batch_work(prefill_pass, traces, traces.stretches, architecture.routed_expert),
             causal_savable_flops=causal,
             memory=self._memory(workload, traces),
             ledger=ledger_of(traces.prefill, *traces.decode_steps[:1]),
@@ -448,50 +413,22 @@ class DeepSeekOCRSession:
             decodes=decode is not None,
         )
 
-    def _with_experts(
-        self, workload: AnyWorkload, stages: Mapping[str, StageFigures]
-    ) -> dict[str, StageFigures]:
-        """The stages, each with the routed experts it touches if the config describes any."""
-        architecture = self.architecture
-        if self._dimensions is None or not isinstance(workload, Workload):
-            return dict(stages)
-        experts = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
-        return {
-            name: stage
-            if name not in experts
-            else replace(
-                stage,
-                experts=replace(
-                    experts[name], counted=experts_run(stage, architecture.routed_expert)
-                ),
-            )
-            for name, stage in stages.items()
-        }
-
     def _memory(self, workload: AnyWorkload, traces: PassTraces) -> Memory:
-        return Memory(
-            weights_bytes=self._weights_bytes,
-            inputs_bytes=traces.inputs_bytes,
-            prefill_cache_bytes=traces.kv_cache_bytes,
-            kv_cache_bytes=self._cache_bytes(workload, traces),
-            peak=traces.prefill.peak,
-        )
-
-    def _cache_bytes(self, workload: AnyWorkload, traces: PassTraces) -> int:
-        """Bytes of the cache after the last decode step, measured or from its length."""
         if isinstance(workload, Lengths):
             ran = workload.max_new_tokens > 1
-            return traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
-        per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
-        assert not remainder, "a cache holds every token alike"
-        last = DecodeStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)
-        return per_token * last.cached_tokens
-
-    @cached_property
-    def _weights_bytes(self) -> int:
-        """Bytes of all parameters, each in its own type."""
-        with exclusive():
-            return sum(each.numel() * each.element_size() for each in self.model.parameters())
+            cache_bytes = traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
+        else:
+            per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
+            assert not remainder, "a cache holds every token alike"
+            last = DecodeStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)
+            cache_bytes = per_token * last.cached_tokens
+        return Memory(
+            weights_bytes=self._counted[2],
+            inputs_bytes=traces.inputs_bytes,
+            prefill_cache_bytes=traces.kv_cache_bytes,
+            kv_cache_bytes=cache_bytes,
+            peak=traces.prefill.peak,
+        )
 
     @cached_property
     def model_source(self) -> Model:
@@ -504,7 +441,6 @@ class DeepSeekOCRSession:
 
     @property
     def _provenance(self) -> Provenance:
-        packages = ("fvcore", "transformers")
         return Provenance(
             model=self.model_source,
             engine="trace",
@@ -514,7 +450,8 @@ class DeepSeekOCRSession:
             versions={
                 "tool": VERSION,
                 "torch": str(torch.__version__),
-                **{name: importlib.metadata.version(name) for name in packages},
+                "fvcore": importlib.metadata.version("fvcore"),
+                "transformers": importlib.metadata.version("transformers"),
             },
         )
 

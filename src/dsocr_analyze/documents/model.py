@@ -28,7 +28,7 @@ from dsocr_analyze.running.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Size, Tape, View, example, notation
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
-from dsocr_analyze.trace import passes, single_module, summary
+from dsocr_analyze.trace import passes, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.workload import ViewBatch, Workload, parse_page
 
@@ -215,7 +215,7 @@ class DocumentedModel:
             self.architecture,
             step_numbers=tuple(self.step_numbers.values()),
             repeats=self.architecture.forms.repeats(self.dimensions),
-            recorder_type=single_module.CallRecorder,
+            recorder_type=passes.CallRecorder,
         )
 
     @cached_property
@@ -312,7 +312,7 @@ class DocumentedModel:
                     "use_cache": True,
                 }
             )
-        traces = single_module.trace_calls(
+        traces = passes.trace_calls(
             decoder, _META, inputs, self.architecture.forms.repeats(self.dimensions)
         )
         c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
@@ -366,15 +366,13 @@ def _by_hand(
     *sizes: Any,
 ) -> Run:
     """A call of a module or function, and the forward that says what it costs."""
-    module = (
-        subject if isinstance(subject, torch.nn.Module) else single_module.FunctionModule(subject)
-    )
+    module = subject if isinstance(subject, torch.nn.Module) else passes.FunctionModule(subject)
     device = _META if isinstance(inputs[0], torch.Tensor) else torch.device("cpu")
     tape = FormulaTape(BFLOAT16)
     call = tape.run(forward, *sizes)
     if module is not subject:
         call.params = 0  # a function is given its tables
-    trace, _ = single_module.trace_module(module.to(device, torch.bfloat16), device, *inputs)
+    trace, _ = passes.trace_module(module.to(device, torch.bfloat16), device, *inputs)
     return Run(label, (part,), tape, trace, module)
 
 

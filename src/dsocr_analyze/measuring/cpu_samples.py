@@ -17,8 +17,8 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.cpu_kernels import Run, sample_makers
 from dsocr_analyze.measuring.memory import give_back_memory
 from dsocr_analyze.running.torch_calls import Value
+from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
-from dsocr_analyze.trace.single_module import FunctionModule
 
 __all__ = ["KernelsAlone", "MeasuredKernel"]
 

@@ -343,34 +343,26 @@ def _python_files(directory: Path) -> dict[str, bytes]:
                 errno.EFBIG, f"it has more than {_MOST_FILES:,} files, too many for a model"
             )
         folders[:] = [each for each in folders if not each.startswith(".")]
-        for name in names:
-            if name.startswith(".") or not name.endswith(".py"):
+        for file in map(Path(folder).joinpath, names):
+            if file.name.startswith(".") or file.suffix != ".py":
                 continue
-            file = Path(folder, name)
-            with _named(file, directory):
+            name = file.relative_to(directory).as_posix()
+            try:
                 data = read_bytes(file, SOURCE_BYTES)
+            except OSError as error:
+                raise OSError(error.errno, f"{name}: {error.strerror}") from error
             size += len(data)
             if size > CODE_BYTES:
                 raise OSError(
                     errno.EFBIG,
                     f"its Python files are larger than {CODE_BYTES // MEBIBYTE} MiB",
                 )
-            found[file.relative_to(directory).as_posix()] = data
+            found[name] = data
     return dict(sorted(found.items()))
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-@contextlib.contextmanager
-def _named(file: Path, directory: Path) -> Iterator[None]:
-    """Add a file's path within the directory to the system's error message."""
-    try:
-        yield
-    except OSError as error:
-        name = file.relative_to(directory).as_posix()
-        raise OSError(error.errno, f"{name}: {error.strerror}") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:

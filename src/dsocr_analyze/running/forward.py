@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, ParamSpec, TypeAlias
 
@@ -115,27 +114,19 @@ def _asked_by_model_code(
         stack.enter_context(quiet_transformers())
         stack.enter_context(torch.no_grad())
         if flash_attention is not None:
-            for module in _modules_calling_flash_attention():
+            # The loaded model's own files, files shared by built-in references, and transformers'.
+            from transformers import modeling_flash_attention_utils
+
+            callers = [modeling_flash_attention_utils]
+            for name, module in tuple(sys.modules.items()):
+                is_shared = name.startswith(_ARCHITECTURES) and hasattr(module, "flash_attn_func")
+                if name.startswith(_LOADED) or is_shared:
+                    callers.append(module)
+            for module in callers:
                 stack.enter_context(answered(module, "flash_attn_func", flash_attention))
                 if not hasattr(module, "_flash_supports_window_size"):
                     stack.enter_context(replaced(module, "_flash_supports_window_size", False))
         yield stack
-
-
-def _modules_calling_flash_attention() -> list[types.ModuleType]:
-    """Modules that may call `flash_attn_func`: the loaded model's own files and some others.
-
-    The others are transformers' file for Llama and files shared by built-in references.
-    """
-    from transformers import modeling_flash_attention_utils
-
-    own = [
-        module
-        for name, module in tuple(sys.modules.items())
-        if name.startswith(_LOADED)
-        or (name.startswith(_ARCHITECTURES) and hasattr(module, "flash_attn_func"))
-    ]
-    return [modeling_flash_attention_utils, *own]
 
 
 class _OnDevice(TorchFunctionMode):

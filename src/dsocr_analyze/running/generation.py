@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -17,7 +16,7 @@ from dsocr_analyze.architectures.key_value_cache import GrowingCache, KeyValueCa
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.confinement import confined
+from dsocr_analyze.running.described_model import confined
 from dsocr_analyze.running.generate_calls import GenerateCalls
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.torch_calls import Keywords, Value, Values
@@ -25,7 +24,6 @@ from dsocr_analyze.workload import AnyWorkload, DecodeStep
 
 __all__ = [
     "Generation",
-    "Step",
     "empty_cache",
     "flash_attention",
     "left_as_it_was",
@@ -37,19 +35,6 @@ Record = TypeVar("Record")
 
 _Table: TypeAlias = dict[Any, Any]
 """What a module keeps: attributes, buffers or hooks."""
-
-
-@dataclass(frozen=True)
-class Step(Generic[Record]):
-    """A decode step that has run.
-
-    Attributes:
-        record: What was recorded of it.
-        cache_bytes: Bytes of the cache after it.
-    """
-
-    record: Record
-    cache_bytes: int
 
 
 class Generation(Generic[Record]):
@@ -65,7 +50,8 @@ class Generation(Generic[Record]):
     Attributes:
         inputs_bytes: Bytes of the prefill pass's inputs.
         kv_cache_bytes: Bytes of the cache after the prefill pass.
-        steps: Decode steps that have run, by number.
+        steps: The record of each decode step that has run, and the bytes of the cache after it, by
+            number.
         goes_back: Whether a step may run after a later one; if so, the state after the first step
             is kept.
     """
@@ -97,7 +83,7 @@ class Generation(Generic[Record]):
             )
         self.inputs_bytes = _bytes_of(inputs)
         self.kv_cache_bytes = 0
-        self.steps: dict[int, Step[Record]] = {}
+        self.steps: dict[int, tuple[Record, int]] = {}
         self.goes_back = False
         use = architecture.generate
         self._calls: ForwardCalls | GenerateCalls
@@ -115,14 +101,29 @@ class Generation(Generic[Record]):
         with confined(self._model.directory):
             self._calls.prefill()
         if self._decodes:
-            self.kv_cache_bytes = _cache_bytes(self._calls.cache)
+            # Without numbers such as a window's length.
+            self.kv_cache_bytes = _bytes_of(self._calls.cache, torch.Tensor.is_floating_point)
         return record
 
     def step(self, number: int) -> Record:
         """Returns the record of a decode step (numbered from 0), running it if it has not run."""
-        if number not in self.steps:
-            self.steps[number] = self._run(number)
-        return self.steps[number].record
+        if number in self.steps:
+            return self.steps[number][0]
+        self._on_progress(f"decode step {number + 1}")
+        self._begin()  # a record to discard
+        if number < self._calls.ready:
+            self._calls.restore(self._first_state)
+            self._restore_first()
+        if number > self._calls.ready and self.goes_back:
+            # Its side effects on the model may matter as well, such as rotary angles.
+            self._call(partial(self._calls.prepare, number - 1))
+        record = self._call(partial(self._calls.prepare, number))
+        if number == 0 and self.goes_back:
+            self._begin()  # another record to discard
+            self._first_state = self._calls.state()
+            self._restore_first = _restorer(self._model.module)
+        self.steps[number] = record, _bytes_of(self._calls.cache, torch.Tensor.is_floating_point)
+        return record
 
     def longer_step(self) -> Record:
         """Returns the record of a step over one cached token more than the last that has run.
@@ -132,32 +133,12 @@ class Generation(Generic[Record]):
         assert isinstance(self._calls, ForwardCalls), "generate makes its own steps"
         self._on_progress("decode step over a longer cache")
         self._begin()  # a record to discard
-        with confined(self._model.directory):
-            run = self._calls.prepare_longer()
-            record = self._begin()
-            run()
-        return record
+        return self._call(self._calls.prepare_longer)
 
-    def _run(self, number: int) -> Step[Record]:
-        self._on_progress(f"decode step {number + 1}")
-        self._begin()  # a record to discard
-        if number < self._calls.ready:
-            self._calls.restore(self._first_state)
-            self._restore_first()
-        if number > self._calls.ready and self.goes_back:
-            # Its side effects on the model may matter as well, such as rotary angles.
-            self._call(number - 1)
-        record = self._call(number)
-        if number == 0 and self.goes_back:
-            self._begin()  # another record to discard
-            self._first_state = self._calls.state()
-            self._restore_first = _restorer(self._model.module)
-        return Step(record, _cache_bytes(self._calls.cache))
-
-    def _call(self, number: int) -> Record:
+    def _call(self, prepare: Callable[[], Callable[[], None]]) -> Record:
         """Runs a step over the cache as the preceding steps would leave it."""
         with confined(self._model.directory):
-            run = self._calls.prepare(number)
+            run = prepare()
             record = self._begin()
             run()
         return record
@@ -243,11 +224,9 @@ def empty_cache(directory: ModelDirectory) -> KeyValueCache:
     return DynamicCache()
 
 
-@contextlib.contextmanager
-def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
+def left_as_it_was(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
     """Undoes what a pass changes on modules, such as rotary tables, so the next starts fresh."""
-    with undone(_restorer(model)):
-        yield
+    return undone(_restorer(model))
 
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
@@ -267,24 +246,18 @@ def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = lambda _: True) -> int:
+def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_tensor) -> int:
     """Bytes of all tensors in nested tuples, lists and mappings, or objects that hold these."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size() if is_counted(value) else 0
     if isinstance(value, type):
         return 0
+    parts: Values
     if isinstance(value, tuple | list):
-        parts: Values = value
-    elif isinstance(value, dict):
-        parts = value.values()
+        parts = value
     else:
-        parts = vars(value).values() if hasattr(value, "__dict__") else ()
+        parts = (value if isinstance(value, dict) else getattr(value, "__dict__", {})).values()
     return sum(_bytes_of(part, is_counted) for part in parts)
-
-
-def _cache_bytes(cache: KeyValueCache | None) -> int:
-    """Bytes of a cache's tensors, without numbers such as a window's length."""
-    return _bytes_of(cache, is_counted=torch.Tensor.is_floating_point)
 
 
 def flash_attention(

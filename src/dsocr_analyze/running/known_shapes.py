@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.running.known_values import WITH_VALUES, known_value, set_known_value
 from dsocr_analyze.running.torch_calls import (
     Arguments,
+    DispatchMode,
     Function,
     Key,
     Keywords,
@@ -43,19 +43,11 @@ _GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", Non
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
-class KnownShapes(TorchDispatchMode):
+class KnownShapes(DispatchMode):
     """Answers operators on `meta` whose output depends on values, if those are known.
 
     Belongs below all other dispatch modes, so that those see the operator as called.
     """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Guarding against torch.compile would import all of torch._dynamo for nothing.
-        return False
 
     def __torch_dispatch__(
         self,
@@ -66,7 +58,9 @@ class KnownShapes(TorchDispatchMode):
     ) -> Value:
         kwargs = kwargs or {}
         if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
-            return _grouped_product(*args, **kwargs)
+            # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
+            product: torch.Tensor = args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
+            return product
         if not _asks_for_values(func) or not any(tensor.is_meta for tensor in tensors_in(args)):
             return _run_on_meta(func, args, kwargs)
         if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
@@ -137,13 +131,6 @@ def _indices_of(func: Operator, index: Value) -> list[Value]:
         return [index]
     with uncounted():
         return [_on_meta(place) for place in _value_of(func, index).nonzero().unbind(1)]
-
-
-def _grouped_product(
-    left: torch.Tensor, right: torch.Tensor, *_: Value, **__: Value
-) -> torch.Tensor:
-    """[M, K] x [E, K, N] -> [M, N] on `meta`, whose own function only takes bfloat16."""
-    return left.new_empty((*left.shape[:-1], right.shape[-1]))
 
 
 def _selected(func: Operator, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,10 @@ a scripted function.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -132,17 +134,6 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
-def _once(compute: _Compute) -> _Compute:
-    results: list[Value] = []
-
-    def value() -> Value:
-        if not results:
-            results.append(compute())
-        return results[0]
-
-    return value
-
-
 class KnownValues(TorchFunctionMode):
     """Answers a model's questions about values of `meta` tensors; ignores tensors with values."""
 
@@ -179,27 +170,33 @@ class KnownValues(TorchFunctionMode):
         if fill is not None:
             result = func(*args, **kwargs)
             if isinstance(result, torch.Tensor) and result.is_meta:
-                set_known_value(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
+                shape, dtype = tuple(result.shape), result.dtype
+                set_known_value(result, functools.cache(partial(_filled, shape, dtype, fill)))
             return result
         if func in _SHAPED_AS:
             shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
             func, args = _SHAPED_AS[func], (first, shape)
             kwargs = {}
         # Before the call, which may overwrite the inputs of the computation.
-        computed = _deferred(func, args, kwargs)
-        seen = [] if computed is None else list(tensors_in((*args, *kwargs.values())))
-        versions = [_version(tensor) for tensor in seen]
+        deferred = _deferred(func, args, kwargs)
+        seen = [] if deferred is None else list(tensors_in((*args, *kwargs.values())))
+        versions = [*map(_version, seen)]
         result = func(*args, **kwargs)
-        if computed is not None:
-            computed.writes = versions != [_version(tensor) for tensor in seen]
-            if computed.writes and isinstance(first, torch.Tensor) and first._base is not None:
+        computed: _Compute | None = None
+        if deferred is not None:
+            writes = versions != [*map(_version, seen)]
+            computed = functools.cache(partial(_result, func, *deferred, writes))
+            if writes and isinstance(first, torch.Tensor) and first._base is not None:
                 _follow_through_view(first, first._base, versions[0], computed)
         if isinstance(result, torch.Tensor):
             if result.is_meta:
                 _follow(result, computed)
         elif isinstance(result, tuple | list):
             if func in _TOP_K and computed is None:
-                _follow_routing(result[1], args, kwargs)
+                choices: Any = result[1]  # each candidate equally often
+                if choices.is_meta and choices.dim():
+                    routed = routed_uniformly(choices, args, kwargs)
+                    set_known_value(choices, functools.cache(routed))
             elif computed is not None:
                 for index, item in enumerate(result):
                     if isinstance(item, torch.Tensor) and item.is_meta:
@@ -212,8 +209,8 @@ class KnownValues(TorchFunctionMode):
 
     @staticmethod
     def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywords) -> Value:
-        computed = _deferred(func, args, kwargs)
-        if computed is None:
+        deferred = _deferred(func, args, kwargs)
+        if deferred is None:
             name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
             raise ModelCodeError(
                 f"the model's code reads a value with Tensor.{name} from a tensor of shape"
@@ -222,7 +219,7 @@ class KnownValues(TorchFunctionMode):
             )
         with uncounted():
             # Copied, since the model may modify the answer.
-            value: Value = copy.deepcopy(computed())
+            value: Value = copy.deepcopy(_result(func, *deferred, False))
             return value
 
 
@@ -257,9 +254,9 @@ def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | flo
 
 def _filled(
     shape: tuple[int, ...], dtype: torch.dtype, fill: bool | int | float | complex
-) -> _Compute:
+) -> torch.Tensor:
     """A filled tensor that stores its number once, since a page has many pixels."""
-    return lambda: torch.full((), fill, dtype=dtype).expand(shape)
+    return torch.full((), fill, dtype=dtype).expand(shape)
 
 
 def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
@@ -290,13 +287,7 @@ def _follow_through_view(
         value.as_strided(*place).copy_(computed())
         return value
 
-    set_known_value(base, _once(whole))
-
-
-def _follow_routing(choices: torch.Tensor, args: Arguments, kwargs: Keywords) -> None:
-    """Sets the choices of a top-k without values: each candidate equally often."""
-    if choices.is_meta and choices.dim():
-        set_known_value(choices, _once(routed_uniformly(choices, args, kwargs)))
+    set_known_value(base, functools.cache(whole))
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -337,35 +328,32 @@ def _without_device(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywo
     )
 
 
-class _Deferred:
-    """A function's result, computed on demand; of an assignment to items, the tensor after it.
+_Deferred = tuple[list[_Compute], dict[str, _Compute]]
+"""What computes a function's positional and keyword arguments."""
+
+
+def _result(
+    func: Function, args: list[_Compute], kwargs: dict[str, _Compute], writes: bool
+) -> Value:
+    """A deferred result; of an assignment to items, the tensor after it.
 
     Args:
         func: The function.
         args: Functions that compute its positional arguments.
         kwargs: Functions that compute its keyword arguments.
+        writes: Whether the function writes to its arguments.
     """
-
-    def __init__(self, func: Function, args: list[_Compute], kwargs: dict[str, _Compute]) -> None:
-        self._func, self._args, self._kwargs = func, args, kwargs
-        self._results: list[Value] = []
-        self.writes = False
-        """Whether the function writes to its arguments."""
-
-    def __call__(self) -> Value:
-        if not self._results:
-            args = [value() for value in self._args]
-            kwargs = {name: value() for name, value in self._kwargs.items()}
-            if self.writes:
-                args = [_copied(value) for value in args]
-                kwargs = {name: _copied(value) for name, value in kwargs.items()}
-            result = self._func(*args, **kwargs)
-            self._results.append(args[0] if self._func is torch.Tensor.__setitem__ else result)
-        return self._results[0]
+    values = [value() for value in args]
+    named = {name: value() for name, value in kwargs.items()}
+    if writes:
+        values, named = _copied(values), dict(zip(named, _copied([*named.values()]), strict=True))
+    result = func(*values, **named)
+    made: Value = values[0] if func is torch.Tensor.__setitem__ else result
+    return made
 
 
 def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Deferred | None:
-    """The deferred computation of `func` on known values, or None if one is unknown.
+    """What computes the arguments of `func` from known values, or None if one is unknown.
 
     Holds no `meta` tensors, whose lifetimes are measured, and nothing that may change before it
     runs.
@@ -378,16 +366,16 @@ def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Deferred | 
         return None
     if getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
         return None
-    options = {name: _frozen(argument) for name, argument in kwargs.items()}
+    options = dict(zip(kwargs, map(_frozen, kwargs.values()), strict=True))
     if makes:
-        options["device"] = lambda: "cpu"
-    return _Deferred(func, [_frozen(argument) for argument in args], options)
+        options["device"] = partial(torch.device, "cpu")
+    return [*map(_frozen, args)], options
 
 
-def _copied(value: Value) -> Value:
+def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
-    return [_copied(item) for item in value] if type(value) is list else value
+    return [*map(_copied, value)] if type(value) is list else value
 
 
 def _frozen(argument: Any) -> _Compute:
@@ -401,11 +389,11 @@ def _frozen(argument: Any) -> _Compute:
         assert known is not None, "computed from known values alone"
         return known
     if type(argument) in (tuple, list):
-        items, kind = [_frozen(item) for item in argument], type(argument)
+        items, kind = [*map(_frozen, argument)], type(argument)
         return lambda: kind(item() for item in items)
     if isinstance(argument, slice):
-        ends = [_frozen(end) for end in (argument.start, argument.stop, argument.step)]
-        return lambda: slice(*(end() for end in ends))
+        ends = _frozen((argument.start, argument.stop, argument.step))
+        return lambda: slice(*ends())
     if isinstance(argument, torch.device) or (isinstance(argument, str) and argument == "meta"):
         return lambda: torch.device("cpu")
     return lambda: argument
@@ -457,7 +445,7 @@ def routed_uniformly(
     scores = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
     shape, candidates = tuple(choices.shape), int(scores.shape[dim])
-    return lambda: _uniform_choices(shape, dim, candidates)
+    return partial(_uniform_choices, shape, dim, candidates)
 
 
 def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:

@@ -78,8 +78,7 @@ def _as_torch_starts() -> Iterator[None]:
                     torch.set_autocast_enabled, device, torch.is_autocast_enabled(device)
                 )
                 torch.set_autocast_enabled(device, False)
-            stack.enter_context(undone(partial(torch.set_default_dtype, torch.get_default_dtype())))
-            torch.set_default_dtype(torch.float32)
+            stack.enter_context(default_dtype(torch.float32))
             if is_forked():  # torch would wait forever for the threads of the parent process
                 stack.enter_context(undone(partial(torch.set_num_threads, torch.get_num_threads())))
                 torch.set_num_threads(1)
@@ -161,7 +160,7 @@ def answered(owner: Owner, name: str, answer: Callable[_Inputs, Result]) -> Iter
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Sets the default dtype of new tensors to `dtype`, in every thread."""
-    with undone(functools.partial(torch.set_default_dtype, torch.get_default_dtype())):
+    with undone(partial(torch.set_default_dtype, torch.get_default_dtype())):
         torch.set_default_dtype(dtype)
         yield
 
@@ -172,7 +171,11 @@ def quiet_transformers() -> Iterator[None]:
     from transformers.utils import logging as messages
 
     messages.get_verbosity()  # creates its handler if nothing has yet
-    handlers = list(_handlers_of(messages.get_logger()))
+    handlers: list[logging.Handler] = []
+    logger: logging.Logger | None = messages.get_logger()
+    while logger is not None:  # every one that its messages reach
+        handlers += logger.handlers
+        logger = logger.parent if logger.propagate else None
 
     def hear_all() -> None:
         for handler in handlers:
@@ -182,14 +185,6 @@ def quiet_transformers() -> Iterator[None]:
         for handler in handlers:
             handler.addFilter(_is_passed_on)
         yield
-
-
-def _handlers_of(logger: logging.Logger) -> Iterator[logging.Handler]:
-    """Every handler that a logger's messages reach."""
-    above: logging.Logger | None = logger
-    while above is not None:
-        yield from above.handlers
-        above = above.parent if above.propagate else None
 
 
 def _is_passed_on(record: logging.LogRecord) -> bool:

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "Arguments",
+    "DispatchMode",
     "Function",
     "Key",
     "Keywords",
@@ -71,3 +73,15 @@ def uncounted() -> Iterator[None]:
     """Runs the body outside every hook and mode, so its operators are not counted."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode that torch.compile is not guarded against, unless it is in use."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Guarding against torch.compile would import all of torch._dynamo for nothing.
+        return False

@@ -23,20 +23,18 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
+from operator import truth
+from typing import Any, Final, NoReturn, TypeVar
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.running.process_settings import exclusive, is_running_thread
+from dsocr_analyze.running.torch_calls import DispatchMode
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["is_missing", "missing_packages_stood_in", "uses_compiler", "without_unused_imports"]
+__all__ = ["beside_compiler", "is_missing", "missing_packages_stood_in", "without_unused_imports"]
 
 
+_Mode = TypeVar("_Mode", bound=DispatchMode)
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
-_Truth: TypeAlias = "bool | torch.SymBool"
-_Size: TypeAlias = "int | float | torch.SymInt | torch.SymFloat | _Truth | Sequence[_Size]"
 
 _COMPILER: Final = "torch._dynamo"
 _GUARD: Final = "__dynamo_disable"
@@ -44,12 +42,25 @@ _GUARD: Final = "__dynamo_disable"
 
 
 class _StandIn(types.ModuleType):
-    """Stands in for a module; names that it lacks come from the real one, which is imported."""
+    """Stands in for a module; names that it lacks come from the real one, which is imported.
+
+    What is asked of symbols, or is not answered here, the real functions answer.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         self.__path__ = self.__spec__.submodule_search_locations or []
+        for each, answer in _ANSWERS.get(name, {}).items():
+            is_class = isinstance(answer, type)
+            setattr(self, each, answer if is_class else partial(self._answered, each, answer))
+
+    def _answered(
+        self, name: str, answer: Callable[..., Any] | None, *values: Any, **options: Any
+    ) -> Any:
+        if answer is not None and not options and _are_numbers(values):
+            return answer(*values)
+        return getattr(self.give_way(), name)(*values, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -80,59 +91,7 @@ class _NoCompiler(_StandIn):
         return fn
 
 
-class _NoSympy(_StandIn):
-    """sympy, without which nothing is an expression."""
-
-    def __init__(self) -> None:
-        super().__init__("sympy")
-        self.Basic = type("Basic", (), {})
-
-
-class _NoSymbols(_StandIn):
-    """torch's questions about sizes that may be symbols, answered for numbers.
-
-    What is asked of symbols, or is not answered here, the real functions answer.
-    """
-
-    _ANSWERS: Final[dict[str, Callable[..., bool] | None]] = {
-        "is_nested_int": lambda _: False,
-        "sym_eq": lambda one, other: _listed(one) == _listed(other),
-        "sym_and": lambda *values: all(values),
-        "sym_or": lambda *values: any(values),
-        "has_guarding_hint": None,  # imported with the others, and not called for numbers
-        "guarding_hint_or_throw": None,
-    }
-
-    def __init__(self) -> None:
-        super().__init__("torch.fx.experimental.symbolic_shapes")
-        for name in "expect_true guard_or_false guard_or_true guard_size_oblivious".split():
-            setattr(self, name, self._truth(name))
-        self.statically_known_true = self._truth("statically_known_true")
-        for name, answer in self._ANSWERS.items():
-            setattr(self, name, self._function(name, answer))
-
-    def _truth(self, name: str) -> Callable[[_Truth], bool]:
-        """A function of a truth value, which it returns."""
-
-        def truth(value: _Truth) -> bool:
-            if type(value) is bool:
-                return value
-            real: Callable[[_Truth], bool] = getattr(self.give_way(), name)
-            return real(value)
-
-        return truth
-
-    def _function(self, name: str, answer: Callable[..., bool] | None) -> Callable[..., _Size]:
-        def answered(*values: _Size) -> _Size:
-            if answer is not None and _are_numbers(values):
-                return answer(*values)
-            real: Callable[..., _Size] = getattr(self.give_way(), name)
-            return real(*values)
-
-        return answered
-
-
-def _are_numbers(values: Iterable[_Size]) -> bool:
+def _are_numbers(values: Iterable[Any]) -> bool:
     """Whether values are whole numbers, not symbols, in tuples and lists too."""
     for value in values:
         if isinstance(value, tuple | list):
@@ -143,29 +102,34 @@ def _are_numbers(values: Iterable[_Size]) -> bool:
     return True
 
 
-def _listed(size: _Size) -> _Size:
+def _listed(size: Any) -> Any:
     """A size, or sizes as a list: torch compares tuples with lists."""
-    return list(map(_listed, size)) if isinstance(size, tuple | list) else size
+    return [*map(_listed, size)] if isinstance(size, tuple | list) else size
 
 
-def _of_one_function(module: str, function: str) -> _StandIn:
-    """Stands in for a module of which one function is imported, and not called for any pass."""
-    stand_in = _StandIn(module)
+_ANSWERS: Final[dict[str, dict[str, Callable[..., Any] | None]]] = {
+    "sympy": {"Basic": type("Basic", (), {})},  # without which nothing is an expression
+    # torch's questions about sizes that may be symbols, answered for numbers
+    "torch.fx.experimental.symbolic_shapes": {
+        "expect_true": truth,
+        "guard_or_false": truth,
+        "guard_or_true": truth,
+        "guard_size_oblivious": truth,
+        "statically_known_true": truth,
+        "is_nested_int": lambda _: False,
+        "sym_eq": lambda one, other: _listed(one) == _listed(other),
+        "sym_and": lambda *values: all(values),
+        "sym_or": lambda *values: any(values),
+        "has_guarding_hint": None,
+        "guarding_hint_or_throw": None,
+    },
+    "torch.utils._sympy.functions": {"Max": None},
+    "scipy.optimize": {"linear_sum_assignment": None},
+}
+"""By module, the names that are imported, each a class or what answers calls with numbers.
 
-    def real(*args: Any, **kwargs: Any) -> Any:
-        return getattr(stand_in.give_way(), function)(*args, **kwargs)
-
-    vars(stand_in)[function] = real
-    return stand_in
-
-
-_STAND_INS: Final[tuple[Callable[[], _StandIn], ...]] = (
-    _NoCompiler,
-    _NoSympy,
-    _NoSymbols,
-    partial(_of_one_function, "torch.utils._sympy.functions", "Max"),
-    partial(_of_one_function, "scipy.optimize", "linear_sum_assignment"),
-)
+Those without an answer are not called for any pass.
+"""
 
 
 class _RealParts(importlib.abc.MetaPathFinder):
@@ -201,16 +165,23 @@ class _Imported(importlib.abc.Loader):
         module.__spec__ = self._spec
 
 
-def uses_compiler() -> bool:
-    """Whether this process has imported torch's compiler."""
-    return not isinstance(sys.modules.get(_COMPILER), _NoCompiler | None)
+def beside_compiler(mode: type[_Mode]) -> type[_Mode]:
+    """The dispatch mode, which torch's compiler must not compile as well if it is in use."""
+    if isinstance(sys.modules.get(_COMPILER), _NoCompiler | None):
+        return mode
+    # torch guards the functions that a class has when it is made.
+    own = {
+        "_should_skip_dynamo": classmethod(lambda _: True),
+        "__torch_dispatch__": mode.__torch_dispatch__,
+    }
+    return type(mode.__name__, (mode,), own)
 
 
 @contextlib.contextmanager
 def without_unused_imports() -> Iterator[None]:
     """While the body runs, what no pass uses is imported only if it is used after all."""
     with exclusive():
-        stand_ins = [stand_in for stand_in in (make() for make in _STAND_INS) if _is_idle(stand_in)]
+        stand_ins = [*filter(_is_idle, (_NoCompiler(), *map(_StandIn, _ANSWERS)))]
         finder = _RealParts()
 
         def give_way() -> None:

@@ -6,6 +6,7 @@ numbers by layer, such as where a window stands.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -13,16 +14,25 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import Key, Value, Values, tensors_in
+from dsocr_analyze.running.torch_calls import Key, Values, tensors_in
 from dsocr_analyze.trace.memory import LiveTensors
 
-__all__ = ["Cache", "CacheMark", "Extension", "caches_in", "described_cache", "layout", "maker_of"]
+__all__ = [
+    "CacheMark",
+    "Extension",
+    "Looks",
+    "caches_in",
+    "described_cache",
+    "layout",
+    "look_of",
+    "made_like",
+]
 
 
 Cache: TypeAlias = Any
 """A cache of any class."""
 
-_Stored: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+_Stored: TypeAlias = "torch.Tensor | tuple[_Stored, ...]"
 """What a list has for a layer."""
 
 
@@ -40,35 +50,34 @@ def caches_in(arguments: Values) -> list[Cache]:
 def _is_cache(value: Cache) -> bool:
     if isinstance(value, list | tuple | dict | set):  # these hold more than their attributes
         return False
-    lists = _lists(value)
-    if not lists or len({len(each) for each in lists.values()}) != 1:
+    lists, numbers = _state_of(value)
+    if len({*map(len, lists.values())}) != 1:
         return False
-    numbers = [each for name, each in vars(value).items() if name not in lists]
-    return all(_is_stored(item) for each in lists.values() for item in each) and all(
-        type(each) is dict and all(type(part) is int for pair in each.items() for part in pair)
-        for each in numbers
+    for each in lists.values():
+        for item in each:
+            if not all(map(torch.is_tensor, item if type(item) is tuple else (item,))):
+                return False
+    return all(
+        type(each) is dict and {*map(type, (*each.keys(), *each.values()))} <= {int}
+        for each in numbers.values()
     )
 
 
-def _is_stored(item: Value) -> bool:
-    tensors = item if type(item) is tuple else (item,)
-    return all(isinstance(tensor, torch.Tensor) for tensor in tensors)
-
-
-def _lists(cache: Cache) -> dict[str, list[_Stored]]:
-    """Tensors by layer, by the name of the attribute."""
-    state = getattr(cache, "__dict__", {})
-    return {name: each for name, each in state.items() if type(each) is list}
+def _state_of(cache: Cache) -> tuple[dict[str, list[_Stored]], dict[str, dict[int, int]]]:
+    """What stands for each layer in lists, and in the other attributes: numbers, of a cache."""
+    lists: dict[str, list[_Stored]] = {}
+    others: dict[str, Any] = {}
+    for name, each in getattr(cache, "__dict__", {}).items():
+        if type(each) is list:
+            lists[name] = each
+        else:
+            others[name] = each
+    return lists, others
 
 
 def _layers(cache: Cache) -> list[list[torch.Tensor]]:
     """The tensors of every layer."""
-    return [list(tensors_in(each)) for each in zip(*_lists(cache).values(), strict=True)]
-
-
-def _numbers(cache: Cache) -> dict[str, dict[int, int]]:
-    """Numbers by layer, by the name of the attribute."""
-    return {name: each for name, each in vars(cache).items() if type(each) is dict}
+    return [list(tensors_in(each)) for each in zip(*_state_of(cache)[0].values(), strict=True)]
 
 
 def described_cache(cache: Cache, layer: int, memory: LiveTensors) -> Key:
@@ -90,7 +99,7 @@ def described_cache(cache: Cache, layer: int, memory: LiveTensors) -> Key:
             frozenset(number for other, number in each.items() if other < layer),
             frozenset(number for other, number in each.items() if other > layer),
         )
-        for name, each in _numbers(cache).items()
+        for name, each in _state_of(cache)[1].items()
     ]
     return (
         type(cache), tuple(looks[layer : layer + 1]), tuple(own), tuple(numbers),
@@ -98,21 +107,65 @@ def described_cache(cache: Cache, layer: int, memory: LiveTensors) -> Key:
     )  # fmt: skip
 
 
+class Look(NamedTuple):
+    """How a tensor with memory of its own looks.
+
+    Attributes:
+        shape: Its shape.
+        strides: Its strides.
+        offset: Where it begins in its memory.
+        dtype: Its type.
+        elements: Elements for which it has memory.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    elements: int
+
+
+Looks: TypeAlias = "Look | tuple[Looks, ...]"
+"""Of one tensor, or of each of some."""
+
+
+def layout(tensor: torch.Tensor) -> Key:
+    """Shape, strides, type and device."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
+def look_of(stored: _Stored) -> Looks:
+    """How a tensor looks, or each of some."""
+    if isinstance(stored, tuple):
+        return tuple(map(look_of, stored))
+    elements = stored.untyped_storage().nbytes() // stored.element_size()
+    shape, offset = tuple(stored.shape), int(stored.storage_offset())
+    return Look(shape, stored.stride(), offset, stored.dtype, elements)
+
+
+def made_like(looks: Looks) -> _Stored:
+    """Tensors on `meta` that look like this, each with its own memory."""
+    if not isinstance(looks, Look):
+        return tuple(map(made_like, looks))
+    whole = torch.empty(looks.elements, dtype=looks.dtype, device="meta")
+    return whole.as_strided(looks.shape, looks.strides, looks.offset)
+
+
 class Extension(NamedTuple):
     """What a call leaves in a cache for its layer.
 
     Attributes:
-        tensors: Makes what stands in each list.
+        looks: How what stands in each list looks.
         numbers: The layer's numbers, by name.
     """
 
-    tensors: Mapping[str, Callable[[], _Stored]]
+    looks: Mapping[str, Looks]
     numbers: Mapping[str, int]
 
     def apply(self, cache: Cache, layer: int, memory: LiveTensors) -> None:
         """Extends another layer likewise; its memory counts as made now."""
-        for name, make in self.tensors.items():
-            vars(cache)[name][layer : layer + 1] = [make()]  # at the end, this appends
+        for name, looks in self.looks.items():
+            vars(cache)[name][layer : layer + 1] = [made_like(looks)]  # at the end, this appends
         for tensor in _layers(cache)[layer]:
             memory.add(tensor)
         for name, number in self.numbers.items():
@@ -141,62 +194,32 @@ class CacheMark(NamedTuple):
         """The cache as it is now."""
         layers = _layers(cache)
         tensors = [[(weakref.ref(each), each._version) for each in one] for one in layers]
-        numbers = {name: dict(each) for name, each in _numbers(cache).items()}
-        own = (tensor for one in layers[layer : layer + 1] for tensor in one)
-        return cls(cache, layer, tensors, numbers, sum(map(memory.nbytes_of, own)))
+        nbytes = sum(map(memory.nbytes_of, tensors_in(layers[layer : layer + 1])))
+        return cls(cache, layer, tensors, copy.deepcopy(_state_of(cache)[1]), nbytes)
 
-    @property
-    def made(self) -> list[torch.Tensor] | None:
-        """The layer's tensors after the call; None if it did anything to other layers."""
+    def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
+        """What the call has left for its layer; None if it did anything else to the cache.
+
+        Args:
+            is_made: Whether a tensor has memory of its own that the call made.
+        """
         if not _is_cache(self.cache):
             return None
         now, layer = _layers(self.cache), self.layer
         if len(now) != max(len(self.tensors), layer + 1):
             return None
         for number, (tensors, before) in enumerate(zip(now, self.tensors, strict=False)):
-            is_same = len(tensors) == len(before) and all(
-                each is ref() and each._version == version
-                for each, (ref, version) in zip(tensors, before, strict=True)
-            )
+            is_same = [(id(each), each._version) for each in tensors] == [
+                (id(ref()), version) for ref, version in before
+            ]
             if not is_same and number != layer:
                 return None
-        for name, numbers in _numbers(self.cache).items():
-            if {**numbers, layer: None} != {**self.numbers.get(name, {}), layer: None}:
+        lists, numbers = _state_of(self.cache)
+        for name, each in numbers.items():
+            if {**each, layer: None} != {**self.numbers.get(name, {}), layer: None}:
                 return None
-        return now[layer]
-
-    @property
-    def extension(self) -> Extension:
-        """What the call has left for its layer."""
-        numbers = {
-            name: each[self.layer]
-            for name, each in _numbers(self.cache).items()
-            if self.layer in each
-        }
-        stored = {name: each[self.layer] for name, each in _lists(self.cache).items()}
-        return Extension({name: _maker_of_all(each) for name, each in stored.items()}, numbers)
-
-
-def _maker_of_all(stored: _Stored) -> Callable[[], _Stored]:
-    """Makes a tensor, or a tuple of tensors, that looks like this."""
-    if isinstance(stored, torch.Tensor):
-        return maker_of(stored)
-    makers = [*map(maker_of, stored)]
-    return lambda: tuple(make() for make in makers)
-
-
-def layout(tensor: torch.Tensor) -> Key:
-    """Shape, strides, type and device."""
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
-
-
-def maker_of(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Makes tensors on `meta` that look like this one, each with its own memory."""
-    shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-    dtype, elements = tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size()
-
-    def make() -> torch.Tensor:
-        whole = torch.empty(elements, dtype=dtype, device="meta")
-        return whole.as_strided(shape, stride, offset)
-
-    return make
+        if not all(map(is_made, now[layer])):
+            return None
+        looks = {name: look_of(each[layer]) for name, each in lists.items()}
+        own = {name: each[layer] for name, each in numbers.items() if layer in each}
+        return Extension(looks, own)

@@ -1,7 +1,11 @@
-"""One executed operator as its rule sees it: arguments, outputs, and the bytes they occupy."""
+"""One executed operator as its rule sees it: arguments, outputs, and the bytes they occupy.
+
+fvcore's handles, written for `torch.jit` graphs, are wrapped here as counts.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,7 +13,12 @@ from typing import Any, TypeAlias
 import torch
 
 from dsocr_analyze.kernels import Dimensions, Elements, Kind
-from dsocr_analyze.running.torch_calls import Arguments, Keywords
+from dsocr_analyze.running.torch_calls import Arguments, Keywords, tensors_in
+
+with warnings.catch_warnings():
+    # fvcore scripts its loss functions when it is imported; nothing here calls them.
+    warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
+    from fvcore.nn import jit_handles
 
 __all__ = [
     "Call",
@@ -18,7 +27,9 @@ __all__ = [
     "all_inputs",
     "all_outputs",
     "first_output",
+    "fvcore_count",
     "inputs_but_first",
+    "jit_handles",
     "nothing",
     "occupied_bytes",
     "output_elements",
@@ -37,20 +48,9 @@ class Call:
         """The argument at `index` or, if passed by keyword, called `name`; None if absent."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name)
 
-    @property
-    def is_complex(self) -> bool:
-        """Whether any argument or output holds complex numbers."""
-        return any(tensor.is_complex() for tensor in (*self.outputs, *self.tensors()))
-
     def tensors(self) -> list[torch.Tensor]:
         """All tensor arguments, including those in lists."""
-        found: list[torch.Tensor] = []
-        for argument in (*self.args, *self.kwargs.values()):
-            if isinstance(argument, torch.Tensor):
-                found.append(argument)
-            elif isinstance(argument, tuple | list):
-                found.extend(item for item in argument if isinstance(item, torch.Tensor))
-        return found
+        return [*tensors_in(self.args), *tensors_in(self.kwargs.values())]
 
 
 Count: TypeAlias = Callable[[Call], int]
@@ -74,22 +74,22 @@ def occupied_bytes(tensor: torch.Tensor) -> int:
 
 def all_inputs(call: Call) -> int:
     """Bytes of all tensor arguments."""
-    return sum(occupied_bytes(tensor) for tensor in call.tensors())
+    return sum(map(occupied_bytes, call.tensors()))
+
+
+def inputs_but_first(call: Call) -> int:
+    """Bytes of all tensor arguments except the first."""
+    return sum(map(occupied_bytes, call.tensors()[1:]))
 
 
 def all_outputs(call: Call) -> int:
     """Bytes of all outputs."""
-    return sum(occupied_bytes(tensor) for tensor in call.outputs)
+    return sum(map(occupied_bytes, call.outputs))
 
 
 def first_output(call: Call) -> int:
     """Bytes of the first output."""
     return occupied_bytes(call.outputs[0])
-
-
-def inputs_but_first(call: Call) -> int:
-    """Bytes of all tensor arguments except the first."""
-    return sum(occupied_bytes(tensor) for tensor in call.tensors()[1:])
 
 
 def nothing(_: Call) -> int:
@@ -131,3 +131,52 @@ class Rule:
     bytes_read: Count = all_inputs
     bytes_written: Count = all_outputs
     dimensions: Callable[[Call], Dimensions] = _elements
+
+
+# --- fvcore's handles ------------------------------------------------------------------------
+
+
+class _Value:
+    """A traced value as fvcore's handles see it: a `torch._C.Value` with a shape or a constant.
+
+    Args:
+        value: A tensor or a constant.
+        flat: Present a tensor's shape as [1, elements].
+    """
+
+    def __init__(self, value: Any, flat: bool) -> None:
+        self._value, self._flat = value, flat
+
+    def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore's name
+        return isinstance(self._value, torch.Tensor)
+
+    def type(self) -> _Value:
+        return self
+
+    def sizes(self) -> list[int]:
+        return [1, self._value.numel()] if self._flat else list(self._value.shape)
+
+    def toIValue(self) -> Any:  # noqa: N802 - fvcore's name
+        return self._value
+
+
+def fvcore_count(
+    handle: Callable[..., float | dict[str, float]],
+    *,
+    inputs: int | None = None,
+    flat: bool = False,
+) -> Count:
+    """The count of an fvcore handle; an fvcore flop is a MAC of a matrix operator.
+
+    Args:
+        handle: One of `fvcore.nn.jit_handles`.
+        inputs: Number of arguments the handle expects (`aten::bmm` has one more); None for all.
+        flat: Present shapes as [1, elements], for handles that reject some numbers of dimensions.
+    """
+
+    def count(call: Call) -> int:
+        arguments = [_Value(argument, flat) for argument in call.args[:inputs]]
+        counted = handle(arguments, [_Value(call.outputs[0], flat)])
+        return int(sum(counted.values()) if isinstance(counted, dict) else counted)
+
+    return count

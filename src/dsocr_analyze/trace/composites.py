@@ -8,8 +8,9 @@ whose layout the kernel does not take) are operators of their own.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.running.process_settings import replaced
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value, tensors_in
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
 __all__ = ["Composites"]
@@ -68,8 +69,11 @@ class _Autocast:
 
     def is_active(self) -> bool:
         """Whether a region is active."""
-        if self._weights and not _nesting():
-            self._weights.clear()
+        if self._weights:
+            inside = torch.autocast_increment_nesting()  # torch reports it only when entering one
+            torch.autocast_decrement_nesting()
+            if inside == 1:
+                self._weights.clear()
         return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
     def arguments(
@@ -84,27 +88,24 @@ class _Autocast:
             is_recorded_whole: Whether it is counted as one operator, as called.
         """
         name = getattr(func, "__name__", "")
-        tensors = [tensor for tensor in _tensors((args, kwargs)) if _is_eligible(tensor)]
+        tensors = [*filter(_is_eligible, tensors_in([*args, *kwargs.values()]))]
         if not tensors or not (is_recorded_whole or tensors[0].is_meta):
             return args, kwargs
         device = "cpu" if tensors[0].is_cpu else "cuda"
         if not torch.is_autocast_enabled(device):
             return args, kwargs
+        names_type = any(isinstance(each, torch.dtype) for each in (*args, *kwargs.values()))
+        dtype: torch.dtype | None = None
         if name in _LOWER:
-            return self._cast_all(args, kwargs, torch.get_autocast_dtype(device))
-        if device == "cpu":
+            dtype = torch.get_autocast_dtype(device)
+        elif device == "cuda" and name in _WIDE:
+            dtype = torch.float32
+        elif device == "cuda" and name in _WIDEST:
+            dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+        elif device == "cuda" and name in _WIDE_OUTPUT and not names_type:
+            kwargs = kwargs | {"dtype": torch.float32}
+        if dtype is None:
             return args, kwargs
-        if name in _WIDE:
-            return self._cast_all(args, kwargs, torch.float32)
-        if name in _WIDE_OUTPUT and not _names_type((*args, *kwargs.values())):
-            return args, kwargs | {"dtype": torch.float32}
-        if name in _WIDEST:
-            return self._cast_all(args, kwargs, _widest(tensors))
-        return args, kwargs
-
-    def _cast_all(
-        self, args: Arguments, kwargs: Keywords, dtype: torch.dtype
-    ) -> tuple[Arguments, Keywords]:
         return self._cast(args, dtype), self._cast(kwargs, dtype)
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
@@ -139,94 +140,34 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-def _tensors(value: Value) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+_MATRICES: Final = ("input", "other")
+_ROWS: Final = ("input", "dim")
+_OF_ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_OF_RMS_NORM: Final = ("input", "normalized_shape", "weight")
 
-
-def _names_type(arguments: Arguments) -> bool:
-    return any(isinstance(argument, torch.dtype) for argument in arguments)
-
-
-def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
-    dtype = tensors[0].dtype
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
-
-
-def _nesting() -> int:
-    """Number of open regions; torch reports it only when entering one more."""
-    inside = torch.autocast_increment_nesting()
-    torch.autocast_decrement_nesting()
-    return inside - 1
-
-
-_Arguments = tuple[Arguments, Keywords]
-
-
-def _parameters(*names: str) -> Callable[[Arguments, Keywords], _Arguments]:
-    """Moves a call's arguments into positional order; any others stay keyword arguments."""
-
-    def arrange(args: Arguments, kwargs: Keywords) -> _Arguments:
-        ordered = list(args)
-        if not kwargs:
-            return ordered, kwargs
-        rest = dict(kwargs)
-        for name in names[len(args) :]:
-            if name not in rest:
-                break
-            ordered.append(rest.pop(name))
-        return ordered, rest
-
-    return arrange
-
-
-def _einsum_arguments(args: Arguments, kwargs: Keywords) -> _Arguments:
-    operands = args[1:]
-    if len(operands) == 1 and isinstance(operands[0], tuple | list):
-        operands = tuple(operands[0])
-    return [args[0], list(operands)], kwargs
-
-
-def _swapped(args: Arguments, kwargs: Keywords) -> _Arguments:
-    return [args[1], args[0]], kwargs
-
-
-_COMPOSITES: Final[dict[Function, tuple[str, Callable[..., _Arguments]]]] = {
-    F.linear: ("linear", _parameters("input", "weight", "bias")),
-    torch.matmul: ("matmul", _parameters("input", "other")),
-    torch.Tensor.matmul: ("matmul", _parameters("self", "other")),
-    torch.linalg.matmul: ("matmul", _parameters("input", "other")),
-    torch.Tensor.__matmul__: ("matmul", _parameters("self", "other")),
-    torch.Tensor.__rmatmul__: ("matmul", _swapped),
-    torch.einsum: ("einsum", _einsum_arguments),
-    F.scaled_dot_product_attention: (
-        "scaled_dot_product_attention",
-        _parameters("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
-    ),
-    torch.softmax: ("softmax", _parameters("input", "dim")),
-    torch.Tensor.softmax: ("softmax", _parameters("self", "dim")),
-    F.softmax: ("softmax", _parameters("input", "dim")),
-    torch.special.softmax: ("softmax", _parameters("input", "dim")),
-    torch.log_softmax: ("log_softmax", _parameters("input", "dim")),
-    torch.Tensor.log_softmax: ("log_softmax", _parameters("self", "dim")),
-    torch.special.log_softmax: ("log_softmax", _parameters("input", "dim")),
-    F.log_softmax: ("log_softmax", _parameters("input", "dim")),
-    torch.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
-    F.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
+_COMPOSITES: Final[dict[Function, tuple[str, tuple[str, ...]]]] = {
+    F.linear: ("linear", ("input", "weight", "bias")),
+    torch.matmul: ("matmul", _MATRICES),
+    torch.Tensor.matmul: ("matmul", ("self", "other")),
+    torch.linalg.matmul: ("matmul", _MATRICES),
+    torch.Tensor.__matmul__: ("matmul", ("self", "other")),
+    torch.Tensor.__rmatmul__: ("matmul", ()),
+    torch.einsum: ("einsum", ()),
+    F.scaled_dot_product_attention: ("scaled_dot_product_attention", _OF_ATTENTION),
+    torch.softmax: ("softmax", _ROWS),
+    torch.Tensor.softmax: ("softmax", ("self", "dim")),
+    F.softmax: ("softmax", _ROWS),
+    torch.special.softmax: ("softmax", _ROWS),
+    torch.log_softmax: ("log_softmax", _ROWS),
+    torch.Tensor.log_softmax: ("log_softmax", ("self", "dim")),
+    torch.special.log_softmax: ("log_softmax", _ROWS),
+    F.log_softmax: ("log_softmax", _ROWS),
+    torch.rms_norm: ("rms_norm", _OF_RMS_NORM),
+    F.rms_norm: ("rms_norm", _OF_RMS_NORM),
 }
+"""Names of operators, and of the parameters that a rule looks at, in its order, by function."""
 
 _MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
-
-_SOFTMAXES: Final = ("softmax", "log_softmax")
-
 
 Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
 
@@ -265,33 +206,33 @@ class Composites(TorchFunctionMode):
             if func is F.multi_head_attention_forward:
                 return self._opened(func, args, kwargs)
             return func(*args, **kwargs)
-        name, arrange = composite
-        ordered, rest = arrange(args, kwargs)
-        if name == "einsum" and not _is_one_product(*ordered):
-            return func(*args, **kwargs)
-        if name == "scaled_dot_product_attention":
-            return self._record(
-                name, ordered, rest, lambda: _as_cuda_lays_it_out(func(*args, **kwargs)), True
-            )
-        if name in _SOFTMAXES:
-            return self._softmax(name, func, ordered, rest)
-        is_fused = name == "rms_norm"
-        return self._record(name, ordered, rest, lambda: func(*args, **kwargs), is_fused)
-
-    def _softmax(self, name: str, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-        """A softmax, after the copy that torch makes first if another type is requested.
-
-        CUDA's kernel reads fp16 and writes fp32 directly (`half_to_float`); bf16 is copied.
-        """
-        scores, dims = args[0], args[1:2] or [kwargs.get("dim")]
-        given = (argument for argument in (*args[2:], *kwargs.values()))
-        dtype = next((argument for argument in given if isinstance(argument, torch.dtype)), None)
-        if dtype in (None, scores.dtype):
-            return self._record(name, args, kwargs, lambda: func(*args, **kwargs), False)
-        if (scores.dtype, dtype) == (torch.float16, torch.float32):
-            return self._record(name, args, kwargs, lambda: func(*args, **kwargs), True)
-        wide = scores.to(dtype)
-        return self._record(name, [wide, *dims], {}, lambda: func(wide, *dims), False)
+        name, parameters = composite
+        ordered, rest = [*args], dict(kwargs)
+        for parameter in parameters[len(args) :]:
+            if parameter not in rest:
+                break
+            ordered.append(rest.pop(parameter))
+        run, is_fused = functools.partial(func, *args, **kwargs), name == "rms_norm"
+        if func is torch.Tensor.__rmatmul__:
+            ordered.reverse()
+        elif name == "einsum":
+            listed = len(args) == 2 and isinstance(args[1], tuple | list)
+            ordered = [args[0], [*(args[1] if listed else args[1:])]]
+            with torch._C.DisableTorchFunction():
+                is_one_product = is_contraction(*ordered)
+            if not is_one_product:  # it is counted as torch decomposes it
+                return run()
+        elif name == "scaled_dot_product_attention":
+            return self._record(name, ordered, rest, lambda: _as_cuda_lays_it_out(run()), True)
+        elif name in ("softmax", "log_softmax"):
+            scores, dims = ordered[0], ordered[1:2] or [rest.get("dim")]
+            named = [each for each in (*ordered, *rest.values()) if isinstance(each, torch.dtype)]
+            # CUDA's kernel reads fp16 and writes fp32 directly (`half_to_float`).
+            is_fused = [scores.dtype, *named] == [torch.float16, torch.float32]
+            if named not in ([], [scores.dtype]) and not is_fused:
+                ordered, rest = [scores.to(named[0]), *dims], {}  # the copy that torch makes first
+                run = functools.partial(func, *ordered)
+        return self._record(name, ordered, rest, run, is_fused)
 
     def _opened(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
         """Runs a Python function that torch passes to a mode as a whole, and records what it calls.
@@ -320,13 +261,6 @@ def _leaves_for_the_host(args: Arguments, kwargs: Keywords, func: Function) -> b
         for device in named
         if isinstance(device, str | torch.device)
     )
-
-
-def _is_one_product(equation: Value, operands: list[torch.Tensor]) -> bool:
-    """Whether an einsum is counted as one product; any other is counted as torch decomposes it."""
-    with torch._C.DisableTorchFunction():
-        shapes = [operand.shape for operand in operands]
-    return isinstance(equation, str) and is_contraction(equation, shapes)
 
 
 def _as_cuda_lays_it_out(output: Any) -> Any:

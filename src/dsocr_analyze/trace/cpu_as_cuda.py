@@ -19,17 +19,17 @@ from typing import Any, Final, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.running.torch_calls import (
     Arguments,
+    DispatchMode,
     Function,
     Keywords,
     Operator,
     Value,
     tensors_in,
 )
-from dsocr_analyze.running.unused_imports import uses_compiler
+from dsocr_analyze.running.unused_imports import beside_compiler
 from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = ["cpu_as_cuda"]
@@ -50,8 +50,7 @@ def cpu_as_cuda(memory: LiveTensors, transfer: Transfer) -> Iterator[None]:
         transfer: Records a move between host and device.
     """
     named: list[Place] = []
-    results = _ResultsBesideDynamo if uses_compiler() else _Results
-    with results(memory, named), _Requests(memory, named, transfer):
+    with beside_compiler(_Results)(memory, named), _Requests(memory, named, transfer):
         yield
 
 
@@ -78,9 +77,17 @@ class _Requests(TorchFunctionMode):
                 return func(*args, **kwargs)
             return self._transfer(args[0], lambda: self._moved(destination, func, args, kwargs))
         if func is torch.Tensor.__setitem__ and type(args[2]) in _NUMBERS:
-            return func(args[0], args[1], self._written(args[0], args[2]))
-        place = self._named_by(func, args, kwargs)
-        if place is None:
+            target, key, number = args
+            if self._place_of(target) == "device":  # where a number is written as a tensor
+                with self._at("device"):
+                    number = torch.scalar_tensor(number, dtype=target.dtype, device=target.device)
+            return func(target, key, number)
+        device = kwargs.get("device")
+        if device is not None:
+            place = _place_named(device)
+        elif func in _device_constructors() and not any(tensors_in((*args, *kwargs.values()))):
+            place = "host"
+        else:
             return func(*args, **kwargs)
         with self._at(place):
             result = func(*args, **kwargs)
@@ -111,22 +118,6 @@ class _Requests(TorchFunctionMode):
                 moved: torch.Tensor = result.clone() if is_same else result
                 return moved
 
-    def _written(self, target: torch.Tensor, number: complex) -> Any:
-        """A number to write into a tensor: on a device other than the CPU, a tensor as well."""
-        if self._place_of(target) == "host":
-            return number
-        with self._at("device"):
-            return torch.scalar_tensor(number, dtype=target.dtype, device=target.device)
-
-    def _named_by(self, func: Function, args: Arguments, kwargs: Keywords) -> Place | None:
-        """Where a call's results belong by its arguments; None if these do not say."""
-        device = kwargs.get("device")
-        if device is not None:
-            return _place_named(device)
-        if func in _device_constructors() and not any(tensors_in((*args, *kwargs.values()))):
-            return "host"
-        return None
-
     def _place_of(self, tensor: torch.Tensor) -> Place:
         with torch._C.DisableTorchFunction():
             return "host" if self._memory.is_on_host(tensor) else "device"
@@ -140,15 +131,11 @@ class _Requests(TorchFunctionMode):
             self._named.pop()
 
 
-class _Results(TorchDispatchMode):
+class _Results(DispatchMode):
     """Places each operator's results, and gives them the form of CUDA's."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in the recorder's own mode
-
     def __init__(self, memory: LiveTensors, named: list[Place]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+        super().__init__()
         self._memory, self._named = memory, named
 
     def __torch_dispatch__(
@@ -173,23 +160,6 @@ class _Results(TorchDispatchMode):
             return self._named[-1] == "host"
         given = list(tensors_in(arguments))
         return bool(given) and all(map(self._memory.is_on_host, given))
-
-
-class _ResultsBesideDynamo(_Results):
-    """The same if torch.compile is in use, which must not compile this as well."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Operator,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _place_named(device: Value) -> Place:

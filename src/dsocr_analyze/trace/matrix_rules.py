@@ -1,16 +1,29 @@
-"""Rules of matrix products and convolutions, whose work is `macs`."""
+"""Rules of matrix products, convolutions and fused attention, whose work is `macs`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from dsocr_analyze.kernels import Convolution, Gemm
-from dsocr_analyze.trace.call import Call, Count, Rule, all_inputs, output_elements
-from dsocr_analyze.trace.fvcore_handles import fvcore_count, jit_handles
+import torch
 
-__all__ = ["MATRIX_RULES", "is_contraction"]
+from dsocr_analyze.kernels import Attention, Convolution, Gemm
+from dsocr_analyze.trace.call import (
+    Call,
+    Count,
+    Rule,
+    all_inputs,
+    first_output,
+    fvcore_count,
+    jit_handles,
+    nothing,
+    output_elements,
+)
+from dsocr_analyze.trace.vector_rules import SOFTMAX_FLOPS
+
+__all__ = ["MATRIX_RULES", "is_contraction", "keys_after_first", "keys_after_last"]
 
 
 # --- linear and convolution ------------------------------------------------------------------
@@ -60,35 +73,25 @@ def _convolution_dimensions(call: Call) -> Convolution:
 # --- products of matrices and vectors --------------------------------------------------------
 
 
-def _matmul_macs(call: Call) -> int:
-    """[..., M, K] @ [..., K, N] with broadcast batch dimensions: each output sums K products.
+def _product_dimensions(first: int, call: Call) -> Gemm:
+    """Sizes of [..., M, K] @ [..., K, N] with broadcast batch dimensions; a vector is M or N = 1.
 
     fvcore multiplies the first shape by N, which misses batch dimensions that only the second has.
-    """
-    return int(call.outputs[0].numel()) * int(call.args[0].shape[-1])
-
-
-def _added_matmul_macs(call: Call) -> int:
-    """The same, after the tensor to which the product is added."""
-    return int(call.outputs[0].numel()) * int(call.args[1].shape[-1])
-
-
-def _product_dimensions(first: int) -> Callable[[Call], Gemm]:
-    """Sizes of [..., M, K] @ [..., K, N]; a vector counts as M or N = 1.
 
     Args:
         first: Position of the left operand among the arguments; the right one follows.
+        call: The call.
     """
+    left, right = call.args[first], call.args[first + 1]
+    rows = int(left.shape[-2]) if left.dim() > 1 else 1
+    columns = int(right.shape[-1]) if right.dim() > 1 else 1
+    output = call.outputs[0]
+    batch = output.shape[: output.dim() - (left.dim() > 1) - (right.dim() > 1)]
+    return Gemm(math.prod(batch), rows, columns, int(left.shape[-1]))
 
-    def dimensions(call: Call) -> Gemm:
-        left, right = call.args[first], call.args[first + 1]
-        rows = int(left.shape[-2]) if left.dim() > 1 else 1
-        columns = int(right.shape[-1]) if right.dim() > 1 else 1
-        output = call.outputs[0]
-        batch = output.shape[: output.dim() - (left.dim() > 1) - (right.dim() > 1)]
-        return Gemm(math.prod(batch), rows, columns, int(left.shape[-1]))
 
-    return dimensions
+_FACTORS: Final = partial(_product_dimensions, 0)
+_AFTER_ADDED: Final = partial(_product_dimensions, 1)
 
 
 def _scaled_flops(call: Call) -> int:
@@ -110,19 +113,19 @@ def _einsum_labels(equation: str) -> tuple[str, str, str]:
     return left, right, output
 
 
-def is_contraction(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
+def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
     """Whether an einsum is one matrix product: two operands with a shared summed label.
 
     Without such a label torch multiplies elementwise. A label that an operand repeats (a diagonal)
     or broadcasts (size 1 against n), and `...`, take extra preparatory steps.
     """
-    if len(shapes) != 2 or "." in equation:
+    if not isinstance(equation, str) or len(operands) != 2 or "." in equation:
         return False
     left, right, output = _einsum_labels(equation)
     if len(set(left)) < len(left) or len(set(right)) < len(right):
         return False
-    left_sizes = dict(zip(left, shapes[0], strict=True))
-    right_sizes = dict(zip(right, shapes[1], strict=True))
+    left_sizes = dict(zip(left, operands[0].shape, strict=True))
+    right_sizes = dict(zip(right, operands[1].shape, strict=True))
     both = left_sizes.keys() & right_sizes.keys()
     return all(left_sizes[label] == right_sizes[label] for label in both) and any(
         left_sizes[label] > 1 and label not in output for label in both
@@ -146,11 +149,6 @@ def _einsum_dimensions(call: Call) -> Gemm:
         n=math.prod(sizes[x] for x in right if x not in left and x in output),
         k=math.prod(sizes[x] for x in left if x in right and x not in output),
     )
-
-
-def _einsum_macs(call: Call) -> int:
-    """Size of the contraction's index space; fvcore parses a rounded figure from numpy's text."""
-    return math.prod(_einsum_dimensions(call))
 
 
 def _einsum_vector_flops(call: Call) -> int:
@@ -179,10 +177,6 @@ def _grouped_dimensions(call: Call) -> Gemm:
     return Gemm(int(groups), int(left.shape[-2]), int(right.shape[-1]), int(left.shape[-1]))
 
 
-def _grouped_macs(call: Call) -> int:
-    return math.prod(_grouped_dimensions(call))
-
-
 def _grouped_reads(call: Call) -> int:
     """All inputs; of the groups' matrices, at most as many as there are rows to multiply."""
     left, right = call.args[0], call.args[1]
@@ -193,24 +187,138 @@ def _grouped_reads(call: Call) -> int:
     return read
 
 
+# --- fused attention -------------------------------------------------------------------------
+
+
+def keys_after_first(queries: int, keys: int) -> int:
+    """Scores above the diagonal if query q of T sees the first q + 1 of K keys, as in torch."""
+    rows = min(queries, keys)
+    return rows * (keys - 1) - rows * (rows - 1) // 2
+
+
+def keys_after_last(queries: int, keys: int) -> int:
+    """Scores above it if the last query sees all K keys, as in flash-attn: q sees K - T + q + 1."""
+    rows = min(queries - 1, keys)
+    return rows * (rows + 1) // 2 + (queries - 1 - rows) * keys
+
+
+def _heads_first(causal_at: int, call: Call) -> Attention:
+    """Sizes of q [..., Hq, T, D], k [..., Hk, K, D], v [..., Hk, K, Dv].
+
+    The output's batch dimensions are the broadcast ones; a three-dimensional tensor has one head
+    per batch element.
+
+    Args:
+        causal_at: Position of `is_causal` among the arguments.
+        call: The call.
+    """
+    query, key, value = call.args[:3]
+    output = call.outputs[0].shape
+    has_heads = len(output) > 3
+    batch = math.prod(output[:-3] if has_heads else output[:-2])
+    heads = int(output[-3]) if has_heads else 1
+    queries, keys = int(query.shape[-2]), int(key.shape[-2])
+    is_causal = bool(call.argument(causal_at, "is_causal"))
+    return Attention(
+        batch=batch,
+        heads=heads,
+        kv_heads=int(key.shape[-3]) if has_heads else 1,
+        queries=queries,
+        keys=keys,
+        head_dim=int(query.shape[-1]),
+        value_dim=int(value.shape[-1]),
+        masked=len(call.tensors()) > 3,
+        skippable_scores=batch * heads * keys_after_first(queries, keys) if is_causal else 0,
+    )
+
+
+def _tokens_first(offsets_at: int, causal_at: int, call: Call) -> Attention:
+    """Sizes of q [B, T, Hq, D], k [B, K, Hk, D], v [B, K, Hk, Dv], or packed ones [T, Hq, D].
+
+    Packed sequences are concatenated, and a tensor of offsets holds where each begins. Their
+    lengths are values, which `meta` lacks: each counts as the longest, an upper bound.
+
+    Args:
+        offsets_at: Position of the queries' offsets among the arguments; the keys' offsets and
+            the two longest lengths follow. A bias, if the kernel takes one, comes before them.
+        causal_at: Position of `is_causal`.
+        call: The call.
+    """
+    query, key, value = call.args[:3]
+    batch, queries, keys = int(query.shape[0]), int(query.shape[-3]), int(key.shape[-3])
+    offsets = call.argument(offsets_at, "")
+    if offsets is not None:
+        batch = int(offsets.shape[0]) - 1
+        queries = int(call.args[offsets_at + 2] or queries)
+        keys = int(call.args[offsets_at + 3] or keys)
+    heads = int(query.shape[-2])
+    is_causal = bool(call.argument(causal_at, "is_causal"))
+    return Attention(
+        batch=batch,
+        heads=heads,
+        kv_heads=int(key.shape[-2]),
+        queries=queries,
+        keys=keys,
+        head_dim=int(query.shape[-1]),
+        value_dim=int(value.shape[-1]),
+        masked=any(bias is not None for bias in call.args[3:offsets_at]),
+        skippable_scores=batch * heads * keys_after_last(queries, keys) if is_causal else 0,
+    )
+
+
 # --- the table -------------------------------------------------------------------------------
 
 
-def _product(reason: str, macs: Count, *, added: bool = False) -> Rule:
-    """Rule for a matrix product; `added` means it is added to the first argument."""
-    if added:
-        return Rule("gemm", reason, macs, output_elements, dimensions=_product_dimensions(first=1))
-    return Rule("gemm", reason, macs, dimensions=_product_dimensions(first=0))
+def _gemm(
+    reason: str,
+    dimensions: Callable[[Call], Gemm],
+    macs: Count | None = None,
+    vector_flops: Count = nothing,
+    bytes_read: Count = all_inputs,
+) -> Rule:
+    """Rule for matrix products: their macs are the product of all sizes, unless fvcore counts."""
 
+    def product(call: Call) -> int:
+        return math.prod(dimensions(call))
+
+    return Rule("gemm", reason, macs or product, vector_flops, bytes_read, dimensions=dimensions)
+
+
+def _attention(dimensions: Callable[[Call], Attention], reason: str) -> Rule:
+    """Rule for fused attention: q k^T and the product with v; the full T x K product."""
+
+    def scores(size: Attention) -> int:
+        return size.batch * size.heads * size.queries * size.keys
+
+    def macs(call: Call) -> int:
+        size = dimensions(call)
+        return scores(size) * (size.head_dim + size.value_dim)
+
+    def vector_flops(call: Call) -> int:
+        size = dimensions(call)
+        return scores(size) * (1 + SOFTMAX_FLOPS + size.masked)
+
+    return Rule(
+        "attention", reason, macs, vector_flops, bytes_written=first_output, dimensions=dimensions
+    )
+
+
+_FUSED: Final = (
+    "two products, plus scale, mask and softmax per score; fused, so scores are neither read"
+    " nor written"
+)
+_PACKED: Final = (
+    "as scaled dot-product attention, on [B, T, H, D]; packed sequences all count as the"
+    " longest: an upper bound"
+)
 
 MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
-        Rule(
-            "gemm",
+        _gemm(
             "x W^T + b; fvcore's handle, plus one addition per output for the bias",
-            macs=_linear_macs,
-            vector_flops=_bias,
-            dimensions=_linear_dimensions,
+            _linear_dimensions,
+            _linear_macs,
+            _bias,
         ),
         "linear",
     ),
@@ -218,8 +326,8 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "convolution",
             "fvcore's handle, plus one addition per output for the bias",
-            macs=_convolution_macs,
-            vector_flops=_bias,
+            _convolution_macs,
+            _bias,
             dimensions=_convolution_dimensions,
         ),
         # Modules recorded by torch.jit.trace call `_convolution`.
@@ -227,63 +335,88 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         " conv_transpose3d",
     ),
     (
-        _product(
-            "fvcore's handle, for two matrices", fvcore_count(jit_handles.matmul_flop_jit, inputs=2)
+        _gemm(
+            "fvcore's handle, for two matrices",
+            _FACTORS,
+            fvcore_count(jit_handles.matmul_flop_jit, inputs=2),
         ),
         "mm",
     ),
-    (_product("fvcore's handle", fvcore_count(jit_handles.bmm_flop_jit, inputs=2)), "bmm"),
     (
-        _product(
+        _gemm("fvcore's handle", _FACTORS, fvcore_count(jit_handles.bmm_flop_jit, inputs=2)),
+        "bmm",
+    ),
+    (
+        _gemm(
             "fvcore's handle, plus one addition per output for the added matrix",
+            _AFTER_ADDED,
             fvcore_count(jit_handles.addmm_flop_jit),
-            added=True,
+            output_elements,
         ),
         "addmm",
     ),
     (
-        _product(
+        _gemm(
             "as bmm, plus one addition per output for the added matrices",
-            _added_matmul_macs,
-            added=True,
+            _AFTER_ADDED,
+            vector_flops=output_elements,
         ),
         "baddbmm",
     ),
     (
-        _product("K products per output; batch dimensions broadcast", _matmul_macs),
+        _gemm("K products per output; batch dimensions broadcast", _FACTORS),
         "matmul mv dot vdot",
     ),
-    (_product("as mv, plus one addition per output", _added_matmul_macs, added=True), "addmv"),
     (
-        Rule(
-            "gemm",
+        _gemm("as mv, plus one addition per output", _AFTER_ADDED, vector_flops=output_elements),
+        "addmv",
+    ),
+    (
+        _gemm(
             "as mm of eight-bit factors, plus one operation per output for each scale and the bias",
-            macs=_matmul_macs,
+            _FACTORS,
             vector_flops=_scaled_flops,
-            dimensions=_product_dimensions(first=0),
         ),
         "_scaled_mm",
     ),
     (
-        Rule(
-            "gemm",
+        _gemm(
             "the contraction's index space; labels of one operand are summed first",
-            macs=_einsum_macs,
+            _einsum_dimensions,
             vector_flops=_einsum_vector_flops,
-            dimensions=_einsum_dimensions,
         ),
         "einsum",
     ),
     (
-        Rule(
-            "gemm",
+        _gemm(
             "one product per group of rows (experts of a mixture); each row meets one matrix, and"
             " an even split touches as many matrices as possible",
-            macs=_grouped_macs,
+            _grouped_dimensions,
             bytes_read=_grouped_reads,
-            dimensions=_grouped_dimensions,
         ),
         "_grouped_mm",
     ),
+    (
+        _attention(partial(_heads_first, 5), _FUSED),
+        "scaled_dot_product_attention _scaled_dot_product_fused_attention_overrideable",
+    ),
+    (
+        _attention(partial(_heads_first, 4), _FUSED),
+        "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu",
+    ),
+    (
+        _attention(partial(_heads_first, 6), _FUSED),
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+    ),
+    (
+        _attention(
+            partial(_tokens_first, 3, 8),
+            "as scaled dot-product attention, on [B, T, H, D]; causality skips nothing",
+        ),
+        "flash_attention",
+    ),
+    (_attention(partial(_tokens_first, 3, 8), _PACKED), "_flash_attention_forward"),
+    (_attention(partial(_tokens_first, 3, 7), _PACKED), "torch_attn::_varlen_attn"),
+    (_attention(partial(_tokens_first, 4, 9), _PACKED), "_efficient_attention_forward"),
 ]
 """Rules, and the names of the operators that each covers."""

@@ -37,23 +37,21 @@ class LiveTensors:
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
-        existing = list(existing)
-        devices = {tensor.device for tensor in existing}
-        self._device = devices.pop() if len(devices) == 1 else None
-        storages = (tensor.untyped_storage() for tensor in existing)
+        devices = set()
         # Keep the storages themselves: once one is freed, another may get its address.
-        self._existing = {storage._cdata: storage for storage in storages}
+        self._existing: dict[int, torch.UntypedStorage] = {}
+        for tensor in existing:
+            devices.add(tensor.device)
+            storage = tensor.untyped_storage()
+            self._existing[storage._cdata] = storage
+        self.device = devices.pop() if len(devices) == 1 else None
+        """The device whose memory counts; None for every device."""
         self._live: dict[int, _Storage] = {}
         self._on_host: dict[int, _Storage] = {}
         self._freed: list[_Storage] = []
         self._nbytes = 0
         self.births = 0
         """Storages counted so far."""
-
-    @property
-    def device(self) -> torch.device | None:
-        """The device whose memory counts; None for every device."""
-        return self._device
 
     def clear(self) -> None:
         """Starts over: tensors alive now don't count from here on."""
@@ -73,11 +71,13 @@ class LiveTensors:
         Returns:
             Whether it counts from now on: it is on the device, and was not alive before.
         """
-        self._book_freed()
         storage = tensor.untyped_storage()
-        if any(storage._cdata in known for known in (self._live, self._existing, self._on_host)):
-            return False
-        return self._add(storage, storage.nbytes())
+        return not self._knows(storage) and self._add(storage, storage.nbytes())
+
+    def _knows(self, storage: torch.UntypedStorage) -> bool:
+        self._book_freed()
+        key = storage._cdata
+        return key in self._live or key in self._existing or key in self._on_host
 
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Counts a tensor in place of another, whose memory would have been its own."""
@@ -94,15 +94,13 @@ class LiveTensors:
         """
         if tensor.is_nested or tensor.layout is not torch.strided:
             return
-        self._book_freed()
         storage = tensor.untyped_storage()
-        if any(storage._cdata in known for known in (self._live, self._existing, self._on_host)):
-            return
-        self._on_host[storage._cdata] = self._watched(storage, 0)
+        if not self._knows(storage):
+            self._on_host[storage._cdata] = self._watched(storage, 0)
 
-    def place_of(self, tensor: torch.Tensor) -> tuple[torch.device, bool]:
-        """Where a tensor's memory is: its device, and whether that is the host beside a GPU."""
-        return tensor.device, self.is_on_host(tensor)
+    def are_together(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors are on one device, and both or neither on the host beside it."""
+        return one.device == other.device and self.is_on_host(one) == self.is_on_host(other)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
@@ -119,7 +117,7 @@ class LiveTensors:
         Returns:
             Bytes alive while it grew: the old memory was freed after the new one was filled.
         """
-        if self._device not in (None, storage.device) or storage._cdata in self._on_host:
+        if self.device not in (None, storage.device) or storage._cdata in self._on_host:
             return self.nbytes
         while_growing = self.nbytes + storage.nbytes()
         grown = storage.nbytes() - before
@@ -132,7 +130,7 @@ class LiveTensors:
         return while_growing
 
     def _add(self, storage: torch.UntypedStorage, nbytes: int) -> bool:
-        if not nbytes or self._device not in (None, storage.device):
+        if not nbytes or self.device not in (None, storage.device):
             return False
         self.births += 1
         self._live[storage._cdata] = self._watched(storage, nbytes)
@@ -144,17 +142,11 @@ class LiveTensors:
         living.key, living.nbytes, living.birth = storage._cdata, nbytes, self.births
         return living
 
-    def made_since(self, births: int, tensor: torch.Tensor) -> int | None:
-        """Bytes of the tensor's storage; None if it was made before the count `births`."""
+    def nbytes_of(self, tensor: torch.Tensor, births: int = 0) -> int:
+        """Bytes of the tensor's storage that count as alive, if made after the first `births`."""
         self._book_freed()
         living = self._live.get(tensor.untyped_storage()._cdata)
-        return living.nbytes if living is not None and living.birth > births else None
-
-    def nbytes_of(self, tensor: torch.Tensor) -> int:
-        """Bytes of the tensor's storage that count as alive."""
-        self._book_freed()
-        living = self._live.get(tensor.untyped_storage()._cdata)
-        return 0 if living is None else living.nbytes
+        return 0 if living is None or living.birth <= births else living.nbytes
 
     def _book_freed(self) -> None:
         freed = self._freed

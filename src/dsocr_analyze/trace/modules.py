@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ParamSpec
 
@@ -45,32 +45,23 @@ class RunningModules:
     def __init__(self, model: torch.nn.Module, *, only: frozenset[str] | None = None) -> None:
         self._model = model
         self._only = only
-        self._stack: list[_Frame] = []
         self._paths: dict[torch.nn.Module, list[str]] = {}
         self._hooks: list[RemovableHandle] = []
         self._own_forwards: dict[torch.nn.Module, Function | None] = {}
+        self.stack: list[_Frame] = []
+        """The modules whose forward is running; empty in code around the model."""
         self.path = ""
         """Path of the module whose own forward is running; empty for the model itself."""
         self.calls: list[str] = []
         """Paths of the modules called so far, one item per call."""
-        self.customized: frozenset[str] = frozenset()
+        self.customized: set[str] = set()
         """Paths at or below which other code has hooked a module or replaced its forward."""
 
     def begin(self, calls: list[str]) -> None:
         """Starts another pass, whose calls are appended to `calls`."""
-        self._stack.clear()
+        self.stack.clear()
         self.path = ""
         self.calls = calls
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a module's forward is running, rather than code around the model."""
-        return bool(self._stack)
-
-    @property
-    def modules(self) -> Iterable[torch.nn.Module]:
-        """Every module of the model once, while attached."""
-        return self._paths
 
     @contextlib.contextmanager
     def attached(self, run: Run) -> Iterator[None]:
@@ -88,19 +79,21 @@ class RunningModules:
                 for module, paths in self._paths.items()
                 if (seen := [path for path in paths if path in self._only])
             }
-        customized = {module for module in self._paths if _is_customized(module)}
-        self.customized = frozenset(
-            above
-            for module in customized
-            for path in self._paths[module]
-            for above in ancestors(path)
-        )
-        hooked = self._paths if _has_any_global_hook() else customized
+        customized = [*filter(_is_customized, self._paths)]
+        self.customized.clear()
+        for module in customized:
+            for path in self._paths[module]:
+                self.customized.update(ancestors(path))
         with undone(self._detach):
             for module in self._paths:
                 self._wrap(module, run)
-            for module in hooked:
-                self._hook(module)
+            for module in self._paths if _has_any_global_hook() else customized:
+                # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
+                is_script = isinstance(module, torch.jit.ScriptModule)
+                kind = torch.nn.Module if is_script else type(module)
+                enter, leave = kind.register_forward_pre_hook, kind.register_forward_hook
+                self._hooks.append(enter(module, self._on_enter, prepend=True))
+                self._hooks.append(leave(module, self._on_leave, always_call=True))
             yield
 
     def _add(self, module: torch.nn.Module, path: str) -> None:
@@ -117,12 +110,6 @@ class RunningModules:
         vars(wrapper)["__wrapped__"] = module.forward  # whose signature `generate` looks at
         vars(module)["forward"] = wrapper
 
-    def _hook(self, module: torch.nn.Module) -> None:
-        # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
-        by_name = torch.nn.Module if isinstance(module, torch.jit.ScriptModule) else type(module)
-        self._hooks.append(by_name.register_forward_pre_hook(module, self._on_enter, prepend=True))
-        self._hooks.append(by_name.register_forward_hook(module, self._on_leave, always_call=True))
-
     def _detach(self) -> None:
         """Removes the hooks and wrappers from every module that has them, and forgets both."""
         for hook in self._hooks:
@@ -135,7 +122,7 @@ class RunningModules:
                 vars(module)["forward"] = own_forward
         self._own_forwards.clear()
         self._paths.clear()
-        self._stack.clear()
+        self.stack.clear()
 
     # the stack
 
@@ -144,8 +131,8 @@ class RunningModules:
 
     def _on_leave(self, module: torch.nn.Module, _: Arguments, __: Value) -> None:
         # A failing hook of other code may have kept us from entering this module or leaving others.
-        for index in range(len(self._stack) - 1, -1, -1):
-            if self._stack[index].module is module:
+        for index in range(len(self.stack) - 1, -1, -1):
+            if self.stack[index].module is module:
                 self._cut(index)
                 return
 
@@ -153,13 +140,13 @@ class RunningModules:
         path = self._path_of(module)
         self.calls.append(path)
         frame = _Frame(module, path)
-        self._stack.append(frame)
+        self.stack.append(frame)
         self.path = path
         return frame
 
     def _cut(self, index: int) -> None:
-        del self._stack[index:]
-        self.path = self._stack[-1].path if self._stack else ""
+        del self.stack[index:]
+        self.path = self.stack[-1].path if self.stack else ""
 
     def _path_of(self, module: torch.nn.Module) -> str:
         """The module's path; for a shared module, the path below its caller."""
@@ -167,7 +154,7 @@ class RunningModules:
         if paths is None:
             return self.path  # created during the pass: counted as its caller
         if len(paths) > 1:
-            for frame in reversed(self._stack):
+            for frame in reversed(self.stack):
                 prefix = frame.path + "." if frame.path else ""
                 for path in paths:
                     if path.startswith(prefix) and path != frame.path:
@@ -182,7 +169,7 @@ class RunningModules:
         *args: _Inputs.args,
         **kwargs: _Inputs.kwargs,
     ) -> Value:
-        frame = self._stack[-1] if self._stack else None
+        frame = self.stack[-1] if self.stack else None
         called_directly = frame is None or frame.module is not module or frame.running
         if called_directly:
             frame = self._push(module)
@@ -192,8 +179,8 @@ class RunningModules:
             return run(module, frame.path, forward, args, kwargs)
         finally:
             frame.running = False
-            if called_directly and frame in self._stack:
-                self._cut(self._stack.index(frame))
+            if called_directly and frame in self.stack:
+                self._cut(self.stack.index(frame))
 
 
 def _is_customized(module: torch.nn.Module) -> bool:

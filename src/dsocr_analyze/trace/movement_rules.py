@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Final
 
 import torch
@@ -46,25 +47,20 @@ def _is_in_place(call: Call) -> bool:
     return bool(call.args) and call.outputs[0] is call.args[0]
 
 
-def _rewritten(reached: Count) -> Count:
+def _written(reached: Count, call: Call) -> int:
     """Bytes written: only what is reached if in place, otherwise a whole copy."""
-    return lambda call: reached(call) if _is_in_place(call) else first_output(call)
+    return reached(call) if _is_in_place(call) else first_output(call)
 
 
-def _rewriting_reads(reached: Count, values: Count, *, adds: bool = False) -> Count:
+def _reads(values: Count, added_to: Count, call: Call) -> int:
     """Bytes read: indices, values, and the part of the target that is added to or copied."""
-
-    def count(call: Call) -> int:
-        if not _is_in_place(call):
-            return values(call) + occupied_bytes(call.args[0])
-        return values(call) + (reached(call) if adds else 0)
-
-    return count
+    target = added_to(call) if _is_in_place(call) else occupied_bytes(call.args[0])
+    return values(call) + target
 
 
 def _put_reads(call: Call) -> int:
-    adds = bool(call.argument(3, "accumulate"))
-    return _rewriting_reads(_put, inputs_but_first, adds=adds)(call)
+    added_to = _put if call.argument(3, "accumulate") else nothing
+    return _reads(inputs_but_first, added_to, call)
 
 
 def _scattered(call: Call) -> int:
@@ -178,8 +174,8 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "movement",
             "reads the indices and the values, writes what they reach",
-            bytes_read=_rewriting_reads(_scattered, _scatter_values),
-            bytes_written=_rewritten(_scattered),
+            bytes_read=partial(_reads, _scatter_values, nothing),
+            bytes_written=partial(_written, _scattered),
         ),
         "scatter",
     ),
@@ -187,8 +183,8 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "movement",
             "reads the indices and the values, writes the rows they reach",
-            bytes_read=_rewriting_reads(_filled_rows, inputs_but_first),
-            bytes_written=_rewritten(_filled_rows),
+            bytes_read=partial(_reads, inputs_but_first, nothing),
+            bytes_written=partial(_written, _filled_rows),
         ),
         "index_copy index_fill",
     ),
@@ -197,7 +193,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
             "movement",
             "reads the indices and the values, writes the rows they reach",
             bytes_read=_put_reads,
-            bytes_written=_rewritten(_put),
+            bytes_written=partial(_written, _put),
         ),
         "index_put _index_put_impl",
     ),
@@ -206,8 +202,8 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
             "elementwise",
             "one addition per index; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[2].numel()),
-            bytes_read=_rewriting_reads(_scattered, _scatter_values, adds=True),
-            bytes_written=_rewritten(_scattered),
+            bytes_read=partial(_reads, _scatter_values, _scattered),
+            bytes_written=partial(_written, _scattered),
         ),
         "scatter_add scatter_reduce",
     ),
@@ -216,8 +212,8 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
             "elementwise",
             "one addition per source element; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[3].numel()),
-            bytes_read=_rewriting_reads(_added_rows, inputs_but_first, adds=True),
-            bytes_written=_rewritten(_added_rows),
+            bytes_read=partial(_reads, inputs_but_first, _added_rows),
+            bytes_written=partial(_written, _added_rows),
         ),
         "index_add",
     ),

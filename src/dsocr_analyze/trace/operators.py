@@ -17,29 +17,17 @@ from typing import Final, NamedTuple
 import torch
 
 from dsocr_analyze.kernels import Elements, Kernel, Work
-from dsocr_analyze.running.torch_calls import Arguments, Operator
-from dsocr_analyze.trace.attention_rules import ATTENTION_RULES
-from dsocr_analyze.trace.call import Call, Rule, occupied_bytes
-from dsocr_analyze.trace.fvcore_handles import activations
+from dsocr_analyze.running.torch_calls import Operator
+from dsocr_analyze.trace.call import Call, Rule, occupied_bytes, output_elements
 from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.movement_rules import MOVEMENT_RULES
-from dsocr_analyze.trace.vector_rules import VECTOR_RULES
+from dsocr_analyze.trace.vector_rules import VECTOR_RULES, complex_rule
 
-__all__ = [
-    "COMPOSITE",
-    "FREE",
-    "RULES",
-    "Traits",
-    "convolution_name",
-    "copied_operands",
-    "copy_of",
-    "kernel_of",
-    "traits_of",
-]
+__all__ = ["COMPOSITE", "FREE", "RULES", "Traits", "kernels_of", "traits_of"]
 
 RULES: Final[dict[str, Rule]] = {
     name: rule
-    for rule, names in (*MATRIX_RULES, *ATTENTION_RULES, *VECTOR_RULES, *MOVEMENT_RULES)
+    for rule, names in (*MATRIX_RULES, *VECTOR_RULES, *MOVEMENT_RULES)
     for name in names.split()
 }
 
@@ -64,43 +52,43 @@ FREE: Final[frozenset[str]] = frozenset(
 )
 
 
-def kernel_of(name: str, rule: Rule, call: Call) -> Kernel:
-    """The kernel record of one call under its rule, not yet assigned to a module."""
-    output = call.outputs[0]
+def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
+    """The kernel records of one call under its rule, not yet assigned to a module.
+
+    Copies of operands come first. None without a rule, or if it does not cover complex numbers and
+    there are some.
+    """
+    output, tensors = call.outputs[0], call.tensors()
+    if rule is not None and any(map(torch.is_complex, (*call.outputs, *tensors))):
+        rule = complex_rule(name, rule)
+    if rule is None:
+        return None
+    copies = []
+    for operand in tensors:
+        # Layer norm copies what is not contiguous first, on every device (`expect_contiguous` in
+        # `layer_norm_cpu` and `layer_norm_cuda` of ATen).
+        if name == "native_layer_norm" and not operand.is_contiguous():
+            elements, dtype = operand.numel(), _name_of(operand.dtype)
+            written = elements * operand.element_size()
+            work = Work(bytes_read=occupied_bytes(operand), bytes_written=written)
+            copies.append(Kernel("movement", "clone", Elements(elements), dtype, dtype, work))
     # A copy reads its source, which `copy_` takes last; other operators read the first tensor.
-    tensors = call.tensors()[-1:] if name in ("copy", "transfer") else call.tensors()
-    return Kernel(
+    read = tensors[-1:] if name in ("copy", "transfer") else tensors
+    kernel = Kernel(
         kind=rule.kind,
         operator=name,
         dimensions=rule.dimensions(call),
-        dtype=_name_of((tensors[0] if tensors else output).dtype),
+        dtype=_name_of((read[0] if read else output).dtype),
         output_dtype=_name_of(output.dtype),
         work=Work(
             macs=rule.macs(call) if rule.macs else 0,
             vector_flops=rule.vector_flops(call),
-            activations=activations(call) if rule.macs else 0,
+            activations=output_elements(call) if rule.macs else 0,
             bytes_read=rule.bytes_read(call),
             bytes_written=rule.bytes_written(call),
         ),
     )
-
-
-def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
-    """Operands that a kernel copies first because it needs them contiguous.
-
-    Layer norm does so on every device (`expect_contiguous` in `layer_norm_cpu` and
-    `layer_norm_cuda` of ATen).
-    """
-    if name != "native_layer_norm":
-        return []
-    return [tensor for tensor in call.tensors() if not tensor.is_contiguous()]
-
-
-def copy_of(tensor: torch.Tensor) -> Kernel:
-    """The kernel record of a contiguous copy of a tensor."""
-    elements, dtype = tensor.numel(), _name_of(tensor.dtype)
-    work = Work(bytes_read=occupied_bytes(tensor), bytes_written=elements * tensor.element_size())
-    return Kernel("movement", "clone", Elements(elements), dtype, dtype, work)
+    return [*copies, kernel]
 
 
 @functools.cache
@@ -136,18 +124,12 @@ def traits_of(func: Operator) -> Traits:
     if func.namespace not in ("aten", "prims"):
         name = f"{func.namespace}::{name}"
     rule = RULES.get(name)
-    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
-    can_be_taken_apart = has_kernel(COMPOSITE)
-    arrives_whole = has_kernel(torch._C.DispatchKey.Autograd)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    can_be_taken_apart = has_kernel(func.name(), COMPOSITE)
+    arrives_whole = has_kernel(func.name(), torch._C.DispatchKey.Autograd)
     may_grow = name.startswith("resize") or any(
         argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
         for argument in func._schema.arguments
     )
     is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
     return Traits(name, rule, is_composite, can_be_taken_apart, may_grow)
-
-
-def convolution_name(args: Arguments) -> str:
-    """The name of a convolution's rule, by its dimensions, from its arguments."""
-    kind = "conv_transpose" if args[6] else "conv"
-    return f"{kind}{args[0].dim() - 2}d"

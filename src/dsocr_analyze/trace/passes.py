@@ -1,9 +1,15 @@
-"""The two passes of a page: one prefill, then decode steps over the KV cache."""
+"""Runs models under the recorder: the passes of a page, or a single module.
+
+A page has one prefill pass, then decode steps over the KV cache. On its own, a module or function
+runs outside any model, with inputs of given shapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,16 +19,20 @@ from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.process_settings import exclusive
-from dsocr_analyze.running.torch_calls import Value
-from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
+    "CallRecorder",
+    "FunctionModule",
     "PassTraces",
     "RunStep",
     "recorded_flash_attention",
+    "trace_calls",
+    "trace_module",
     "trace_passes",
 ]
 
@@ -42,6 +52,8 @@ class PassTraces:
         kv_cache_bytes: Size of the cache after the prefill pass.
         inputs_bytes: Size of the prefill pass's inputs.
         step_cache_bytes: Size of the cache after each step.
+        stretches: Ranges of decode steps within which a step's work is linear in the cache length,
+            if they were declared or explored.
         longer_step: A step over one cached token more than the last of `decode_steps`, if asked
             for.
     """
@@ -52,6 +64,7 @@ class PassTraces:
     kv_cache_bytes: int
     inputs_bytes: int
     step_cache_bytes: tuple[int, ...] = ()
+    stretches: Sequence[range] = ()
     longer_step: Trace | None = None
 
 
@@ -62,7 +75,7 @@ def trace_passes(
     *,
     step_numbers: Sequence[int] = (0,),
     with_longer_step: bool = False,
-    explore: Callable[[RunStep], object] | None = None,
+    explore: Callable[[RunStep], Sequence[range]] | None = None,
     repeats: Alike | None = None,
     recorder_type: Callable[..., Recorder] = Recorder,
     on_progress: Callable[[str], None] = lambda _: None,
@@ -77,7 +90,8 @@ def trace_passes(
             before it would leave, filled with zeros for those that do not run. None runs if the
             model does not decode.
         with_longer_step: Whether to run another step after those, over one cached token more.
-        explore: Runs further steps in any order, choosing each by what earlier ones showed.
+        explore: Runs further steps in any order, choosing each by what earlier ones showed, and
+            returns the stretches that it found.
         repeats: Maps module paths to the name that equal modules share, if declared: on `meta`,
             their equal calls are recorded once. None runs every module.
         recorder_type: Makes what records the passes, of the model and what repeats.
@@ -90,20 +104,18 @@ def trace_passes(
     alike = repeats if model.device.type == "meta" else None
     recorder = recorder_type(model.module, alike)
     longer_step = None
+    stretches: Sequence[range] = ()
     flash = recorded_flash_attention(recorder)
     with (
         exclusive(),
         blamed_on(
-            model.directory,
-            f"failed on {model.device}",
-            str(model.device),
-            model.module,
+            model.directory, f"failed on {model.device}", str(model.device), model.module,
             on_progress,
         ) as announce,
         left_as_it_was(model.module),
         running(model.device, flash, has_weights=model.has_weights),
         recorder,  # which sees on a CPU what inputs are the host's
-    ):
+    ):  # fmt: skip
         generation = Generation(model, workload, architecture, recorder.begin, announce)
         prefill = generation.prefill()
         if architecture.decode is not None:
@@ -111,17 +123,18 @@ def trace_passes(
             for number in step_numbers:
                 generation.step(number)
             if explore is not None:
-                explore(generation.step)
+                stretches = explore(generation.step)
             if with_longer_step:
                 longer_step = generation.longer_step()
     steps = dict(sorted(generation.steps.items()))
     return PassTraces(
         prefill,
-        tuple(step.record for step in steps.values()),
+        tuple(record for record, _ in steps.values()),
         tuple(steps),
         generation.kv_cache_bytes,
         generation.inputs_bytes,
-        tuple(step.cache_bytes for step in steps.values()),
+        tuple(nbytes for _, nbytes in steps.values()),
+        stretches,
         longer_step,
     )
 
@@ -136,9 +149,115 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
         output: torch.Tensor = recorder.record_whole(
             "flash_attention",
             [q, k, v],
-            {"causal": bool(causal)},
+            {"is_causal": bool(causal)},
             lambda: flash_attention(q, k, v, *args, **kwargs),
         )
         return output
 
     return flash_attn_func
+
+
+# --- a single module: within a pass of the whole model, or on its own ---------------------------
+
+
+class CallRecorder(Recorder):
+    """A recorder that keeps the trace's `modules`, what each of their calls did.
+
+    Equal calls of alike modules run once, so only the first is kept.
+    """
+
+    def _run_in_full(
+        self, path: str, forward: Function, args: Arguments, kwargs: Keywords
+    ) -> Value:
+        start = len(self.trace.kernels)
+        with self._own_peak(path) as peaks:
+            output = super()._run_in_full(path, forward, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
+            self.trace.modules.setdefault(path, []).append(
+                TracedCall(
+                    tuple(self.trace.kernels[start:]),
+                    peaks[0].nbytes,
+                    _cache_bytes(getattr(forward, "__self__", None), given, output),
+                    _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
+                )
+            )
+        return output
+
+
+def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
+    """Shapes of those values that are tensors."""
+    return {
+        name: tuple(value.shape)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _first_tensor(value: Value) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    items: Iterable[Value] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, tuple | list):
+        items = value
+    return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
+
+
+def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
+    """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
+    cache = given.get("past_key_value", given.get("past_key_values"))
+    if cache is None:
+        cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        return 0
+    index = getattr(getattr(module, "self_attn", module), "layer_idx", None)
+    pairs = list(cache) if index is None else [cache[index]]
+    return sum(tensor.numel() * tensor.element_size() for pair in pairs for tensor in pair)
+
+
+class FunctionModule(torch.nn.Module):
+    """Wraps a function as a module, so that it can be traced like one."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def trace_module(
+    module: torch.nn.Module,
+    device: torch.device,
+    *args: Any,
+    repeats: Alike | None = None,
+    **kwargs: Any,
+) -> tuple[Trace, Any]:
+    """Runs one call under the recorder.
+
+    Args:
+        module: Any module.
+        device: Device of its parameters and inputs.
+        *args: Positional arguments of its forward.
+        repeats: Maps module paths to the name that equal modules share; on `meta`, their equal
+            calls are recorded once. None runs every module.
+        **kwargs: Keyword arguments of its forward.
+
+    Returns:
+        The trace, with the calls of every module, and what the module returned.
+    """
+    ((trace, output),) = trace_calls(module, device, [kwargs], repeats, *args)
+    return trace, output
+
+
+def trace_calls(
+    module: torch.nn.Module,
+    device: torch.device,
+    calls: Sequence[Keywords],
+    repeats: Alike | None = None,
+    *args: Any,
+) -> list[tuple[Trace, Any]]:
+    """As `trace_module`, for several calls, each with its keyword arguments."""
+    recorder = CallRecorder(module, repeats if device.type == "meta" else None)
+    flash = recorded_flash_attention(recorder)
+    with left_as_it_was(module), running(device, flash), recorder:
+        return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]

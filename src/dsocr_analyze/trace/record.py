@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
@@ -71,7 +72,7 @@ class Trace:
     unknown: Counter[str] = field(default_factory=Counter)
     calls: list[str] = field(default_factory=list)
     shapes: dict[str, tuple[Shapes, Shapes]] = field(default_factory=dict)
-    peak: Peak = field(default_factory=lambda: Peak(0, ""))
+    peak: Peak = field(default_factory=partial(Peak, 0, ""))
     levels: list[Level] = field(default_factory=list)
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)
 

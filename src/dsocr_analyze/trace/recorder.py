@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, ParamSpec
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
@@ -25,6 +25,7 @@ from dsocr_analyze.running.known_shapes import KnownShapes, Output, call_of, des
 from dsocr_analyze.running.known_values import known_value
 from dsocr_analyze.running.torch_calls import (
     Arguments,
+    DispatchMode,
     Function,
     Key,
     Keywords,
@@ -32,33 +33,24 @@ from dsocr_analyze.running.torch_calls import (
     Result,
     Shapes,
     Value,
+    Values,
     tensors_in,
+    uncounted,
 )
-from dsocr_analyze.running.unused_imports import uses_compiler
+from dsocr_analyze.running.unused_imports import beside_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.operators import (
-    COMPOSITE,
-    FREE,
-    RULES,
-    Traits,
-    convolution_name,
-    copied_operands,
-    copy_of,
-    kernel_of,
-    traits_of,
-)
+from dsocr_analyze.trace.operators import COMPOSITE, FREE, RULES, Traits, kernels_of, traits_of
 from dsocr_analyze.trace.record import Level, Trace
 from dsocr_analyze.trace.refusals import (
     refuse_functions,
     refuse_higher_order,
     refuse_uncountable,
 )
-from dsocr_analyze.trace.repetition import Alike, Occasion, Repetition, Span, moved
-from dsocr_analyze.trace.vector_rules import complex_rule
+from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition, Span, moved
 
 __all__ = ["Recorder"]
 
@@ -106,12 +98,7 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
-                existing = [
-                    tensor
-                    for module in self._modules.modules
-                    for tensor in (*module._parameters.values(), *module._buffers.values())
-                    if tensor is not None
-                ]
+                existing = [*self._model.parameters(), *self._model.buffers()]
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss calls that are not run again.
@@ -120,10 +107,9 @@ class Recorder:
             is_watched = _is_watched()
             if self._memory.device == torch.device("cpu"):
                 stack.enter_context(cpu_as_cuda(self._memory, self._transfer))
-            operators = _OperatorsBesideDynamo if uses_compiler() else _Operators
-            stack.enter_context(operators(self))
+            stack.enter_context(beside_compiler(_Operators)(self))
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
-            stack.enter_context(Composites(self._composite))
+            stack.enter_context(Composites(self.record_whole))
             self._exit = stack.pop_all()
         return self
 
@@ -167,15 +153,21 @@ class Recorder:
             key = repetition.key_of(module, path, args, kwargs)
         if key is None:
             return self._run_in_full(path, forward, args, kwargs)
-        span = repetition.span_of(key)
+        layer, arguments = repetition.layer_of(module), [*args, *kwargs.values()]
+        span = repetition.spans.get(key)
         if span is not None:
-            layer = repetition.layer_of(module)
-            return self._repeat(span, layer, path, [*args, *kwargs.values()])
-        return repetition.run(
-            Occasion(key, module, path, [*args, *kwargs.values()]),
-            self.trace,
-            lambda: self._run_in_full(path, forward, args, kwargs),
+            return self._repeat(span, layer, path, arguments)
+        if key in repetition.spans:
+            return self._run_in_full(path, forward, args, kwargs)
+        repetition.spans[key] = None  # until the call's side effects are known
+        first = FirstCall(
+            module, path, arguments, layer, self.trace, repetition.shapes, self._memory
         )
+        with self._own_peak(path) as peaks:
+            output = self._run_in_full(path, forward, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            repetition.spans[key] = first.span(output, peaks[0])
+        return output
 
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
@@ -186,6 +178,19 @@ class Recorder:
                 self._note_shapes(path, (_shapes([*args, *kwargs.values()]), _shapes(output)))
         return output
 
+    @contextlib.contextmanager
+    def _own_peak(self, path: str) -> Iterator[list[Peak]]:
+        """Yields a list that gets the peak of the body, beyond what was alive before it."""
+        peaks, alive, before = list[Peak](), self._memory.nbytes, self.trace.peak
+        self.trace.peak = Peak(alive, path)
+        try:
+            yield peaks
+        finally:
+            within = self.trace.peak
+            peaks.append(Peak(within.nbytes - alive, within.path))
+            if before.nbytes >= within.nbytes:
+                self.trace.peak = before
+
     def _note_shapes(self, path: str, shapes: tuple[Shapes, Shapes]) -> None:
         self.trace.shapes.setdefault(path, shapes)
         if self._repetition is not None:
@@ -193,7 +198,7 @@ class Recorder:
 
     def _repeat(self, span: Span, layer: int | None, path: str, arguments: Arguments) -> Value:
         trace = self.trace
-        here = functools.cache(lambda other: moved(other, span.path, path))
+        here = functools.cache(functools.partial(moved, span.path, path))
         trace.kernels += [kernel.at(here(kernel.path)) for kernel in span.kernels]
         trace.calls += map(here, span.calls)
         trace.free.update(span.free)
@@ -201,35 +206,10 @@ class Recorder:
         for noted, shapes in span.shapes:
             self._note_shapes(here(noted), shapes)
         self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path), "")
-        with self._inside(is_kernel=True), torch._C.DisableTorchFunction():
+        with uncounted():
             return span.leave(layer, arguments, self._memory)
 
     # operators
-
-    @contextlib.contextmanager
-    def _inside(self, *, is_kernel: bool) -> Iterator[None]:
-        self.inside_operator += 1
-        self.inside_kernel += is_kernel
-        try:
-            yield
-        finally:
-            self.inside_operator -= 1
-            self.inside_kernel -= is_kernel
-
-    def _composite(
-        self,
-        name: str,
-        args: Arguments,
-        kwargs: Keywords,
-        run: Callable[[], Value],
-        is_kernel: bool,
-    ) -> Value:
-        """Records a composite as one operator; under torch.func, lets torch decompose it."""
-        if _is_transformed():
-            return run()  # on wrapped tensors; operations on the inner ones are dispatched
-        with torch._C.DisableTorchFunction():
-            refuse_uncountable(name, (*args, *kwargs.values()))
-        return self.record_whole(name, args, kwargs, run, is_kernel)
 
     def record_whole(
         self,
@@ -251,86 +231,78 @@ class Recorder:
         Returns:
             The result of `run`.
         """
-        output: Result = self._output_of(name, args, kwargs, run, is_kernel)
+        if _is_transformed():
+            return run()  # on wrapped tensors; operations on the inner ones are dispatched
+        with torch._C.DisableTorchFunction():
+            refuse_uncountable(name, (*args, *kwargs.values()))
+            call = self._call(name, args, kwargs)
+        self._whole = self._whole if self.inside_operator else name
+        known = None if call is None else self._outputs.get(call)
+        output: Any
+        if known is not None:
+            with torch._C._DisableTorchDispatch():
+                output = known.make()
+        else:
+            kernels, births = len(self.trace.kernels), self._memory.births
+            self.inside_operator += 1
+            self.inside_kernel += is_kernel
+            try:
+                output = run()
+            finally:
+                self.inside_operator -= 1
+                self.inside_kernel -= is_kernel
+            # There may be more to it than an output: other memory, or copies.
+            is_all = len(self.trace.kernels) == kernels and self._memory.births <= births + 1
+            if call is not None and is_all:
+                with uncounted():
+                    found = described([output], [*args, *kwargs.values()])
+                if found and isinstance(output, torch.Tensor):
+                    self._outputs[call] = found[0]
         if not self.inside_operator:
             with torch._C.DisableTorchFunction():
                 self._record(name, RULES[name], args, kwargs, output)
-        return output
-
-    def _output_of(
-        self,
-        name: str,
-        args: Arguments,
-        kwargs: Keywords,
-        run: Callable[[], Any],
-        is_kernel: bool,
-    ) -> Any:
-        """The output of `run`, which runs on `meta` only if no equal call has run before.
-
-        It runs every time if there is more to it than an output without known values: other
-        memory, copies, or other code that watches.
-        """
-        self._whole = self._whole if self.inside_operator else name
-        call = self._call(name, args, kwargs) if self._may_skip() else None
-        known = None if call is None else self._outputs.get(call)
-        if known is not None:
-            with torch._C._DisableTorchDispatch():
-                return known.make()
-        kernels, births = len(self.trace.kernels), self._memory.births
-        with self._inside(is_kernel=is_kernel):
-            output = run()
-        is_all = len(self.trace.kernels) == kernels
-        if call is not None and is_all and self._memory.births <= births + 1:
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                found = described([output], [*args, *kwargs.values()])
-            if found and isinstance(output, torch.Tensor):
-                self._outputs[call] = found[0]
-        return output
-
-    def _may_skip(self) -> bool:
-        """Whether an output alone is enough: no one differentiates it or watches its operators."""
-        if self.inside_operator or torch.is_grad_enabled():
-            return False
-        # The model's own code may have entered a mode since.
-        return self._modes == torch._C._len_torch_dispatch_stack()
+        whole: Result = output
+        return whole
 
     def _call(self, name: str, args: Arguments, kwargs: Keywords) -> Key | None:
-        with torch._C.DisableTorchFunction():
-            tensors = list(tensors_in([*args, *kwargs.values()]))
-            if all(known_value(tensor) is not None for tensor in tensors):
-                return None  # the output's value is known, too
-            return call_of(name, args, kwargs)
+        """What determines an operator's output, so that it runs on `meta` only once.
 
-    def record_inside(
-        self, operator: Traits, args: Arguments, kwargs: Keywords, output: Any
-    ) -> None:
-        """Records memory and copies made inside an operator that is recorded as a whole."""
-        with torch._C.DisableTorchFunction():
-            name, rule = operator.name, operator.rule
-            if name in FREE and not name.startswith(_ALLOCATIONS):
-                return
-            if name in _COPIES:
-                self._record(name, rule, args, kwargs, output)
-                return
-            if self._whole == "linear" and name == "add":
-                self._memory.replace(args[0], output)  # in place, if no dispatch mode watched
-                return
-            self._hold(self._whole, _tensors_of(output))
+        None if an output alone is not enough: someone differentiates it or watches its operators,
+        or its value is known, too.
+        """
+        if self.inside_operator or torch.is_grad_enabled():
+            return None
+        # The model's own code may have entered a mode since.
+        if self._modes != torch._C._len_torch_dispatch_stack():
+            return None
+        if all(map(known_value, tensors_in([*args, *kwargs.values()]))):
+            return None
+        return call_of(name, args, kwargs)
 
     def record(self, operator: Traits, args: Arguments, kwargs: Keywords, output: Any) -> None:
-        """Assigns one dispatched operator to the module whose forward is running."""
-        with torch._C.DisableTorchFunction():
-            name, rule = operator.name, operator.rule
-            if name in ("convolution", "_convolution"):
-                name = convolution_name(args)
-            elif name in ("_to_copy", "copy") and self._moves(name, args, output):
-                name, rule = "transfer", RULES["transfer"]
-            self._record(name, rule, args, kwargs, output)
+        """Assigns one dispatched operator to the module whose forward is running.
 
-    def _moves(self, name: str, args: Arguments, target: torch.Tensor) -> bool:
-        """Whether a copy goes between host and device; `copy_` takes its target first."""
-        source, place = args[1] if name == "copy" else args[0], self._memory.place_of
-        return isinstance(source, torch.Tensor) and place(source) != place(target)
+        Inside an operator that is recorded as a whole, only memory and copies are recorded.
+        """
+        name, rule = operator.name, operator.rule
+        with torch._C.DisableTorchFunction():
+            if self.inside_operator:
+                if name in _COPIES:
+                    self._record(name, rule, args, kwargs, output)
+                elif self._whole == "linear" and name == "add":
+                    self._memory.replace(args[0], output)  # in place, if no dispatch mode watched
+                elif name not in FREE or name.startswith(_ALLOCATIONS):
+                    self._hold(self._whole, tensors_in([output]))
+                return
+            if name in ("convolution", "_convolution"):
+                name = f"conv{'_transpose' if args[6] else ''}{args[0].dim() - 2}d"
+            elif name in ("_to_copy", "copy"):
+                source = args[1] if name == "copy" else args[0]  # `copy_` takes its target first
+                if isinstance(source, torch.Tensor) and not self._memory.are_together(
+                    source, output
+                ):
+                    name, rule = "transfer", RULES["transfer"]
+            self._record(name, rule, args, kwargs, output)
 
     def _transfer(self, tensor: torch.Tensor, move: Callable[[], torch.Tensor]) -> torch.Tensor:
         moved: torch.Tensor = self.record_whole("transfer", [tensor], {}, move)
@@ -361,35 +333,39 @@ class Recorder:
     def _record(
         self, name: str, rule: Rule | None, args: Arguments, kwargs: Keywords, output: Any
     ) -> None:
-        is_counted = self._modules.is_running  # not what `generate` does around the model
+        trace, path = self.trace, self._modules.path
+        is_counted = bool(self._modules.stack)  # not what `generate` does around the model
         if name in FREE:
             if is_counted:
-                self.trace.free[name] += 1
+                trace.free[name] += 1
             if not name.startswith(_ALLOCATIONS):
                 return
-        outputs = _tensors_of(output)
+        outputs = [*tensors_in([output])]
         refuse_uncountable(name, outputs)
-        path = self._modules.path
         kernels: list[Kernel] | None = None
         if rule is not None and outputs and is_counted:
             kernels = self._kernels_of_call(name, rule, args, kwargs, outputs)
-        if kernels is not None:
-            self.trace.kernels += [kernel.at(path) for kernel in kernels]
-        elif name not in FREE and is_counted:
-            self.trace.unknown[name] += 1
+        if kernels is None and name not in FREE and is_counted:
+            trace.unknown[name] += 1
         copied = 0
+        for kernel in kernels or ():
+            trace.kernels.append(kernel.at(path))
         for copy in kernels[:-1] if kernels else ():
             copied += copy.work.bytes_written
             self._note_alive(self._memory.nbytes + copied, path, copy.operator)
-        arguments = (*args, *kwargs.values()) if kwargs else args
         # A tensor written in place existed before.
-        made = [each for each in outputs if not any(each is argument for argument in arguments)]
-        self._hold(name, made, copied)
+        self._hold(name, outputs, copied, {*map(id, args), *map(id, kwargs.values())})
 
-    def _hold(self, name: str, made: list[torch.Tensor], copied: int = 0) -> None:
+    def _hold(
+        self,
+        name: str,
+        made: Iterable[torch.Tensor],
+        copied: int = 0,
+        existing: Container[int] = (),
+    ) -> None:
         """Counts what an operator has made as alive, beside the copies that it still holds."""
         for tensor in made:
-            if self._memory.add(tensor):
+            if id(tensor) not in existing and self._memory.add(tensor):
                 self._note_alive(self._memory.nbytes + copied, self._modules.path, name)
 
     def _kernels_of_call(
@@ -400,36 +376,17 @@ class Recorder:
         kwargs: Keywords,
         outputs: list[torch.Tensor],
     ) -> list[Kernel] | None:
-        """The records of a call, those of its hidden copies first.
-
-        Computed once for calls with equal arguments and outputs. None if the rule does not cover
-        complex numbers and there are some.
-        """
+        """As `kernels_of`, computed once for calls with equal arguments and outputs."""
         is_in_place = len(args) > 0 and outputs[0] is args[0]
         if kwargs:
             # A returned argument is an `out=`: it is written, not read.
-            kwargs = {
-                given: value
-                for given, value in kwargs.items()
-                if not any(value is output for output in outputs)
-            }
-        key = (
-            name,
-            is_in_place,
-            _signature(args),
-            _signature(outputs),
-            *((given, _signature((value,))) for given, value in kwargs.items()),
-        )
+            written = {*map(id, outputs)}
+            kwargs = {given: each for given, each in kwargs.items() if id(each) not in written}
+        signature = (_signature(args), _signature(outputs), _signature(kwargs.items()))
+        key = (name, is_in_place, *signature)
         if key not in self._kernels:
-            self._kernels[key] = self._made(name, rule, Call(args, outputs, kwargs))
+            self._kernels[key] = kernels_of(name, rule, Call(args, outputs, kwargs))
         return self._kernels[key]
-
-    def _made(self, name: str, rule: Rule, call: Call) -> list[Kernel] | None:
-        covering = complex_rule(name, rule) if call.is_complex else rule
-        if covering is None:
-            return None
-        copies = [copy_of(operand) for operand in copied_operands(name, call)]
-        return [*copies, kernel_of(name, covering, call)]
 
     def _note_alive(self, nbytes: int, path: str, operator: str) -> None:
         if self._with_levels:
@@ -442,15 +399,7 @@ _ALLOCATIONS: Final = ("empty", "new_empty")
 _COPIES: Final = frozenset({"clone", "_to_copy"})
 
 
-def _tensors_of(output: Value) -> list[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        return [output]
-    if isinstance(output, tuple | list):
-        return [item for item in output if isinstance(item, torch.Tensor)]
-    return []
-
-
-def _signature(values: Arguments) -> Key:
+def _signature(values: Values) -> Key:
     """Everything a rule may look at: layouts of tensors, values of all other arguments."""
     signature: list[Any] = []
     for value in values:
@@ -465,8 +414,7 @@ def _signature(values: Arguments) -> Key:
 
 def _is_watched() -> bool:
     """Whether other code's dispatch mode is active; `KnownShapes`, which only answers, is ours."""
-    modes = _get_current_dispatch_mode_stack()
-    return any(not isinstance(mode, KnownShapes) for mode in modes)
+    return not {*map(type, _get_current_dispatch_mode_stack())} <= {KnownShapes}
 
 
 def _is_transformed() -> bool:
@@ -480,25 +428,20 @@ def _shapes(value: Value) -> Shapes:
         refuse_uncountable("a module's inputs or outputs", (value,))
         return tuple(value.shape)
     if isinstance(value, dict):
-        return [_shapes(item) for item in value.values()]
+        return [*map(_shapes, value.values())]
     if isinstance(value, tuple | list):
-        return [_shapes(item) for item in value]
+        return [*map(_shapes, value)]
     return None
 
 
 # --- operators below Python ------------------------------------------------------------------
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(DispatchMode):
     supports_higher_order_operators = True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Guarding against torch.compile would import all of torch._dynamo for nothing.
-        return False
-
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+        super().__init__()
         self._recorder = recorder
 
     def __torch_dispatch__(
@@ -524,23 +467,5 @@ class _Operators(TorchDispatchMode):
                 # Decompose as PyTorch does; `decompose` would prefer a decomposition in Python.
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         output = run(*args, **kwargs)
-        book = recorder.record_inside if recorder.inside_operator else recorder.record
-        book(operator, args, kwargs, output)
+        recorder.record(operator, args, kwargs, output)
         return output
-
-
-class _OperatorsBesideDynamo(_Operators):
-    """The same if torch.compile is in use, which must not compile the recorder as well."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Operator | HigherOrderOperator,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        return super().__torch_dispatch__(func, types, args, kwargs)

@@ -39,19 +39,14 @@ def _kind_of(tensor: torch.Tensor) -> str | None:
     if tensor.is_nested:
         return "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
     kind = type(tensor)
-    if kind is not torch.Tensor and _wraps(kind):
+    own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if own_dispatch and kind.__name__ != "FakeTensor":  # on tensors that a trace cannot see
         return f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
     if tensor.layout is not torch.strided:
         return f"tensors of layout {tensor.layout} are not counted; use dense ones (to_dense())"
     if tensor.is_quantized:
         return f"tensors of {tensor.dtype} are not counted; use dequantized ones (dequantize())"
     return None
-
-
-def _wraps(kind: type[torch.Tensor]) -> bool:
-    """Whether tensors of this class dispatch on inner tensors that a trace cannot see."""
-    own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return own_dispatch and kind.__name__ != "FakeTensor"
 
 
 # --- operators that take functions -----------------------------------------------------------

@@ -11,10 +11,10 @@ import enum
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from operator import is_
+from typing import Any, Final
 
 import torch
 
@@ -23,18 +23,19 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.running.known_values import known_value
 from dsocr_analyze.running.torch_calls import Arguments, Key, Keywords, Shapes, Value, tensors_in
 from dsocr_analyze.trace.cached_layers import (
-    Cache,
     CacheMark,
     Extension,
+    Looks,
     caches_in,
     described_cache,
     layout,
-    maker_of,
+    look_of,
+    made_like,
 )
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
+__all__ = ["Alike", "FirstCall", "Repetition", "Span", "moved"]
 
 
 Alike = Callable[[str], str | None]
@@ -45,9 +46,11 @@ _PLAIN: Final = (
     torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum,
 )  # fmt: skip
 
+_NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
+"""Attributes that number a layer, which may differ between alike layers."""
 
-_Maker = Callable[[list[Cache]], Value]
-"""Makes what a module returns, from the caches among its arguments."""
+_OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
+"""What torch keeps on each module: hooks, parameters, buffers, children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class Span:
         calls: Paths of the modules it called.
         shapes: Path and shapes of each of those calls, and of its own.
         peak: The most bytes it held at once, not counting those alive before.
-        make_output: Makes tensors like those it returned, from the caches among its arguments.
+        output: What it returned, item by item: the place of a cache among its arguments, or how a
+            tensor looks.
+        returns_tuple: Whether these are items of a tuple, not the output itself.
         extensions: What it did to each of these caches.
     """
 
@@ -73,7 +78,8 @@ class Span:
     calls: list[str]
     shapes: list[tuple[str, tuple[Shapes, Shapes]]]
     peak: Peak
-    make_output: _Maker
+    output: list[int | Looks | None]
+    returns_tuple: bool
     extensions: list[Extension]
 
     def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
@@ -84,38 +90,17 @@ class Span:
             arguments: Its arguments.
             memory: The live tensors, among which the new ones count from now on.
         """
-        caches = caches_in(arguments)
-        output = self.make_output(caches)
-        for tensor in tensors_in([output]):
+        caches, made = caches_in(arguments), list[Value]()
+        for item in self.output:
+            if isinstance(item, int):
+                made.append(caches[item])
+            else:
+                made.append(None if item is None else made_like(item))
+        for tensor in tensors_in(made):
             memory.add(tensor)
         for cache, extension in zip(caches, self.extensions, strict=True):
             extension.apply(cache, layer or 0, memory)
-        return output
-
-
-class Occasion(NamedTuple):
-    """One call of a module."""
-
-    key: Key
-    """Determines its record."""
-    module: torch.nn.Module
-    path: str
-    arguments: Arguments
-
-
-class _Mark(NamedTuple):
-    """State of the record and of memory when a call began."""
-
-    kernels: int
-    free: Counter[str]
-    unknown: Counter[str]
-    calls: int
-    shapes: int
-    births: int
-    nbytes: int
-    versions: list[int]
-    attributes: list[Any]
-    caches: list[CacheMark]
+        return tuple(made) if self.returns_tuple else made[0]
 
 
 class Repetition:
@@ -128,10 +113,12 @@ class Repetition:
 
     def __init__(self, alike: Alike, memory: LiveTensors) -> None:
         self._name_of = functools.cache(alike)
-        self._variant_of = _Variants()
-        self.layer_of = self._variant_of.layer_of
         self._memory = memory
-        self._spans: dict[Key, Span | None] = {}
+        self._descriptions: dict[Key, int] = {}
+        self._variants: dict[torch.nn.Module, int] = {}
+        self._layers: dict[torch.nn.Module, int | None] = {}
+        self.spans: dict[Key, Span | None] = {}
+        """Records by key; None while a call has yet to show whether it may be repeated."""
         self.shapes: list[tuple[str, tuple[Shapes, Shapes]]] = []
         """Path and shapes of every call of the pass."""
 
@@ -180,190 +167,26 @@ class Repetition:
                 return False
         return True
 
-    def span_of(self, key: Key) -> Span | None:
-        """The record of an equal call, if it may be repeated."""
-        return self._spans.get(key)
+    def _variant_of(self, module: torch.nn.Module) -> int:
+        """A number, from the module's state when first asked for.
 
-    def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Value]) -> Value:
-        """Runs a call and, if it is the first with its key, keeps its record.
-
-        Args:
-            occasion: The call.
-            trace: The record of the pass.
-            call: Runs the module.
-
-        Returns:
-            The module's output.
+        Equal numbers mean equal class, settings, parameters and children.
         """
-        if occasion.key in self._spans:
-            return call()
-        self._spans[occasion.key] = None  # until the call's side effects are known
-        mark = self._mark(occasion, trace)
-        before = trace.peak
-        trace.peak = Peak(mark.nbytes, occasion.path)
-        try:
-            output = call()
-        finally:
-            within = trace.peak
-            if before.nbytes >= within.nbytes:
-                trace.peak = before
-        with torch._C.DisableTorchFunction():
-            made, extensions = self._extensions(mark)
-            make_output = self._output_maker(output, mark, made)
-            if make_output and extensions is not None and _is_untouched(occasion, mark):
-                self._spans[occasion.key] = Span(
-                    path=occasion.path,
-                    kernels=trace.kernels[mark.kernels :],
-                    free=trace.free - mark.free,
-                    unknown=trace.unknown - mark.unknown,
-                    calls=trace.calls[mark.calls :],
-                    shapes=self.shapes[mark.shapes :],
-                    peak=Peak(within.nbytes - mark.nbytes, within.path),
-                    make_output=make_output,
-                    extensions=extensions,
-                )
-        return output
-
-    def _mark(self, occasion: Occasion, trace: Trace) -> _Mark:
-        return _Mark(
-            kernels=len(trace.kernels),
-            free=trace.free.copy(),
-            unknown=trace.unknown.copy(),
-            calls=len(trace.calls),
-            shapes=len(self.shapes),
-            births=self._memory.births,
-            nbytes=self._memory.nbytes,
-            versions=_versions(occasion.arguments),
-            attributes=_attributes(occasion.module),
-            caches=[
-                CacheMark.of(cache, self.layer_of(occasion.module) or 0, self._memory)
-                for cache in caches_in(occasion.arguments)
-            ],
-        )
-
-    def _extensions(self, mark: _Mark) -> tuple[dict[int, int], list[Extension] | None]:
-        """What a call did to its caches, and the memory that it made for them, by storage.
-
-        None if it did anything but extend its own layer.
-        """
-        made: dict[int, int] = {}
-        extensions = []
-        for each in mark.caches:
-            tensors = each.made
-            if tensors is None or not all(self._is_made(one, mark, made) for one in tensors):
-                return {}, None
-            extensions.append(each.extension)
-        return made, extensions
-
-    def _is_made(self, tensor: Value, mark: _Mark, made: dict[int, int]) -> bool:
-        """Whether a tensor has memory of its own that the call made; if so, notes it in `made`."""
-        if type(tensor) is not torch.Tensor or not tensor.is_meta:
-            return False
-        if tensor.requires_grad or tensor.is_inference():
-            return False
-        storage = tensor.untyped_storage()._cdata
-        nbytes = self._memory.made_since(mark.births, tensor)
-        if nbytes is None or storage in made or known_value(tensor) is not None:
-            return False
-        made[storage] = nbytes
-        return True
-
-    def _output_maker(self, output: Value, mark: _Mark, made: dict[int, int]) -> _Maker | None:
-        """Makes tensors like `output`; None if the call left anything else behind.
-
-        All memory that the call leaves alive must be that of its output or of its extensions of
-        caches, `made` during the call.
-        """
-        caches, makers = [each.cache for each in mark.caches], list[_Maker]()
-        for part in output if type(output) is tuple else (output,):
-            places = [place for place, cache in enumerate(caches) if part is cache]
-            if places:
-                makers.append(itemgetter(*places))
-            elif part is None:
-                makers.append(lambda _: None)
-            elif self._is_made(part, mark, made):
-                makers.append(_regardless(maker_of(part)))
-            else:
-                return None
-        freed = sum(each.nbytes for each in mark.caches)
-        if self._memory.nbytes != mark.nbytes + sum(made.values()) - freed:
-            return None
-        if type(output) is not tuple:
-            return makers[0]
-        return lambda caches: tuple(make(caches) for make in makers)
-
-
-def _regardless(make: Callable[[], torch.Tensor]) -> _Maker:
-    """The same without a look at the caches."""
-    return lambda _: make()
-
-
-def moved(path: str, old: str, new: str) -> str:
-    """Moves a path at or below `old` to below `new`; any other path is unchanged."""
-    if path == old:
-        return new
-    below = old + "." if old else ""
-    if not path.startswith(below):
-        return path
-    return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
-
-
-def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
-    """Whether the call wrote to no argument and stored nothing on the module or below."""
-    now = _attributes(occasion.module)
-    return (
-        mark.versions == _versions(occasion.arguments)
-        and len(now) == len(mark.attributes)
-        and all(one is other for one, other in zip(now, mark.attributes, strict=True))
-    )
-
-
-def _versions(arguments: Arguments) -> list[int]:
-    return [tensor._version for tensor in tensors_in(arguments)]
-
-
-def _attributes(module: torch.nn.Module) -> list[Any]:
-    """Attributes and buffers at or below the module; tensors by weak reference so they can die."""
-    return [
-        weakref.ref(value) if isinstance(value, torch.Tensor) else value
-        for part in _modules_in(module)
-        for value in (*vars(part).values(), *part._buffers.values())
-    ]
-
-
-_NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
-"""Attributes that number a layer, which may differ between alike layers."""
-
-_OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
-"""What torch keeps on each module: hooks, parameters, buffers, children."""
-
-
-class _Variants:
-    """Numbers modules; equal numbers mean equal class, settings, parameters and children."""
-
-    def __init__(self) -> None:
-        self._of_description: dict[Key, int] = {}
-        self._of_module: dict[torch.nn.Module, int] = {}
-        self._layers: dict[torch.nn.Module, int | None] = {}
-
-    def __call__(self, module: torch.nn.Module) -> int:
-        """The module's number, from its state when first asked for."""
-        variant = self._of_module.get(module)
-        if variant is None:
-            description = (
-                type(module),
-                *_settings(module),
-                *(
-                    (name, None if tensor is None else (tensor.shape, tensor.dtype))
-                    for name, tensor in (*module._parameters.items(), *module._buffers.items())
-                ),
-                *(
-                    (name, None if child is None else self(child))
-                    for name, child in module._modules.items()
-                ),
-            )
-            variant = self._of_description.setdefault(description, len(self._of_description))
-            self._of_module[module] = variant
+        if module in self._variants:
+            return self._variants[module]
+        described: list[Any] = [type(module)]
+        for name, value in vars(module).items():
+            if name in _NUMBERS or name in _OF_EVERY_MODULE:
+                continue
+            items = value if isinstance(value, tuple | list) else (value,)
+            if all(isinstance(item, _PLAIN) for item in items):
+                described.append((name, items is value, *items))
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            described.append((name, None if tensor is None else (tensor.shape, tensor.dtype)))
+        for name, child in module._modules.items():
+            described.append((name, None if child is None else self._variant_of(child)))
+        variant = self._descriptions.setdefault(tuple(described), len(self._descriptions))
+        self._variants[module] = variant
         return variant
 
     def layer_of(self, module: torch.nn.Module) -> int | None:
@@ -378,14 +201,123 @@ class _Variants:
         return self._layers[module]
 
 
-def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(module).items():
-        if name in _NUMBERS or name in _OF_EVERY_MODULE:
-            continue
-        if isinstance(value, _PLAIN):
-            yield name, value
-        elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
-            yield name, tuple(value)
+class FirstCall:
+    """The first call with its key, made before it runs: the state of the record and of memory.
+
+    Args:
+        module: The module.
+        path: Its path.
+        arguments: Its arguments.
+        layer: The number of its layer, if it is in one.
+        trace: The record of the pass.
+        shapes: Path and shapes of every call of the pass.
+        memory: The live tensors.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        path: str,
+        arguments: Arguments,
+        layer: int | None,
+        trace: Trace,
+        shapes: list[tuple[str, tuple[Shapes, Shapes]]],
+        memory: LiveTensors,
+    ) -> None:
+        self._module, self._path, self._arguments = module, path, arguments
+        self._trace, self._shapes, self._memory = trace, shapes, memory
+        self._kernels, self._calls, self._noted = len(trace.kernels), len(trace.calls), len(shapes)
+        self._free, self._unknown = trace.free.copy(), trace.unknown.copy()
+        self._births, self._nbytes = memory.births, memory.nbytes
+        self._versions, self._attributes = self._state()
+        self._caches = [CacheMark.of(cache, layer or 0, memory) for cache in caches_in(arguments)]
+        self._made: dict[int, int] = {}
+        """Bytes of the memory that the call made and leaves behind, by storage."""
+
+    def span(self, output: Value, peak: Peak) -> Span | None:
+        """The record of the call, which has run; None if it may not be repeated.
+
+        It must have extended no more than its own layer of a cache, written to no argument, and
+        stored nothing on the module or below. All memory that it leaves alive must be that of its
+        output or of its extensions.
+
+        Args:
+            output: What it returned.
+            peak: The most bytes it held at once, not counting those alive before.
+        """
+        extensions, held = list[Extension](), 0
+        for mark in self._caches:
+            extension = mark.extension(self._is_made)
+            if extension is None:
+                return None
+            extensions.append(extension)
+            held -= mark.nbytes
+        caches = [mark.cache for mark in self._caches]
+        items: list[int | Looks | None] = []
+        for item in output if type(output) is tuple else (output,):
+            places = [place for place, cache in enumerate(caches) if item is cache]
+            if item is not None and not places and not self._is_made(item):
+                return None
+            look = None if item is None or places else look_of(item)
+            items.append(places[0] if places else look)
+        versions, attributes = self._state()
+        is_untouched = (
+            versions == self._versions
+            and len(attributes) == len(self._attributes)
+            and all(map(is_, attributes, self._attributes))
+        )
+        if (
+            not is_untouched
+            or self._memory.nbytes != self._nbytes + sum(self._made.values()) + held
+        ):
+            return None
+        return Span(
+            path=self._path,
+            kernels=self._trace.kernels[self._kernels :],
+            free=self._trace.free - self._free,
+            unknown=self._trace.unknown - self._unknown,
+            calls=self._trace.calls[self._calls :],
+            shapes=self._shapes[self._noted :],
+            peak=peak,
+            output=items,
+            returns_tuple=type(output) is tuple,
+            extensions=extensions,
+        )
+
+    def _is_made(self, tensor: Value) -> bool:
+        """Whether a tensor has memory of its own that the call made; if so, notes it."""
+        if type(tensor) is not torch.Tensor or not tensor.is_meta:
+            return False
+        if tensor.requires_grad or tensor.is_inference():
+            return False
+        storage = tensor.untyped_storage()._cdata
+        nbytes = self._memory.nbytes_of(tensor, self._births)
+        if not nbytes or storage in self._made or known_value(tensor) is not None:
+            return False
+        self._made[storage] = nbytes
+        return True
+
+    def _state(self) -> tuple[list[int], list[Any]]:
+        """Versions of the arguments, and attributes and buffers at or below the module.
+
+        Tensors among these are weak references, so they can die.
+        """
+        attributes = []
+        for part in _modules_in(self._module):
+            for value in (*vars(part).values(), *part._buffers.values()):
+                is_tensor = isinstance(value, torch.Tensor)
+                attributes.append(weakref.ref(value) if is_tensor else value)
+        return [tensor._version for tensor in tensors_in(self._arguments)], attributes
+
+
+def moved(old: str, new: str, path: str) -> str:
+    """Moves a path at or below `old` to below `new`; any other path is unchanged."""
+    if path == old:
+        return new
+    below = old + "." if old else ""
+    if not path.startswith(below):
+        return path
+    return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
 
 
 def _modules_in(module: torch.nn.Module) -> list[torch.nn.Module]:

@@ -6,6 +6,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.figures import StageFigures
@@ -43,44 +44,37 @@ def stage_figures(
         stages: The architecture's stages, in order.
         own_params: Parameters that each stage owns, by stage and by the module that holds them.
     """
+    prefill = next(stage.name for stage in stages if stage.role == "prefill")
     kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in stages}
     calls: dict[str, Counter[str]] = {stage.name: Counter() for stage in stages}
-    booked_to = functools.cache(lambda path: _booked_to(path, stages))
+
+    @functools.cache
+    def booked_to(path: str) -> str:
+        owner = owner_among(stages, path)
+        return owner.name if owner is not None and owner.role == "vision" else prefill
+
     for kernel in traces.prefill.kernels:
         kernels[booked_to(kernel.path)].append(kernel)
     for path in traces.prefill.calls:
         calls[booked_to(path)][path] += 1
-    for decode in (stage.name for stage in stages if stage.role == "decode"):
-        kernels[decode] = traces.decode_steps[0].kernels
-        calls[decode] = Counter(traces.decode_steps[0].calls)
-    return {
-        stage.name: StageFigures(
-            name=stage.name,
-            params=sum(own_params[stage.name].values()),
-            own_params=own_params[stage.name],
-            calls=_outermost_calls(stage, calls[stage.name]),
-            kernels=tuple(
-                kernel._replace(stage=stage.name) for kernel in merged(kernels[stage.name])
-            ),
-            module_calls=dict(calls[stage.name]),
+    figures = {}
+    for stage in stages:
+        name = stage.name
+        if stage.role == "decode":
+            kernels[name] = traces.decode_steps[0].kernels
+            calls[name] = Counter(traces.decode_steps[0].calls)
+        # Of both passes, the outermost module is the model itself.
+        outermost = stage.prefixes if stage.role == "vision" else ("",)
+        figures[name] = StageFigures(
+            name=name,
+            params=sum(own_params[name].values()),
+            own_params=own_params[name],
+            calls=next(filter(None, map(calls[name].get, outermost)), 0),
+            kernels=tuple(kernel._replace(stage=name) for kernel in merged(kernels[name])),
+            module_calls=dict(calls[name]),
             notes=stage.notes,
         )
-        for stage in stages
-    }
-
-
-def _booked_to(path: str, stages: Sequence[Stage]) -> str:
-    """Name of the stage to which the module at `path` belongs in the prefill pass."""
-    owner = owner_among(stages, path)
-    if owner is None or owner.role != "vision":
-        owner = next(stage for stage in stages if stage.role == "prefill")
-    return owner.name
-
-
-def _outermost_calls(stage: Stage, calls: Counter[str]) -> int:
-    """Calls of the stage's outermost module; for both passes that is the model itself."""
-    outermost = stage.prefixes if stage.role == "vision" else ("",)
-    return next((calls[path] for path in outermost if path in calls), 0)
+    return figures
 
 
 def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
@@ -98,9 +92,7 @@ def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> i
 
 def ledger_of(*traces: Trace) -> OperatorLedger:
     """Calls of every executed operator, by status and name."""
-    counted: Counter[str] = Counter()
-    free: Counter[str] = Counter()
-    unknown: Counter[str] = Counter()
+    counted, free, unknown = Counter[str](), Counter[str](), Counter[str]()
     for trace in traces:
         for kernel in trace.kernels:
             counted[kernel.operator] += kernel.calls
@@ -174,10 +166,8 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
         new_tokens: Tokens to generate: the prefill pass yields one, each step another.
         cuts: Numbers of the steps from which the work changes, ascending.
     """
-    steps = range(new_tokens - 1)
-    ends = [*cuts, len(steps)]
-    stretches = (steps[start:end] for start, end in zip([0, *cuts], ends, strict=True))
-    return [stretch for stretch in stretches if stretch]
+    bounds, steps = [0, *cuts, new_tokens - 1], range(new_tokens - 1)
+    return [steps[start:end] for start, end in pairwise(bounds) if steps[start:end]]
 
 
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:

@@ -7,14 +7,22 @@ dtype as always. Movement computes nothing and keeps its rules; matrix products 
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
+from functools import cache, partial
 from typing import Final
 
 from dsocr_analyze.kernels import Rows
-from dsocr_analyze.trace.call import Call, Count, Rule, first_output, nothing, output_elements
-from dsocr_analyze.trace.fvcore_handles import fvcore_count, jit_handles
+from dsocr_analyze.trace.call import (
+    Call,
+    Count,
+    Rule,
+    first_output,
+    fvcore_count,
+    jit_handles,
+    nothing,
+    output_elements,
+)
 
 __all__ = ["SOFTMAX_FLOPS", "VECTOR_RULES", "complex_rule"]
 
@@ -23,12 +31,12 @@ SOFTMAX_FLOPS: Final = 5
 """Per element: maximum, subtraction, exponential, sum, division."""
 
 
-def _per_output(flops: int) -> Count:
-    return lambda call: flops * call.outputs[0].numel()
+def _per_output(flops: int, call: Call) -> int:
+    return flops * call.outputs[0].numel()
 
 
-def _per_input(flops: int) -> Count:
-    return lambda call: flops * int(call.tensors()[0].numel())
+def _per_input(flops: int, call: Call) -> int:
+    return flops * int(call.tensors()[0].numel())
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -56,7 +64,7 @@ def _batch_norm(call: Call) -> Rows:
     return Rows(channels, x.numel() // channels if channels else 0)
 
 
-def _along_dim(index: int, call: Call, default: int | None = None) -> Rows:
+def _along_dim(index: int, default: int | None, call: Call) -> Rows:
     """Rows along the dimension given by the argument at `index`."""
     tensor = call.tensors()[0]
     dim = call.argument(index, "dim")
@@ -68,40 +76,25 @@ def _along_dim(index: int, call: Call, default: int | None = None) -> Rows:
     return _rows(tensor.numel(), int(tensor.shape[dim]) if tensor.dim() else 1)
 
 
-def _softmax_rows(call: Call) -> Rows:
-    return _along_dim(1, call)
-
-
-def _topk_rows(call: Call) -> Rows:
-    return _along_dim(2, call, default=-1)
-
-
-def _sort_rows(call: Call) -> Rows:
-    tensor = call.tensors()[0]
-    return _rows(tensor.numel(), _sorted_length(call))
-
-
 def _reduction_rows(call: Call) -> Rows:
     """The elements reduced to each output element form one row."""
     outputs = call.outputs[0].numel()
     return Rows(outputs, call.tensors()[0].numel() // outputs if outputs else 0)
 
 
-def _sorted_length(call: Call) -> int:
-    """Elements per sorted row; overloads take the dimension in different positions."""
+def _sort_rows(call: Call) -> Rows:
+    """The sorted rows; overloads take the dimension in different positions."""
     tensor = call.tensors()[0]
-    if not tensor.dim():
-        return 1
     dim = call.kwargs.get("dim", -1)
     for argument in call.args[1:]:
         if isinstance(argument, int) and not isinstance(argument, bool):
             dim = argument
-    return int(tensor.shape[dim])
+    return _rows(tensor.numel(), int(tensor.shape[dim]) if tensor.dim() else 1)
 
 
 def _sort_flops(call: Call) -> int:
     """n ceil(log2 n) comparisons per sorted row."""
-    return call.tensors()[0].numel() * max(_sorted_length(call) - 1, 0).bit_length()
+    return call.tensors()[0].numel() * max(_sort_rows(call).width - 1, 0).bit_length()
 
 
 def _unique_flops(call: Call) -> int:
@@ -110,24 +103,18 @@ def _unique_flops(call: Call) -> int:
     return elements * (max(elements - 1, 0).bit_length() + 1)
 
 
-def _search_flops(boundaries: int) -> Count:
+def _search_flops(boundaries: int, call: Call) -> int:
     """ceil(log2(n + 1)) comparisons per value, among the n boundaries of that argument."""
-    return lambda call: (
-        int(call.outputs[0].numel()) * int(call.args[boundaries].shape[-1]).bit_length()
-    )
+    return int(call.outputs[0].numel()) * int(call.args[boundaries].shape[-1]).bit_length()
 
 
 # --- interpolation and pooling ---------------------------------------------------------------
 
 
-def _taps(filter_size: int) -> Count:
+def _taps(filter_size: int, call: Call) -> int:
     """2 FLOPs per tap: `filter_size` taps along each resized dimension, all at once."""
-
-    def count(call: Call) -> int:
-        spatial = call.outputs[0].dim() - 2
-        return int(2 * filter_size**spatial * call.outputs[0].numel())
-
-    return count
+    spatial = call.outputs[0].dim() - 2
+    return int(2 * filter_size**spatial * call.outputs[0].numel())
 
 
 def _sampled_taps(call: Call) -> int:
@@ -135,30 +122,24 @@ def _sampled_taps(call: Call) -> int:
 
     Bilinear (mode 0) takes 2 taps, bicubic (2) takes 4; nearest (1) only copies.
     """
-    filter_size = {0: 2, 1: 0, 2: 4}[call.args[2]]
-    return _taps(filter_size)(call)
+    return _taps({0: 2, 1: 0, 2: 4}[call.args[2]], call)
 
 
-def _antialiased_taps(support: int) -> Count:
+def _antialiased_taps(support: int, call: Call) -> int:
     """2 FLOPs per tap of the window, one dimension after another, last first: an upper bound.
 
     Shrinking by s widens the filter s times, to 2 support s entries; ATen's window is then
     2 ceil(support s) + 1 taps (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1), and
     those outside the filter have weight zero.
     """
-
-    def count(call: Call) -> int:
-        source = [int(size) for size in call.args[0].shape]
-        target = [int(size) for size in call.outputs[0].shape]
-        flops = 0
-        for dim in range(len(source) - 1, 1, -1):
-            # ceil(support * max(1, source / target)) in integers
-            half = max(support, -(-support * source[dim] // target[dim]))
-            source[dim] = target[dim]
-            flops += 2 * (2 * half + 1) * math.prod(source)
-        return flops
-
-    return count
+    source, target = list(map(int, call.args[0].shape)), call.outputs[0].shape
+    flops = 0
+    for dim in range(len(source) - 1, 1, -1):
+        # ceil(support * max(1, source / target)) in integers
+        half = max(support, -(-support * source[dim] // int(target[dim])))
+        source[dim] = int(target[dim])
+        flops += 2 * (2 * half + 1) * math.prod(source)
+    return flops
 
 
 def _window_flops(call: Call) -> int:
@@ -207,7 +188,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "normalization",
             "square, sum, and a product: 3 per element",
-            vector_flops=_per_input(3),
+            vector_flops=partial(_per_input, 3),
         ),
         "_weight_norm_interface",
     ),
@@ -215,7 +196,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "normalization",
             "square, sum, scale, and weight: 4 per element",
-            vector_flops=_per_input(4),
+            vector_flops=partial(_per_input, 4),
             bytes_written=first_output,
             dimensions=_trailing_norm,
         ),
@@ -225,42 +206,46 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "softmax",
             "maximum, subtraction, exponential, sum, division: 5 per element",
-            vector_flops=_per_output(SOFTMAX_FLOPS),
-            dimensions=_softmax_rows,
+            vector_flops=partial(_per_output, SOFTMAX_FLOPS),
+            dimensions=partial(_along_dim, 1, None),
         ),
         "softmax log_softmax _softmax _log_softmax _safe_softmax",
     ),
     # activations, by the operations of their definition
     (
-        Rule("activation", "one operation", vector_flops=_per_output(1)),
+        Rule("activation", "one operation", vector_flops=partial(_per_output, 1)),
         "relu leaky_relu threshold",
     ),
     (
         Rule(
             "activation",
             "1 / (1 + exp(-x)): negation, exponential, addition, division",
-            vector_flops=_per_output(4),
+            vector_flops=partial(_per_output, 4),
         ),
         "sigmoid",
     ),
-    (Rule("activation", "x sigmoid(x)", vector_flops=_per_output(5)), "silu"),
+    (Rule("activation", "x sigmoid(x)", vector_flops=partial(_per_output, 5)), "silu"),
     (
         Rule(
             "activation",
             "x / 2 (1 + erf(x / sqrt 2)): scale, erf, addition, two products",
-            vector_flops=_per_output(5),
+            vector_flops=partial(_per_output, 5),
         ),
         "gelu",
     ),
     (
         Rule(
-            "activation", "one operation of the special function unit", vector_flops=_per_output(1)
+            "activation",
+            "one operation of the special function unit",
+            vector_flops=partial(_per_output, 1),
         ),
         "tanh erf erfc",
     ),
     (
         Rule(
-            "activation", "a comparison and a product or a difference", vector_flops=_per_output(2)
+            "activation",
+            "a comparison and a product or a difference",
+            vector_flops=partial(_per_output, 2),
         ),
         "_prelu_kernel hardshrink softshrink",
     ),
@@ -268,24 +253,33 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "activation",
             "a (exp(x) - 1) or x: exponential, subtraction, product, selection",
-            vector_flops=_per_output(4),
+            vector_flops=partial(_per_output, 4),
         ),
         "elu celu",
     ),
     (
-        Rule("activation", "a sigmoid(b): five per output element", vector_flops=_per_output(5)),
+        Rule(
+            "activation",
+            "a sigmoid(b): five per output element",
+            vector_flops=partial(_per_output, 5),
+        ),
         "glu",
     ),
-    (Rule("activation", "x tanh(softplus(x))", vector_flops=_per_output(5)), "mish"),
+    (Rule("activation", "x tanh(softplus(x))", vector_flops=partial(_per_output, 5)), "mish"),
     (
-        Rule("activation", "exponential, addition, logarithm", vector_flops=_per_output(3)),
+        Rule(
+            "activation", "exponential, addition, logarithm", vector_flops=partial(_per_output, 3)
+        ),
         "softplus",
     ),
     (
-        Rule("activation", "addition, two bounds, division", vector_flops=_per_output(4)),
+        Rule("activation", "addition, two bounds, division", vector_flops=partial(_per_output, 4)),
         "hardsigmoid",
     ),
-    (Rule("activation", "hardsigmoid and a product", vector_flops=_per_output(5)), "hardswish"),
+    (
+        Rule("activation", "hardsigmoid and a product", vector_flops=partial(_per_output, 5)),
+        "hardswish",
+    ),
     # elementwise
     (
         Rule(
@@ -306,7 +300,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "a product, a quotient or scale, and an addition",
-            vector_flops=_per_output(2),
+            vector_flops=partial(_per_output, 2),
         ),
         "addcmul addcdiv addr ldexp xlogy frac",
     ),
@@ -315,7 +309,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             "elementwise",
             "three operations: a + w (b - a); a sine and two scalings; two products and their"
             " difference; three tests",
-            vector_flops=_per_output(3),
+            vector_flops=partial(_per_output, 3),
         ),
         "lerp sinc linalg_cross nan_to_num logit",
     ),
@@ -323,7 +317,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "four operations: two squares, their sum, its root; a sine, a cosine, two products",
-            vector_flops=_per_output(4),
+            vector_flops=partial(_per_output, 4),
         ),
         "hypot polar",
     ),
@@ -331,7 +325,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "maximum, difference, exponential, logarithm, addition",
-            vector_flops=_per_output(5),
+            vector_flops=partial(_per_output, 5),
         ),
         "logaddexp logaddexp2",
     ),
@@ -340,7 +334,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "reduction",
             "one operation per input element",
-            vector_flops=_per_input(1),
+            vector_flops=partial(_per_input, 1),
             dimensions=_reduction_rows,
         ),
         "sum mean prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin"
@@ -350,7 +344,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "reduction",
             "two operations per input element: a test and a sum; two comparisons",
-            vector_flops=_per_input(2),
+            vector_flops=partial(_per_input, 2),
             dimensions=_reduction_rows,
         ),
         "count_nonzero nansum aminmax",
@@ -359,8 +353,8 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "routing",
             "one comparison per candidate",
-            vector_flops=_per_input(1),
-            dimensions=_topk_rows,
+            vector_flops=partial(_per_input, 1),
+            dimensions=partial(_along_dim, 2, -1),
         ),
         "topk",
     ),
@@ -377,7 +371,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "reduction",
             "one comparison per element, with the one before it",
-            vector_flops=_per_input(1),
+            vector_flops=partial(_per_input, 1),
         ),
         "unique_consecutive",
     ),
@@ -390,20 +384,24 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         "_unique2 unique_dim",
     ),
     (
-        Rule("routing", "a binary search per element", vector_flops=_search_flops(1)),
+        Rule("routing", "a binary search per element", vector_flops=partial(_search_flops, 1)),
         "bucketize",
     ),
     (
-        Rule("routing", "a binary search per element", vector_flops=_search_flops(0)),
+        Rule("routing", "a binary search per element", vector_flops=partial(_search_flops, 0)),
         "searchsorted",
     ),
     # interpolation and pooling
     (
-        Rule("interpolation", "2 FLOPs per tap, 4 taps per dimension", vector_flops=_taps(4)),
+        Rule(
+            "interpolation", "2 FLOPs per tap, 4 taps per dimension", vector_flops=partial(_taps, 4)
+        ),
         "upsample_bicubic2d",
     ),
     (
-        Rule("interpolation", "2 FLOPs per tap, 2 taps per dimension", vector_flops=_taps(2)),
+        Rule(
+            "interpolation", "2 FLOPs per tap, 2 taps per dimension", vector_flops=partial(_taps, 2)
+        ),
         "upsample_linear1d upsample_bilinear2d upsample_trilinear3d",
     ),
     (
@@ -418,7 +416,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "interpolation",
             "2 FLOPs per tap of the separable window, which shrinking widens: an upper bound",
-            vector_flops=_antialiased_taps(2),
+            vector_flops=partial(_antialiased_taps, 2),
         ),
         "_upsample_bicubic2d_aa",
     ),
@@ -426,7 +424,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "interpolation",
             "2 FLOPs per tap of the separable window, which shrinking widens: an upper bound",
-            vector_flops=_antialiased_taps(1),
+            vector_flops=partial(_antialiased_taps, 1),
         ),
         "_upsample_bilinear2d_aa",
     ),
@@ -477,11 +475,12 @@ _PER_MAC: Final = 8 - 2
 """A complex multiply-accumulate is 8 real FLOPs; `macs` accounts for 2 of them."""
 
 
-def _times(factor: int, count: Count) -> Count:
-    return lambda call: factor * count(call)
+def _scaled(counts: tuple[tuple[int, Count], ...], call: Call) -> int:
+    """The sum of some counts, each times a factor."""
+    return sum(factor * count(call) for factor, count in counts)
 
 
-@functools.cache
+@cache
 def complex_rule(name: str, rule: Rule) -> Rule | None:
     """The rule for an operator with a complex tensor; None if there is none.
 
@@ -494,7 +493,7 @@ def complex_rule(name: str, rule: Rule) -> Rule | None:
         return replace(
             rule,
             reason=f"{rule.reason}; of a complex product's 8 real FLOPs, 6 are vector FLOPs",
-            vector_flops=_sum(_times(_PER_MAC, rule.macs), _times(2, rule.vector_flops)),
+            vector_flops=partial(_scaled, ((_PER_MAC, rule.macs), (2, rule.vector_flops))),
         )
     if rule.vector_flops is nothing:
         return rule
@@ -504,9 +503,5 @@ def complex_rule(name: str, rule: Rule) -> Rule | None:
     return replace(
         rule,
         reason=f"{rule.reason}, {flops} real operations each",
-        vector_flops=_times(flops, rule.vector_flops),
+        vector_flops=partial(_scaled, ((flops, rule.vector_flops),)),
     )
-
-
-def _sum(first: Count, second: Count) -> Count:
-    return lambda call: first(call) + second(call)
