@@ -249,15 +249,8 @@ def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
     """
     sums: dict[str, list[int]] = {}
     for path, work in own.items():
-        missing = []
-        above = path
-        while above not in sums:
-            missing.append(above)
-            above = above.rpartition(".")[0]
-            if not missing[-1]:  # the model itself
-                break
-        for ancestor in reversed(missing):
-            sums[ancestor] = [0] * len(work)
+        for above in ancestors(path) if path not in sums else ():
+            sums.setdefault(above, [0] * len(work))
         sums[path] = list(work)
     # Children come after their parents, so in reverse order each sum is complete when it is added.
     for path in reversed(sums):
