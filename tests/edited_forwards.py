@@ -19,8 +19,6 @@ from dsocr_analyze.architectures.ocr_family import (
     clip,
     decoder,
     latent_attention,
-    llama,
-    mixture,
     ocr_model,
     passes,
     projector,
@@ -29,7 +27,7 @@ from dsocr_analyze.architectures.ocr_family import (
 from dsocr_analyze.tape import modules
 
 FORWARDS = (
-    passes, ocr_model, deepseek_ocr_2, decoder, attention, latent_attention, mixture, llama, sam,
+    passes, ocr_model, deepseek_ocr_2, decoder, attention, latent_attention, sam,
     clip, projector, encoder, modules,
 )  # fmt: skip
 

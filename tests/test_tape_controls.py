@@ -17,8 +17,6 @@ from dsocr_analyze.architectures.ocr_family import (
     clip,
     decoder,
     latent_attention,
-    llama,
-    mixture,
     passes,
     sam,
 )
@@ -155,7 +153,7 @@ CONTROLS = {
         {"levels"},
     ),
     "one more name is kept": Control(
-        llama,
+        attention,
         [
             ('t.call("act_fn", activation, t.call(', '(y := t.call("act_fn", activation, t.call('),
             ("linear, x, n, d, f), act),", "linear, x, n, d, f), act)),"),
@@ -183,7 +181,7 @@ CONTROLS = {
         {"cache", "levels", "records", "weights"},
     ),
     "an expert gets a token too few": Control(
-        mixture,
+        decoder,
         [
             ("_expert, tokens, share + 1,", "_expert, tokens, share,"),
         ],
@@ -272,7 +270,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the router's denominators are freed": Control(
-        mixture,
+        decoder,
         [
             ('        denominator = t.map("add", t.reduce("sum", weights, n, k))\n', ""),
             (
@@ -285,7 +283,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the chosen groups' scores are freed": Control(
-        mixture,
+        decoder,
         [
             ("    if k > 1 and c", "    ranking = ()\n    if k > 1 and c"),
         ],
@@ -336,7 +334,7 @@ CONTROLS = {
         {"levels"},
     ),
     "a child is not called": Control(
-        llama,
+        attention,
         [
             (
                 't.call("act_fn", activation, t.call("gate_proj", linear, x, n, d, f), act)',

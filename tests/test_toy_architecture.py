@@ -20,8 +20,8 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
+    ModelDimensions,
     ProjectorDimensions,
-    RelativeDimensions,
     SamDimensions,
     check_projector,
 )
@@ -106,7 +106,7 @@ class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
 """
 
 
-class ToyDimensions(RelativeDimensions):
+class ToyDimensions(ModelDimensions):
     @classmethod
     def from_config(cls, config):
         found = cls(

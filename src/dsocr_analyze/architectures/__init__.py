@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.config_keys import Config
+from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
 from dsocr_analyze.architectures.planning import ImagePath, PageRequest, PageSize

@@ -26,7 +26,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape import Size, Tape, View, example, notation
+from dsocr_analyze.tape import Size, Tape, View, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
 from dsocr_analyze.trace import passes, single_module, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
@@ -80,17 +80,17 @@ class Case:
             "cache bytes": call.cache_bytes,
             "peak bytes": call.peak_bytes,
         }
-        return {name: notation.written(size, self.part.relations) for name, size in sizes.items()}
+        return {name: formula.written(size, self.part.relations) for name, size in sizes.items()}
 
     def written(self, size: Size) -> str:
         """A formula as text, nothing for zero."""
-        return notation.written(size, self.part.relations) if size else ""
+        return formula.written(size, self.part.relations) if size else ""
 
     @property
     def conditions(self) -> str:
         """What must hold for the formulas, as text; empty if they always hold."""
         return ", ".join(
-            f"`{each}`" for each in notation.conditions(self.taped.asked, self.part.relations)
+            f"`{each}`" for each in formula.conditions(self.taped.asked, self.part.relations)
         )
 
     @cached_property
@@ -114,9 +114,9 @@ class Case:
             for count, sizes in zip(Work._fields, zip(*works, strict=True), strict=True):
                 figures[f"{count} of {name}"] = sizes
         for name, (taped, traced) in figures.items():
-            if example.value_of(taped) != traced:
+            if formula.value_of(taped) != traced:
                 raise DocumentError(
-                    f"{page} ({self.label}): {name} are {example.value_of(taped):,} on the tape,"
+                    f"{page} ({self.label}): {name} are {formula.value_of(taped):,} on the tape,"
                     f" {traced:,} in the trace"
                 )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dsocr_analyze.architectures.config_keys import Config
+from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dsocr_analyze.architectures.architecture import Stage
-from dsocr_analyze.architectures.config_keys import Config
-from dsocr_analyze.architectures.config_rules import Used
+from dsocr_analyze.architectures.config_file import Config, Used
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder import (
     VIEW_SIZES,
     OCR2Dimensions,
@@ -30,6 +28,7 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import (
 )
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.tape import Operand, Size, Tape

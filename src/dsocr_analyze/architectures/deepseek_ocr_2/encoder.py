@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
+    ModelDimensions,
     ProjectorDimensions,
-    RelativeDimensions,
     SamDimensions,
     check_projector,
 )
-from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated, swiglu
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.kernels import Attention
@@ -104,7 +104,7 @@ def _view_sizes(keys: ConfigKeys) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class OCR2Dimensions(RelativeDimensions):
+class OCR2Dimensions(ModelDimensions):
     """Every dimension of one model; SAM's last convolution has the Qwen2 encoder's width.
 
     Attributes:

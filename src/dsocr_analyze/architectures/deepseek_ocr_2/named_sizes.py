@@ -13,7 +13,7 @@ from dsocr_analyze.architectures.ocr_family.named_sizes import (
     name,
     named,
 )
-from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape import Size
 
 
 @named.register

@@ -11,15 +11,22 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.architectures.architecture import ClosedForms, Composition, PageTotals, Served
-from dsocr_analyze.architectures.config_keys import Config, ConfigKeys
-from dsocr_analyze.architectures.config_rules import Code, ConfigFindings, findings_of
+from dsocr_analyze.architectures.config_file import (
+    Code,
+    Config,
+    ConfigFindings,
+    ConfigKeys,
+    findings_of,
+)
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, SamDimensions
-from dsocr_analyze.architectures.ocr_family.mixture import expert_params, experts_touched
+from dsocr_analyze.architectures.ocr_family.decoder import (
+    NOT_MODELLED,
+    expert_params,
+    experts_touched,
+)
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, SamDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import (
     DECODE,
     PREFILL,
@@ -34,15 +41,18 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     owned_params,
     prefill,
     step,
-    work_of_step,
 )
+from dsocr_analyze.architectures.stages import Composition, NotModelled, PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.workload import Workload
 
-__all__ = ["OcrForms"]
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.served import Served
+
+__all__ = ["ClosedForms"]
 
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
@@ -57,30 +67,42 @@ _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks in the published files, which hard-code them."""
 
 
-class OcrForms(ClosedForms[RelativeDimensions]):
-    """The closed forms of a relative.
+class ClosedForms:
+    """Everything known about a relative without running it.
 
     Args:
         model: The relative.
+
+    Attributes:
+        not_modelled: Operators that the closed forms leave out.
+        crop_grids: How pages are cropped into local views.
     """
 
-    not_modelled = NOT_MODELLED
+    not_modelled: tuple[NotModelled, ...] = NOT_MODELLED
 
     def __init__(self, model: OcrModel) -> None:
         self.model, self.crop_grids = model, model.crop
 
     @cached_property
-    def served(self) -> Served[RelativeDimensions]:
+    def served(self) -> Served:
         """What a serving engine launches for it."""
         # Imported here because few runs need it and the import takes time.
-        from dsocr_analyze.architectures.ocr_family.served import OcrServed
+        from dsocr_analyze.architectures.ocr_family.served import Served
 
-        return OcrServed(self.model)
+        return Served(self.model)
 
     # --- dimensions
 
-    def dimensions(self, config: Config, code: Code = "reference") -> RelativeDimensions:
-        """Dimensions of the model that the given code builds from a config."""
+    def dimensions(self, config: Config, code: Code = "reference") -> ModelDimensions:
+        """Dimensions of the model that the given code builds from a config.
+
+        Args:
+            config: The top-level object of a `config.json`.
+            code: Whose code reads it; other code is assumed to read what the reference reads.
+
+        Raises:
+            ConfigError: The file does not describe a model, or one that is not modelled.
+        """
         self.config_findings(config, code).check_modelled()
         if code != "published":
             return self.model.read_dimensions(config)
@@ -94,18 +116,18 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         return self.model.read_dimensions({**config, **built})
 
     def config_findings(self, config: Config, code: Code) -> ConfigFindings:
-        """What a config's keys other than dimensions do."""
+        """What a config's keys other than dimensions do, for the code that reads it."""
         return findings_of(config, self.model.config_table, code)
 
-    def parameter_count(self, dimensions: RelativeDimensions) -> int:
+    def parameter_count(self, dimensions: ModelDimensions) -> int:
         """Parameters of the whole model."""
         return owned_params(self.model, dimensions).whole.total
 
-    def expert_params(self, dimensions: RelativeDimensions) -> int:
-        """Parameters of one routed expert."""
+    def expert_params(self, dimensions: ModelDimensions) -> int:
+        """Parameters of one routed expert; 0 without experts."""
         return expert_params(dimensions.decoder)
 
-    def repeats(self, dimensions: RelativeDimensions) -> Callable[[str], str | None]:
+    def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
         """Which of its modules are alike, those that do the same work on equal arguments.
 
         In the built-in reference and in the published files, these are SAM's blocks with the same
@@ -113,6 +135,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         layers, its MoE layers, all routed experts, and within each of these the modules at the same
         place. That is tested on both against a trace of every module. Any other module is only like
         itself.
+
+        Returns:
+            Maps a path to the name that they share, or to None for a module like no other.
         """
 
         def name(path: str) -> str:
@@ -136,9 +161,19 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     @lru_cache(maxsize=4)  # noqa: B019  # a page is composed for its report and for its seconds
     def compose(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> Composition:
-        """The figures of a workload."""
+        """The figures of a workload.
+
+        Args:
+            c: The model's dimensions.
+            workload: Page, text, batch and new tokens.
+            dtype: Type of weights and activations.
+            flash_attention: FlashAttention instead of the decoder's eager attention.
+
+        Raises:
+            ConfigError: A part of the model has no closed form.
+        """
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
         if flash_attention:
             self.model.check_flash(c)
@@ -159,7 +194,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     def _steps_work(
         self,
-        c: RelativeDimensions,
+        c: ModelDimensions,
         workload: Workload,
         dtype: Dtype,
         first: Work,
@@ -180,7 +215,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
             if not number:
                 return first
             p = _pass_of_step(c, workload, number, flash=flash)
-            return work_of_step(self.model, c, p, dtype)
+            return total_work(each.total for each in step(self.model, c, p, dtype).kernels)
 
         steps, total = workload.max_new_tokens - 1, NO_WORK
         cuts = {min(cut, steps) for cut in (0, *c.step_cuts(workload.seq_len), steps)}
@@ -221,14 +256,19 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     def step_kernels(
         self,
-        c: RelativeDimensions,
+        c: ModelDimensions,
         batch: int,
         cached: int,
         dtype: Dtype,
         flash_attention: bool,
         overwrites: bool = False,
     ) -> tuple[Kernel, ...]:
-        """The records of an expected decode step over caches of `cached` tokens."""
+        """The records of an expected decode step over caches of `cached` tokens.
+
+        They are those of `compose`, except that a batch runs the number of experts touched by
+        independent choices, rounded to a whole number, instead of the maximum. If the new token
+        `overwrites` one of a full window, `cached` excludes that.
+        """
         experts = experts_touched(batch, c.decoder, dtype)
         touched = None if experts is None else round(experts.expected)
         p = Pass(batch, 1, cached, flash=flash_attention, overwrites=overwrites, touched=touched)
@@ -236,13 +276,26 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     def page_totals(
         self,
-        dimensions: RelativeDimensions,
+        dimensions: ModelDimensions,
         *,
         dtype: Dtype = BFLOAT16,
         flash_attention: bool = False,
         **sizes: Size,
     ) -> PageTotals:
-        """The closed forms of many workloads at once; see `totals.page_totals`."""
+        """The closed forms of many workloads at once; see `totals.page_totals`.
+
+        Args:
+            dimensions: The model's dimensions.
+            dtype: Type of weights and features.
+            flash_attention: FlashAttention instead of the decoder's eager attention.
+            sizes: `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`,
+                `text_tokens`, `max_new_tokens`, `batch_size`; each an integer for all workloads, or
+                an array `[n]`.
+
+        Raises:
+            WorkloadError: A size is not an integer, is too small, or differs in length.
+            ConfigError: A part of the model has no closed form.
+        """
         # Imported here because few runs need it and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
@@ -251,9 +304,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
     def experts_touched(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype
     ) -> dict[str, ExpertsTouched]:
-        """Routed experts that a workload touches: its prompts, and a step."""
+        """Routed experts that a workload touches under an even split: its prompts, and a step."""
         batch = workload.batch_size
         tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
         found = {name: experts_touched(n, c.decoder, dtype) for name, n in tokens.items()}
@@ -263,14 +316,14 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     @lru_cache(maxsize=4096)  # noqa: B019  # a search for the largest batch asks again and again
     def memory(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> Memory:
         """Bytes that a workload holds in memory."""
         _, held = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
         return self._memory_of(c, workload, dtype, held)
 
     def _memory_of(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, held: Held
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, held: Held
     ) -> Memory:
         """The same, from what the prefill pass holds."""
         generated = workload.max_new_tokens - 1
@@ -286,9 +339,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
     def prefill_bytes_alive(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
-        """Bytes alive at the peak of the prefill pass."""
+        """Bytes alive at the peak of the prefill pass, besides the weights."""
         if flash_attention:
             self.model.check_flash(c)
         held = self.memory(c, workload, dtype, flash_attention)
@@ -305,9 +358,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
     def decode_bytes_alive(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
-        """Bytes alive in the last decode step.
+        """Bytes alive in the last decode step, besides the weights.
 
         The full KV cache, with one layer duplicated while it grows by a token, and the logits.
         """
@@ -320,7 +373,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
 
-def _pass_of_step(c: RelativeDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
+def _pass_of_step(c: ModelDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
     """The decode step of this number, from 0."""
     cached, window = workload.seq_len + number, c.sliding_window
     if window is None or number < window:
@@ -337,7 +390,7 @@ def _layers_cached(path: str, layers: int) -> int:
     return int(found["index"]) + 1 if found else 0
 
 
-def _logits_bytes(c: RelativeDimensions, p: Pass, dtype: Dtype) -> int:
+def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:
     """Bytes of a pass's logits, in every type in which they exist at once."""
     t = Tape(dtype, records=False)
     t.call("", head, t.input(p.tokens * c.decoder.hidden_size, dtype), p, c)

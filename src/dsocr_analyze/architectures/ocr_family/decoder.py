@@ -3,23 +3,28 @@
 Plain attention is transformers' `LlamaAttention`; with `use_mla` it is DeepSeek-V2's latent
 attention. B is the batch, T the new tokens per sequence, `past` the tokens in the cache before the
 pass (0 in a prefill pass), K all of them, d the width.
+
+Source of the mixture of experts: DeepSeek-V2 (2405.04434), eq. 20 to 29; DeepSeek-V3 (2412.19437),
+eq. 12 to 16; `MoEGate` and `DeepseekV2MoE`.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from operator import floordiv
 from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.architecture import NotModelled
-from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
+from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
-from dsocr_analyze.architectures.ocr_family.llama import swiglu
-from dsocr_analyze.architectures.ocr_family.mixture import mixture
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.kernels import Gemm
+from dsocr_analyze.architectures.stages import NotModelled
+from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.figures import ExpertsTouched, expected_experts
+from dsocr_analyze.kernels import Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, View, rms_norm
+from dsocr_analyze.tape.tape import ceil_log2, minimum
 
-__all__ = ["NOT_MODELLED", "decoder", "lm_head"]
+__all__ = ["NOT_MODELLED", "decoder", "expert_params", "experts_touched", "lm_head", "mixture"]
 
 NOT_MODELLED: Final = (
     NotModelled(
@@ -128,3 +133,178 @@ def _layer(
         y = t.call("mlp", swiglu, normed, n, d, c.intermediate_size, c.hidden_act)
     del normed
     return t.map("add", x, y), *kept
+
+
+# --- a mixture of experts
+
+
+def mixture(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> Operand:
+    """`DeepseekV2MoE`: `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20)."""
+    n, d = p.tokens, c.hidden_size
+    chosen, weights = t.call("gate", _gate, x, n, c)
+    y = _routed(t, chosen, weights, p, c)
+    if c.shared_intermediate_size:
+        shared = c.shared_intermediate_size
+        y = t.map("add", y, t.call("shared_experts", swiglu, x, n, d, shared, c.hidden_act))
+    t.hold(chosen, weights)
+    return y
+
+
+def _gate(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, Operand]:
+    """`MoEGate`: k of E experts for each of n tokens, by fp32 scores, and their weights."""
+    E, k = c.n_routed_experts or 0, c.num_experts_per_tok
+    weight = t.weight(E * c.hidden_size)
+    logits = t.product(
+        "linear", Gemm(1, n, E, c.hidden_size), t.cast(x, FLOAT32), t.cast(weight, FLOAT32)
+    )
+    if c.scoring_func == "softmax":
+        scores = t.softmax(logits, n, E)
+    else:
+        scores = t.map("sigmoid", logits, flops=4, kind="activation")
+    chosen, weights, *ranking = _selected(t, scores, n, c)
+    if k > 1 and c.norm_topk_prob:
+        denominator = t.map("add", t.reduce("sum", weights, n, k))
+        weights = t.map("mul", t.map("div", weights, denominator))
+        t.hold(denominator)
+    else:
+        weights = t.map("mul", weights)
+    t.hold(logits, scores, *ranking)
+    return chosen, weights
+
+
+def _selected(t: Tape, scores: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
+    """Indices and scores of the top k, and what else the router holds to its end.
+
+    A group ranks by its best score ("group_limited_greedy") or by the sum of its best two, each
+    with a bias that the final scores don't include ("noaux_tc").
+    """
+    E, k, groups = c.n_routed_experts or 0, c.num_experts_per_tok, c.n_group
+    if c.topk_method == "greedy":
+        weights, chosen = _top(t, scores, n, E, k)
+        return chosen, weights
+    size = E // groups
+    if c.topk_method == "group_limited_greedy":
+        best = (n * groups, FLOAT32), (n * groups, INT64)
+        shape = Rows(n * groups, size)
+        ranks = t.rows("reduction", "max", scores, shape, *best, flops=scores.n)[0]
+        kept = _within_best_groups(t, scores, ranks, n, c)
+        weights, chosen = _top(t, kept[0], n, E, k)
+        return chosen, weights, ranks, *kept
+    corrected = t.map("add", scores, t.weight(E, "e_score_correction_bias"))
+    best_two = _top(t, corrected, n * groups, size, 2)[0]
+    ranks = t.reduce("sum", best_two, n * groups, 2)
+    del best_two
+    kept = _within_best_groups(t, corrected, ranks, n, c)
+    corrected_weights, chosen = _top(t, kept[0], n, E, k)
+    weights = t.move("gather", scores, n=n * k, read=(INT64.nbytes + FLOAT32.nbytes) * n * k)
+    return chosen, weights, corrected, ranks, *kept, corrected_weights
+
+
+def _top(t: Tape, scores: Operand, rows: Size, width: int, k: int) -> list[Operand]:
+    """The k largest of each row and their indices: one comparison per candidate."""
+    outputs = (rows * k, FLOAT32), (rows * k, INT64)
+    return t.rows("routing", "topk", scores, Rows(rows, width), *outputs, flops=scores.n)
+
+
+def _within_best_groups(
+    t: Tape, scores: Operand, ranks: Operand, n: Size, c: DecoderDimensions
+) -> tuple[Operand, ...]:
+    """Scores with zero outside the best groups; then the groups and both masks."""
+    E, groups = c.n_routed_experts or 0, c.n_group
+    best = _top(t, ranks, n, groups, c.topk_group)[1]
+    chosen = t.fill("zeros_like", n * groups, FLOAT32)
+    written = FLOAT32.nbytes * best.n
+    t.move("scatter", chosen, read=best.nbytes, written=written, into=chosen)
+    mask: Operand = chosen
+    if 1 < groups < E:
+        mask = t.clone(chosen, n * E)
+    flags = t.map("bitwise_not", t.move("_to_copy", mask, n=n * E, dtype=BOOL))
+    masked = t.move("masked_fill", scores, flags)
+    return masked, best, chosen, mask
+
+
+def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimensions) -> Operand:
+    """`moe_infer`: tokens sorted by expert, each expert on its share, sorted back and summed."""
+    n, d = p.tokens, c.hidden_size
+    E, k = c.n_routed_experts or 0, c.num_experts_per_tok
+    choices = n * k
+    table = t.fill("new_zeros", n * E, INT64)
+    t.move("scatter", chosen, n=n * E, written=chosen.nbytes, into=table)
+    tokens_per_expert = t.reduce("sum", table, E, n)
+    order = _order(t, chosen)
+    tokens = t.gather("index", t.map("floor_divide", order), choices * d, t.dtype)
+    t.move("transfer", tokens_per_expert, into=t.host(E, INT64))
+    del tokens_per_expert
+    outputs = _experts(t, tokens, p, c)
+    by_expert = t.cat(*outputs)
+    by_token = t.empty(by_expert.n, t.dtype)
+    t.move("index_put", by_expert, order, into=by_token)
+    y = t.cast(_weighted_sum(t, by_token, weights, n * d, k), t.dtype)
+    t.hold(table, order, tokens, *outputs, by_expert, by_token)
+    return y
+
+
+def _order(t: Tape, chosen: Operand) -> Operand:
+    """The choices' places, sorted by expert: `ceil(log2)` comparisons per choice."""
+    n = chosen.n
+    flops = n * t.derived("ceil(log2({}))", ceil_log2, n)
+    outputs = (n, INT64), (n, INT64)
+    return t.rows("routing", "sort", chosen, Rows(1, n), *outputs, flops=flops)[1]
+
+
+def _weighted_sum(t: Tape, by_token: Operand, weights: Operand, rows: Size, k: int) -> Operand:
+    wide = t.cast(by_token, FLOAT32)
+    t.map("mul", wide, weights, into=wide)
+    return t.reduce("sum", wide, rows, k)
+
+
+def _experts(t: Tape, tokens: Operand, p: Pass, c: DecoderDimensions) -> list[Operand]:
+    """The routed experts, under uniform routing: the first ones may get one more choice.
+
+    Choices are dealt to the experts in turn, which touches as many as possible.
+    """
+    E, sizes = c.n_routed_experts or 0, (c.hidden_size, c.moe_intermediate_size, c.hidden_act)
+    choices, touched = p.tokens * c.num_experts_per_tok, p.touched
+    if touched is None:
+        touched = t.derived("min({}, {})", minimum, choices, E, least=1, most=E)
+    # No token chooses an expert twice.
+    share = t.derived("floor({} / {})", floordiv, choices, touched, least=1, most=p.tokens)
+    longer = choices - touched * share
+    t.idle_each("experts", touched, E, _expert, tokens, share, *sizes)
+    return [
+        *t.each("experts", 0, longer, _expert, tokens, share + 1, *sizes, most=E),
+        *t.each("experts", longer, touched, _expert, tokens, share, *sizes, least=1),
+    ]
+
+
+def _expert(t: Tape, tokens: Operand, rows: Size, d: int, f: int, act: str) -> Operand:
+    return swiglu(t, t.view(tokens, rows * d), rows, d, f, act)
+
+
+def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> ExpertsTouched | None:
+    """Routed experts that the tokens of one pass touch; None without experts.
+
+    Args:
+        tokens: Their number; if this is an array, so is every count that depends on it.
+        c: Dimensions.
+        dtype: Type of weights.
+    """
+    layers, E, k = c.moe_layers, c.n_routed_experts, c.num_experts_per_tok
+    if not layers or E is None:
+        return None
+    even = minimum(tokens * k, E)
+    return ExpertsTouched(
+        layers=layers,
+        weights_bytes=expert_params(c) * dtype.nbytes,
+        even=even,
+        expected=expected_experts(tokens, E, k),
+        counted=layers * even,
+    )
+
+
+@cache
+def expert_params(c: DecoderDimensions) -> int:
+    """Parameters of one routed expert; 0 in a dense decoder."""
+    t = Tape(BFLOAT16)
+    _expert(t, t.empty(0, t.dtype), 0, c.hidden_size, c.moe_intermediate_size, c.hidden_act)
+    return sum(n for _, _, n in t.weights)

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.errors import ConfigError
 
 __all__ = [
     "PROJECTOR_TYPES",
     "ClipDimensions",
+    "ClipModelDimensions",
     "DecoderDimensions",
     "ModelDimensions",
     "ProjectorDimensions",
-    "RelativeDimensions",
     "SamDimensions",
     "check_projector",
 ]
@@ -285,7 +285,7 @@ def _projector_input(keys: ConfigKeys, kind: str) -> int | tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class RelativeDimensions:
+class ModelDimensions:
     """The dimensions common to all relatives.
 
     Attributes:
@@ -339,7 +339,7 @@ class RelativeDimensions:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDimensions(RelativeDimensions):
+class ClipModelDimensions(ModelDimensions):
     """Every dimension of a model with SAM and CLIP.
 
     Attributes:
@@ -349,7 +349,7 @@ class ModelDimensions(RelativeDimensions):
     clip: ClipDimensions
 
     @classmethod
-    def from_config(cls, config: Config) -> ModelDimensions:
+    def from_config(cls, config: Config) -> ClipModelDimensions:
         """Reads a whole `config.json` that is already parsed.
 
         Args:
@@ -368,7 +368,7 @@ class ModelDimensions(RelativeDimensions):
         return dimensions
 
 
-def _check_joints(dimensions: ModelDimensions) -> None:
+def _check_joints(dimensions: ClipModelDimensions) -> None:
     """Rejects parts that do not fit together as `DeepseekOCRModel.forward` joins them.
 
     SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.

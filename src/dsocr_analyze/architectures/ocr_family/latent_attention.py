@@ -12,10 +12,10 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     cached,
     flash_attention,
     product,
+    rotated,
     scores_of_later_tokens,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.architectures.ocr_family.llama import rotated
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm

@@ -13,9 +13,9 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.tape.example import Example
-from dsocr_analyze.tape.notation import Relations
-from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol
+from dsocr_analyze.tape.formula import Example, Relations
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol
+from dsocr_analyze.tape.tape import Size
 
 __all__ = ["WIDTH", "Named", "Part", "heads_of", "name", "named", "named_part"]
 

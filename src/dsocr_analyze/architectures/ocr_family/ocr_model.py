@@ -7,16 +7,15 @@ ask an `OcrModel` for the rest.
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.architecture import Architecture, Stage
-from dsocr_analyze.architectures.config_keys import Config
-from dsocr_analyze.architectures.config_rules import KeyTable
+from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.clip import clip
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.tape import Operand, Size, Tape
@@ -75,16 +74,18 @@ class ViewFeatures:
         self.tokens: Operand | None = None
 
 
-class OcrModel(Architecture):
+class OcrModel(ABC):
     """One relative, as its forwards and its closed forms ask for it.
 
     Attributes:
+        stages: Stages in order; the last is the decode step.
         crop: How pages are cropped into local views.
         base_size: Default pixels per side of the global view.
         image_size: Default pixels per side of a local view, or of the only one.
         config_table: What each key of a `config.json` does.
     """
 
+    stages: tuple[Stage, ...]
     crop: ClassVar[CropRule]
     base_size: ClassVar[int]
     image_size: ClassVar[int]
@@ -101,14 +102,14 @@ class OcrModel(Architecture):
         return {prefix: stage.name for stage in self.vision for prefix in stage.prefixes}
 
     @abstractmethod
-    def read_dimensions(self, config: Config) -> RelativeDimensions:
+    def read_dimensions(self, config: Config) -> ModelDimensions:
         """Dimensions from the top-level object of a `config.json`.
 
         Raises:
             ConfigError: A key is absent or has a wrong value, or two keys conflict.
         """
 
-    def check_flash(self, dimensions: Any) -> None:
+    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
         """Raises ConfigError if the relative's code has no FlashAttention."""
 
     # --- forwards
@@ -135,7 +136,7 @@ class OcrModel(Architecture):
             is_served: Whether a serving engine runs them.
         """
 
-    def lay_out(
+    def lay_out(  # noqa: B027  # some lay nothing out
         self, t: Tape, features: ViewFeatures, view: ViewBatch, grid: tuple[int, int], c: Any
     ) -> None:
         """Lays the projector's output out as tokens of a page.
@@ -192,11 +193,11 @@ class ClipModel(OcrModel):
     (`modeling_unlimitedocr.py`).
     """
 
-    stages = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
+    stages: tuple[Stage, ...] = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
 
-    def read_dimensions(self, config: Config) -> ModelDimensions:
+    def read_dimensions(self, config: Config) -> ClipModelDimensions:
         """Dimensions from the top-level object of a `config.json`."""
-        return ModelDimensions.from_config(config)
+        return ClipModelDimensions.from_config(config)
 
     def encode(
         self,
@@ -204,7 +205,7 @@ class ClipModel(OcrModel):
         features: ViewFeatures,
         pixels: Operand,
         view: ViewBatch,
-        c: ModelDimensions,
+        c: ClipModelDimensions,
         *,
         is_served: bool = False,
     ) -> None:
@@ -223,7 +224,7 @@ class ClipModel(OcrModel):
         features: ViewFeatures,
         view: ViewBatch,
         grid: tuple[int, int],
-        c: ModelDimensions,
+        c: ClipModelDimensions,
     ) -> None:
         """As one picture, with a newline after each of its rows.
 

@@ -13,17 +13,14 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL, OcrModel, ViewFeatures
+from dsocr_analyze.architectures.stages import Stage, owner_among
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import Parameters, Peak
-from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Operand, Size, Tape, View, embedding, linear
-from dsocr_analyze.tape.polynomial import Polynomial
-from dsocr_analyze.tape.symbolic import SymbolicTape
 from dsocr_analyze.tape.tape import Given, Spans
 from dsocr_analyze.workload import ViewBatch, Workload
 
@@ -42,7 +39,6 @@ __all__ = [
     "prefill",
     "step",
     "whole_model",
-    "work_of_step",
 ]
 
 _CHANNELS: Final = 3
@@ -73,7 +69,7 @@ class Seen:
 
 
 def whole_model(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> list[Kept]:
     """The whole model: a prefill pass over prompts with a page, or a decode step without one.
 
@@ -84,14 +80,14 @@ def whole_model(
 
 
 def _causal_lm(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> list[Kept]:
     hidden, cache = t.call("model", _model, model, c, p, page)
     head(t, hidden, p, c)
     return cache
 
 
-def classified(t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels: Size) -> None:
+def classified(t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size) -> None:
     """The decoder with a linear map of every token, of which the last token's labels are taken.
 
     Source: `DeepseekV2ForSequenceClassification`.
@@ -100,7 +96,7 @@ def classified(t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels:
 
 
 def _classified(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels: Size
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size
 ) -> tuple[None, list[Kept]]:
     hidden, cache = t.call("model", _model, model, c, p, None)
     scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
@@ -109,14 +105,14 @@ def _classified(
     return None, cache
 
 
-def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
+def head(t: Tape, hidden: Operand, p: Pass, c: ModelDimensions) -> Operand:
     """Logits `[B, T, V]` of every position, cast to fp32."""
     logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
     return t.cast(logits, FLOAT32)
 
 
 def _model(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, list[Kept]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = embedded_page(t, model, c, p, page)
@@ -126,7 +122,7 @@ def _model(
 
 
 def embedded_page(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, Seen]:
     """Embeddings `[B, T, d]` with each prompt's visual tokens, and what is held of the pages."""
     d, seen = c.decoder.hidden_size, Seen()
@@ -168,7 +164,7 @@ def _sum_of_pixels(t: Tape, pixels: View) -> None:
 
 
 def _visual_tokens(
-    t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Workload
+    t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload
 ) -> Operand:
     """The tokens of a prompt's pages `[tokens, d]`."""
     if w.local_views is None:
@@ -185,7 +181,7 @@ def _visual_tokens(
     return t.cat(*pages)
 
 
-def _page(t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Workload) -> Operand:
+def _page(t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload) -> Operand:
     """One page's tokens: local views, global view, separator."""
     model.encode(t, seen.whole, pixels_of(t, w.global_view), w.global_view, c)
     model.lay_out(t, seen.whole, w.global_view, (1, 1), c)
@@ -211,7 +207,7 @@ class Held(NamedTuple):
 
 def prefill(
     model: OcrModel,
-    c: RelativeDimensions,
+    c: ModelDimensions,
     workload: Workload,
     dtype: Dtype,
     *,
@@ -248,7 +244,7 @@ def prefill(
 
 
 @lru_cache(maxsize=16)
-def _spans(model: OcrModel, c: RelativeDimensions, dtype: Dtype) -> Spans:
+def _spans(model: OcrModel, c: ModelDimensions, dtype: Dtype) -> Spans:
     """What modules have left on earlier tapes: pages with the same views run the same encoders."""
     return {}
 
@@ -280,20 +276,12 @@ class _StepTape(Tape):
         """Nothing."""
 
 
-def step(model: OcrModel, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Tape:
+def step(model: OcrModel, c: ModelDimensions, p: Pass, dtype: Dtype) -> Tape:
     """A decode step: its records and calls."""
     t = _StepTape(dtype, stage=DECODE.name)
     whole_model(t, model, c, p, None)
     t.check_nothing_is_left()
     return t
-
-
-def work_of_step(model: OcrModel, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Work:
-    """Work of a decode step, without its records."""
-    t = SymbolicTape(dtype, levels=False)
-    whole_model(t, model, c, p, None)
-    t.check_nothing_is_left()
-    return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
 
 
 ViewSizes: TypeAlias = tuple[int, int, int, int, int]
@@ -328,7 +316,7 @@ class OwnedParams(NamedTuple):
 
 
 @lru_cache
-def owned_params(model: OcrModel, c: RelativeDimensions) -> OwnedParams:
+def owned_params(model: OcrModel, c: ModelDimensions) -> OwnedParams:
     """The parameters that a prefill pass of any page declares."""
     page = page_with(model, (*3 * (model.base_size,), 1, 1))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)

@@ -22,7 +22,7 @@ from dsocr_analyze.tape import (
     linear,
     linear1d,
 )
-from dsocr_analyze.tape.polynomial import ceil_div
+from dsocr_analyze.tape.tape import ceil_div
 
 __all__ = ["absolute_positions", "position_terms", "sam"]
 

@@ -7,8 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.architectures.config_keys import Config, ConfigKeys, JsonValue
-from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
+from dsocr_analyze.architectures.config_file import (
+    Conditional,
+    Config,
+    ConfigKeys,
+    Duplicate,
+    Harmless,
+    JsonValue,
+    Used,
+)
 from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
@@ -17,7 +24,7 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     is_latent,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
 from dsocr_analyze.architectures.ocr_family.ocr_model import ClipModel
 from dsocr_analyze.architectures.views import CropRule
@@ -78,11 +85,11 @@ class _UnlimitedOCR(ClipModel, FamilyMember):
     text_tokens = 5
     """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
 
-    def read_dimensions(self, config: Config) -> ModelDimensions:
+    def read_dimensions(self, config: Config) -> ClipModelDimensions:
         """Dimensions from the top-level object of a `config.json`.
 
         Raises:
-            ConfigError: As for `ModelDimensions.from_config`, or the window is not a whole number.
+            ConfigError: As for any model of the family, or the window is not a whole number.
         """
         dimensions = super().read_dimensions(config)
         keys = ConfigKeys(config)
@@ -94,7 +101,7 @@ class _UnlimitedOCR(ClipModel, FamilyMember):
         decoder = replace(dimensions.decoder, masks_steps=False, sliding_window=window)
         return replace(dimensions, decoder=decoder)
 
-    def check_flash(self, dimensions: ModelDimensions) -> None:
+    def check_flash(self, dimensions: ClipModelDimensions) -> None:
         """Raises ConfigError if attention is plain, which is eager only."""
         if not dimensions.decoder.use_mla:
             raise ConfigError(
