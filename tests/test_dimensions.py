@@ -103,8 +103,9 @@ class TestPublishedModel:
     def test_what_the_encoders_derive(self):
         sam = SamDimensions.from_config(PUBLISHED)
         assert (sam.patch, sam.window, sam.neck) == (16, 14, 256)
-        assert (sam.head_dim, sam.mlp, sam.position_grid, sam.out_channels) == (64, 3072, 64, 1024)
-        assert [index for index in range(12) if sam.is_global(index)] == [2, 5, 8, 11]
+        assert (sam.head_dim, sam.mlp, sam.position_grid) == (64, 3072, 64)
+        assert sam.downsample_channels == (512, 1024)
+        assert sam.global_attn_indexes == (2, 5, 8, 11)
         clip = ClipDimensions.from_config(PUBLISHED)
         assert (clip.head_dim, clip.mlp, clip.positions) == (64, 4096, 16 * 16 + 1)
 
@@ -272,7 +273,7 @@ class TestOtherModels:
         assert ClipModelDimensions.from_config(even).projector.downsample_ratio == 1
         identity = with_projector(projector_type="identity", n_embed=2048)
         identity.update(hidden_size=2048, num_attention_heads=16, num_key_value_heads=16)
-        assert ClipModelDimensions.from_config(identity).projector.output_channels == 2048
+        assert ClipModelDimensions.from_config(identity).projector.input_channels == 2048
 
     @given(
         st.fixed_dictionaries(

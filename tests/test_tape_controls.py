@@ -16,7 +16,6 @@ from dsocr_analyze.architectures.ocr_family import (
     attention,
     clip,
     decoder,
-    latent_attention,
     passes,
     sam,
 )
@@ -245,7 +244,7 @@ CONTROLS = {
         {"levels"},
     ),
     "an operator has another's name": Control(
-        latent_attention,
+        decoder,
         [
             ('t.product("einsum"', 't.product("matmul"'),
         ],
@@ -307,7 +306,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the cache keeps another tensor": Control(
-        latent_attention,
+        decoder,
         [
             ("return out, k_pe, latent, *tables", "return out, k_pe, k_pe, *tables"),
         ],
@@ -315,7 +314,7 @@ CONTROLS = {
         {"cache", "levels"},
     ),
     "queries are freed once they are joined": Control(
-        latent_attention,
+        decoder,
         [
             ("    v: Operand = t.view", "    query = None\n    v: Operand = t.view"),
         ],
@@ -323,7 +322,7 @@ CONTROLS = {
         {"levels"},
     ),
     "a frequency's inverse frees its operand": Control(
-        latent_attention,
+        decoder,
         [
             (
                 "    kept = _inverse(t, _yarn_periods(t, half))",

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, swiglu
 from dsocr_analyze.architectures.ocr_family.clip import clip
-from dsocr_analyze.architectures.ocr_family.decoder import mixture
-from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
+from dsocr_analyze.architectures.ocr_family.decoder import latent_attention, mixture
 from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.dtypes import BFLOAT16

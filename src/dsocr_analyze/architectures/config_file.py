@@ -342,7 +342,15 @@ class KeyTable:
             code: Whose code reads it.
         """
         if path[0] == self.copy:
-            return self._rule_of_copy(path[1:], config, code)
+            path = path[1:]
+            repeated = self.rule(path, config, code) if path else None
+            if not isinstance(repeated, Used | Fixed):
+                return repeated
+            if isinstance(repeated, Fixed):
+                is_read = code != "published" or not repeated.ignored_by_published
+                if not is_read or isinstance(_value_at(path, config), _Missing):
+                    return replace(repeated, ignored_by_published=True)
+            return Duplicate(path, _MISSING if path[1:] else self.defaults.get(path[0], _MISSING))
         rule = self.rules.get(path, self.rules.get(path[-1:]))
         if path not in self.rules and not (isinstance(rule, Harmless) and rule.everywhere):
             return None
@@ -351,17 +359,6 @@ class KeyTable:
         if code == "published" and path[0] in self.built and not isinstance(rule, Harmless):
             return Ignored(_value_at(path, self.built))
         return rule
-
-    def _rule_of_copy(self, path: KeyPath, config: Config, code: Code) -> KeyRule | None:
-        rule = self.rule(path, config, code) if path else None
-        if not isinstance(rule, Used | Fixed):
-            return rule
-        if isinstance(rule, Fixed):
-            is_read = code != "published" or not rule.ignored_by_published
-            if not is_read or isinstance(_value_at(path, config), _Missing):
-                return replace(rule, ignored_by_published=True)
-        default = self.defaults.get(path[0], _MISSING) if len(path) == 1 else _MISSING
-        return Duplicate(path, default)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-import dsocr_analyze.architectures.deepseek_ocr_2.named_sizes  # noqa: F401  # registers
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family import attention, clip, dimensions, ocr_model, sam
+from dsocr_analyze.architectures.ocr_family import attention, clip, dimensions, sam
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
-from dsocr_analyze.architectures.ocr_family.passes import classified, pixels_of, whole_model
+from dsocr_analyze.architectures.ocr_family.passes import (
+    OcrModel,
+    ViewFeatures,
+    classified,
+    pixels_of,
+    whole_model,
+)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
@@ -154,7 +159,7 @@ class DocumentedModel:
         self.directory = ModelDirectory.read(architecture.reference)
         if config is not None:
             self.directory = self.directory.with_config(config)
-        assert isinstance(architecture, ocr_model.OcrModel), "others have no forwards"
+        assert isinstance(architecture, OcrModel), "others have no forwards"
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = self.directory.dimensions()
@@ -240,13 +245,13 @@ class DocumentedModel:
     def _views(self, turn: int, view: ViewBatch) -> Run:
         """One call of the vision stages, on as many pixels as 64 per token and side."""
         encoders, tape = self.architecture, FormulaTape(BFLOAT16)
-        N, q, names = view.count, view.resolution // 64, [each.name for each in encoders.vision]
+        N, q, names = view.count, view.resolution // 64, [*encoders.begins.values()]
         named = [named_part(name, getattr(self.dimensions, name), N=N, q=q) for name in names]
         parts, sizes = [part for part, _ in named], dict[str, Any](named[0][1])
         parts[0].values["R"] = view.resolution
         c = replace(self.dimensions, **{part.name: part.dimensions for part in parts})
         tape.path, views = "model", ViewBatch(sizes["N"], 64 * sizes["q"])
-        encoders.encode(tape, ocr_model.ViewFeatures(), pixels_of(tape, views), views, c)
+        encoders.encode(tape, ViewFeatures(), pixels_of(tape, views), views, c)
         label = "global view" if view is self.workload.global_view else "local views"
         return Run(label, tuple(parts), tape, self.traces.prefill, self.built, turn)
 

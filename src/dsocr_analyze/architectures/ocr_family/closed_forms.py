@@ -27,15 +27,11 @@ from dsocr_analyze.architectures.ocr_family.decoder import (
     experts_touched,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, SamDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import (
+from dsocr_analyze.architectures.ocr_family.passes import (
     DECODE,
     PREFILL,
     ROUTED_EXPERT,
     OcrModel,
-)
-from dsocr_analyze.architectures.ocr_family.passes import (
-    Held,
-    OwnedParams,
     head,
     inputs_bytes,
     owned_params,
@@ -44,7 +40,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
 )
 from dsocr_analyze.architectures.stages import Composition, NotModelled, PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
-from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
+from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Peak, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.workload import Workload
@@ -121,7 +117,8 @@ class ClosedForms:
 
     def parameter_count(self, dimensions: ModelDimensions) -> int:
         """Parameters of the whole model."""
-        return owned_params(self.model, dimensions).whole.total
+        _, parameters = owned_params(self.model, dimensions)
+        return parameters.total
 
     def expert_params(self, dimensions: ModelDimensions) -> int:
         """Parameters of one routed expert; 0 without experts."""
@@ -177,19 +174,20 @@ class ClosedForms:
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
         if flash_attention:
             self.model.check_flash(c)
-        pages, held = prefill(self.model, c, workload, dtype, flash=flash_attention)
+        pages, cache_bytes = prefill(self.model, c, workload, dtype, flash=flash_attention)
         first = step(self.model, c, _pass_of_step(c, workload, 0, flash=flash_attention), dtype)
-        params, experts = owned_params(self.model, c), self.experts_touched(c, workload, dtype)
+        params, parameters = owned_params(self.model, c)
+        experts = self.experts_touched(c, workload, dtype)
         stages = self._figures_by_stage(pages, first, params, experts)
         works = {name: stage.work for name, stage in stages.items()}
         first_step = works.pop(DECODE.name)
         steps = self._steps_work(c, workload, dtype, first_step, flash=flash_attention)
         return Composition(
             stages=stages,
-            parameters=params.whole,
+            parameters=parameters,
             batch=total_work(works.values()).plus(steps),
             causal_savable_flops=2 * sum(pages.savings),
-            memory=self._memory_of(c, workload, dtype, held),
+            memory=self._memory_of(c, workload, dtype, pages.peak, cache_bytes),
         )
 
     def _steps_work(
@@ -215,7 +213,7 @@ class ClosedForms:
             if not number:
                 return first
             p = _pass_of_step(c, workload, number, flash=flash)
-            return total_work(each.total for each in step(self.model, c, p, dtype).kernels)
+            return total_work(map(attrgetter("total"), step(self.model, c, p, dtype).kernels))
 
         steps, total = workload.max_new_tokens - 1, NO_WORK
         cuts = {min(cut, steps) for cut in (0, *c.step_cuts(workload.seq_len), steps)}
@@ -230,7 +228,7 @@ class ClosedForms:
         self,
         pages: Tape,
         first: Tape,
-        params: OwnedParams,
+        params: Mapping[str, int],
         experts: Mapping[str, ExpertsTouched],
     ) -> dict[str, StageFigures]:
         """Every stage's records and calls, from the tapes of the prefill pass and first step."""
@@ -244,7 +242,7 @@ class ClosedForms:
         return {
             stage.name: StageFigures(
                 name=stage.name,
-                params=params.by_stage[stage.name],
+                params=params[stage.name],
                 calls=calls[stage.name][stage.prefixes[0] if stage.role == "vision" else ""],
                 kernels=merged(kernels[stage.name]),
                 module_calls=calls[stage.name],
@@ -319,23 +317,23 @@ class ClosedForms:
         self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> Memory:
         """Bytes that a workload holds in memory."""
-        _, held = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
-        return self._memory_of(c, workload, dtype, held)
+        t, cache = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
+        return self._memory_of(c, workload, dtype, t.peak, cache)
 
     def _memory_of(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype, held: Held
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, peak: Peak, cache_bytes: int
     ) -> Memory:
         """The same, from what the prefill pass holds."""
         generated = workload.max_new_tokens - 1
         if c.sliding_window is not None:
             generated = min(generated, c.sliding_window)
-        per_token = held.cache_bytes // workload.seq_len
+        per_token = cache_bytes // workload.seq_len
         return Memory(
             weights_bytes=self.parameter_count(c) * dtype.nbytes,
             inputs_bytes=inputs_bytes(workload, dtype),
-            prefill_cache_bytes=held.cache_bytes,
-            kv_cache_bytes=held.cache_bytes + per_token * generated,
-            peak=held.peak,
+            prefill_cache_bytes=cache_bytes,
+            kv_cache_bytes=cache_bytes + per_token * generated,
+            peak=peak,
         )
 
     def prefill_bytes_alive(
@@ -400,5 +398,5 @@ def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:
 
 def _sam_variant(sam: SamDimensions, index: int) -> str:
     """A block's attention by the config, as in the reference, and by the published files."""
-    kinds = (sam.is_global(index), index in _PUBLISHED_GLOBAL_BLOCKS)
+    kinds = (index in sam.global_attn_indexes, index in _PUBLISHED_GLOBAL_BLOCKS)
     return "-".join("global" if is_global else "windowed" for is_global in kinds)

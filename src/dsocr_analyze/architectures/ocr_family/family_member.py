@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
-from dsocr_analyze.architectures.ocr_family.ocr_model import ROUTED_EXPERT, OcrModel
+from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, OcrModel
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import DecodeStep

@@ -24,8 +24,14 @@ from dsocr_analyze.architectures.ocr_family import symbolic_passes
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.architectures.ocr_family.decoder import decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL, OcrModel, ViewFeatures
-from dsocr_analyze.architectures.ocr_family.passes import inputs_bytes, pixels_of
+from dsocr_analyze.architectures.ocr_family.passes import (
+    DECODE,
+    PREFILL,
+    OcrModel,
+    ViewFeatures,
+    inputs_bytes,
+    pixels_of,
+)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention, Experts, Gemm, Kernel, Rows, Work, merged
@@ -76,7 +82,8 @@ class Served:
         t.call("model", self.model.encode, features, pixels_of(t, view), view, c, is_served=True)
         return {
             stage.name: merged(each.at("") for each in t.kernels if each.stage == stage.name)
-            for stage in self.model.vision
+            for stage in self.model.stages
+            if stage.role == "vision"
         }
 
     @staticmethod

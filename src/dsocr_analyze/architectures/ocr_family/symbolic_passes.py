@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.ocr_family.passes import (
+    OcrModel,
     ViewSizes,
     embedded_page,
     page_with,

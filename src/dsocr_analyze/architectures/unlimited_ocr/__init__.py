@@ -16,7 +16,7 @@ from dsocr_analyze.architectures.config_file import (
     JsonValue,
     Used,
 )
-from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS, DeepSeekOCR
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
@@ -25,8 +25,6 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     key_table,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
-from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.ocr_model import ClipModel
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import DecodeStep
@@ -70,7 +68,7 @@ CONFIG_TABLE: Final = key_table(
 """Every key of a `config.json`, and what it does to the figures."""
 
 
-class _UnlimitedOCR(ClipModel, FamilyMember):
+class _UnlimitedOCR(DeepSeekOCR):
     name, title = "unlimited-ocr", "Unlimited-OCR"
     vendor_class = "UnlimitedOCRForCausalLM"
     model_types = ("unlimited-ocr",)
@@ -79,7 +77,6 @@ class _UnlimitedOCR(ClipModel, FamilyMember):
     config_table = CONFIG_TABLE
     modes, default_mode = {name: MODES[name] for name in ("gundam", "base")}, "gundam"
     crop = CropRule(tile=640, most=32)
-    base_size, image_size = 1024, 640
     prompt_pages = 1024
     has_window = True
     text_tokens = 5
