@@ -12,16 +12,11 @@ from drawn_passes import Case, drawn
 from taped_passes import noted, taped
 from traced_passes import traced
 
-from dsocr_analyze.architectures import deepseek_ocr_2
-from dsocr_analyze.architectures.deepseek_ocr_2 import encoder
+from dsocr_analyze.architectures import deepseek_ocr, deepseek_ocr_2
 from dsocr_analyze.architectures.ocr_family import (
     attention,
     clip,
     decoder,
-    latent_attention,
-    llama,
-    mixture,
-    ocr_model,
     passes,
     projector,
     sam,
@@ -29,8 +24,8 @@ from dsocr_analyze.architectures.ocr_family import (
 from dsocr_analyze.tape import modules
 
 FORWARDS = (
-    passes, ocr_model, deepseek_ocr_2, decoder, attention, latent_attention, mixture, llama, sam,
-    clip, projector, encoder, modules,
+    passes, deepseek_ocr, deepseek_ocr_2, decoder, attention, sam,
+    clip, projector, modules,
 )  # fmt: skip
 
 

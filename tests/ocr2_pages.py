@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory

@@ -11,8 +11,7 @@ from drawn_passes import Case, drawn
 
 from dsocr_analyze.architectures.ocr_family import closed_forms
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.passes import whole_model
+from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, whole_model
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape.tape import Tape
 
@@ -73,8 +72,7 @@ def taped(case: Case, number: int | None = None, kind: Callable[..., Tape] = Who
     """The prefill pass, or the decode step of a number."""
     model = case.arch
     if number is None:
-        begins = {prefix: stage.name for stage in model.vision for prefix in stage.prefixes}
-        tape, p = kind(case.dtype, begins, PREFILL.name), pass_of_prefill(case)
+        tape, p = kind(case.dtype, model.begins, PREFILL.name), pass_of_prefill(case)
     else:
         tape, p = kind(case.dtype, stage=DECODE.name), pass_of_step(case, number)
     page = case.workload if number is None else None

@@ -23,7 +23,7 @@ from any_models import (
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import described_architecture
-from dsocr_analyze.architectures.architecture import owner_among
+from dsocr_analyze.architectures.stages import owner_among
 from dsocr_analyze.errors import ConfigError, ModelCodeError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.forward import running

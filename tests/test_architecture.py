@@ -26,7 +26,7 @@ WITNESSES = {"trace", "running", "agreement"}
 """Rooms of the engine that runs a model, which proves nothing to forwards that know it."""
 
 SHARED = {
-    ("dsocr_analyze.architectures.architecture", "owner_among"): "finds a module's stage",
+    ("dsocr_analyze.architectures.stages", "owner_among"): "finds a module's stage",
     ("dsocr_analyze.forking", "undone"): "clears up after a failure",
     **{
         ("dsocr_analyze.kernels", name): "only adds records up" for name in ("merged", "total_work")

@@ -22,7 +22,7 @@ from sampling import every, first, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import read_config
@@ -30,7 +30,7 @@ from dsocr_analyze.trace.passes import trace_passes
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
 STAGES = DEFAULT.stage_names
-DIMENSIONS = ModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
+DIMENSIONS = ClipModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
 
 
 def assert_agreement(page):
@@ -401,13 +401,13 @@ class TestBadConfigs:
     def test_a_projector_that_does_not_fit_is_named_with_the_ones_that_do(self):
         config = directory_with(projector_config={"projector_type": "low_high_split_mlp_gelu"})
         with pytest.raises(ConfigError, match="linear, mlp_gelu or hybrid"):
-            ModelDimensions.from_config(config.config)
+            ClipModelDimensions.from_config(config.config)
 
     def test_a_missing_key_is_named(self):
         config = dict(directory_with().config)
         del config["moe_intermediate_size"]
         with pytest.raises(ConfigError, match="moe_intermediate_size"):
-            ModelDimensions.from_config(config)
+            ClipModelDimensions.from_config(config)
 
 
 def test_neither_torch_nor_numpy_is_imported():

@@ -18,7 +18,7 @@ from sampling import every, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.config_rules import (
+from dsocr_analyze.architectures.config_file import (
     Conditional,
     Duplicate,
     Fixed,

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.config_keys import ConfigKeys
+from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     PROJECTOR_TYPES,
     ClipDimensions,
-    ModelDimensions,
+    ClipModelDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
@@ -79,7 +79,7 @@ def with_projector(**changes: object) -> dict[str, Any]:
 
 def refusal(config: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as error:
-        ModelDimensions.from_config(config)
+        ClipModelDimensions.from_config(config)
     message = str(error.value)
     assert "\n" not in message
     assert len(message) < 400
@@ -88,7 +88,7 @@ def refusal(config: dict[str, Any]) -> str:
 
 class TestPublishedModel:
     def test_encoders_and_projector(self):
-        dimensions = ModelDimensions.from_config(PUBLISHED)
+        dimensions = ClipModelDimensions.from_config(PUBLISHED)
         assert dimensions.sam == SamDimensions(
             width=768,
             layers=12,
@@ -103,8 +103,9 @@ class TestPublishedModel:
     def test_what_the_encoders_derive(self):
         sam = SamDimensions.from_config(PUBLISHED)
         assert (sam.patch, sam.window, sam.neck) == (16, 14, 256)
-        assert (sam.head_dim, sam.mlp, sam.position_grid, sam.out_channels) == (64, 3072, 64, 1024)
-        assert [index for index in range(12) if sam.is_global(index)] == [2, 5, 8, 11]
+        assert (sam.head_dim, sam.mlp, sam.position_grid) == (64, 3072, 64)
+        assert sam.downsample_channels == (512, 1024)
+        assert sam.global_attn_indexes == (2, 5, 8, 11)
         clip = ClipDimensions.from_config(PUBLISHED)
         assert (clip.head_dim, clip.mlp, clip.positions) == (64, 4096, 16 * 16 + 1)
 
@@ -151,11 +152,11 @@ class TestPublishedModel:
 
     def test_the_top_level_is_read_and_not_language_config(self):
         config = changed(language_config={"hidden_size": 7})
-        assert ModelDimensions.from_config(config).decoder.hidden_size == 1280
+        assert ClipModelDimensions.from_config(config).decoder.hidden_size == 1280
 
     def test_reading_leaves_the_configuration_as_it_was(self):
         config = copy.deepcopy(PUBLISHED)
-        ModelDimensions.from_config(config)
+        ClipModelDimensions.from_config(config)
         assert config == PUBLISHED
 
 
@@ -263,16 +264,16 @@ class TestOtherModels:
 
     def test_a_model_with_another_projector(self):
         mlp = with_projector(projector_type="mlp_gelu", depth=2)
-        assert ModelDimensions.from_config(mlp).projector.depth == 2
+        assert ClipModelDimensions.from_config(mlp).projector.depth == 2
         split = with_projector(
             projector_type="hybrid_split_feature_mlp_gelu", input_dim=[1024, 1024], channel_div=0.25
         )
-        assert ModelDimensions.from_config(split).projector.input_dim == (1024, 1024)
+        assert ClipModelDimensions.from_config(split).projector.input_dim == (1024, 1024)
         even = with_projector(projector_type="downsample_mlp_gelu", downsample_ratio=1)
-        assert ModelDimensions.from_config(even).projector.downsample_ratio == 1
+        assert ClipModelDimensions.from_config(even).projector.downsample_ratio == 1
         identity = with_projector(projector_type="identity", n_embed=2048)
         identity.update(hidden_size=2048, num_attention_heads=16, num_key_value_heads=16)
-        assert ModelDimensions.from_config(identity).projector.output_channels == 2048
+        assert ClipModelDimensions.from_config(identity).projector.input_channels == 2048
 
     @given(
         st.fixed_dictionaries(
@@ -522,7 +523,7 @@ json_values = st.recursive(
 def test_any_value_anywhere_gives_dimensions_or_a_refusal_on_one_line(path, value):
     refused = ""
     try:
-        ModelDimensions.from_config(changed_at(path, value))
+        ClipModelDimensions.from_config(changed_at(path, value))
     except AnalyzeError as error:
         refused = str(error)
     assert "\n" not in refused

@@ -20,7 +20,7 @@ from dsocr_analyze.documents.markdown import SOURCES, Sources, filled, rendered,
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape.notation import wrapped
+from dsocr_analyze.tape.formula import wrapped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

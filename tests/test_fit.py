@@ -12,7 +12,7 @@ from msgspec import structs
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.closed_forms import OcrForms, _logits_bytes
+from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms, _logits_bytes
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
@@ -50,7 +50,7 @@ def architecture_of(weights, prefill, decode, cache):
     def alive(parts, workload):
         return BytesAlive(*(workload.batch_size * part * MB for part in parts))
 
-    class Forms(OcrForms):
+    class Forms(ClosedForms):
         def memory(self, c, workload, *_):
             return Memory(weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, ""))
 

@@ -14,7 +14,7 @@ import pytest
 from sampling import first, sampled
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.row_files import csv_rows
@@ -37,9 +37,9 @@ def refused(capsys, *arguments):
 class TestSizesOfModels:
     def test_experts_of_all_layers_together_are_bounded(self):
         fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 9}
-        assert ModelDimensions.from_config(fits).decoder.moe_layers == 1023
+        assert ClipModelDimensions.from_config(fits).decoder.moe_layers == 1023
         with pytest.raises(ConfigError, match="at most 9 to each of 1,023 MoE layers"):
-            ModelDimensions.from_config({**fits, "n_routed_experts": 10})
+            ClipModelDimensions.from_config({**fits, "n_routed_experts": 10})
 
     def test_a_directory_that_builds_without_end_is_stopped(self, monkeypatch, capsys):
         monkeypatch.setattr(loading, "_MOST_MODULES", 1000)

@@ -13,7 +13,7 @@ from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import NO_WORK, Kernel, Rows, Work, total_work, with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
@@ -265,7 +265,7 @@ def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, cuts, stret
     ],
 )
 def test_a_decoder_says_where_its_steps_change(trained, window, cuts):
-    dimensions = ModelDimensions.from_config(ModelDirectory.read(DEFAULT.reference).config)
+    dimensions = ClipModelDimensions.from_config(ModelDirectory.read(DEFAULT.reference).config)
     decoder = dataclasses.replace(
         dimensions.decoder,
         sliding_window=window,

@@ -10,11 +10,11 @@ from PIL import Image
 
 import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
-from dsocr_analyze.architectures import planning
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
 from dsocr_analyze.report import frame
 
-PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(planning.PageRequest)]
+PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(PageRequest)]
 
 FUNCTIONS = [analyze, plan_workload, DeepSeekOCRSession.analyze, DeepSeekOCRSession.plan]
 

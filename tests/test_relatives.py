@@ -17,7 +17,7 @@ from sampling import every, first, named, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder import EncoderDimensions, qwen2_encoder
+from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.passes import step

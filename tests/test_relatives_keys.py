@@ -10,7 +10,7 @@ from sampling import every, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.config_rules import Duplicate, Harmless, Used, leaves_of
+from dsocr_analyze.architectures.config_file import Duplicate, Harmless, Used, leaves_of
 from dsocr_analyze.architectures.deepseek_ocr_2 import CONFIG_TABLE as OCR2_TABLE
 from dsocr_analyze.architectures.unlimited_ocr import CONFIG_TABLE as UNLIMITED_TABLE
 from dsocr_analyze.errors import ConfigError

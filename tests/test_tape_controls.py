@@ -16,9 +16,6 @@ from dsocr_analyze.architectures.ocr_family import (
     attention,
     clip,
     decoder,
-    latent_attention,
-    llama,
-    mixture,
     passes,
     sam,
 )
@@ -155,7 +152,7 @@ CONTROLS = {
         {"levels"},
     ),
     "one more name is kept": Control(
-        llama,
+        attention,
         [
             ('t.call("act_fn", activation, t.call(', '(y := t.call("act_fn", activation, t.call('),
             ("linear, x, n, d, f), act),", "linear, x, n, d, f), act)),"),
@@ -183,7 +180,7 @@ CONTROLS = {
         {"cache", "levels", "records", "weights"},
     ),
     "an expert gets a token too few": Control(
-        mixture,
+        decoder,
         [
             ("_expert, tokens, share + 1,", "_expert, tokens, share,"),
         ],
@@ -247,7 +244,7 @@ CONTROLS = {
         {"levels"},
     ),
     "an operator has another's name": Control(
-        latent_attention,
+        decoder,
         [
             ('t.product("einsum"', 't.product("matmul"'),
         ],
@@ -272,7 +269,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the router's denominators are freed": Control(
-        mixture,
+        decoder,
         [
             ('        denominator = t.map("add", t.reduce("sum", weights, n, k))\n', ""),
             (
@@ -285,7 +282,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the chosen groups' scores are freed": Control(
-        mixture,
+        decoder,
         [
             ("    if k > 1 and c", "    ranking = ()\n    if k > 1 and c"),
         ],
@@ -309,7 +306,7 @@ CONTROLS = {
         {"levels"},
     ),
     "the cache keeps another tensor": Control(
-        latent_attention,
+        decoder,
         [
             ("return out, k_pe, latent, *tables", "return out, k_pe, k_pe, *tables"),
         ],
@@ -317,7 +314,7 @@ CONTROLS = {
         {"cache", "levels"},
     ),
     "queries are freed once they are joined": Control(
-        latent_attention,
+        decoder,
         [
             ("    v: Operand = t.view", "    query = None\n    v: Operand = t.view"),
         ],
@@ -325,7 +322,7 @@ CONTROLS = {
         {"levels"},
     ),
     "a frequency's inverse frees its operand": Control(
-        latent_attention,
+        decoder,
         [
             (
                 "    kept = _inverse(t, _yarn_periods(t, half))",
@@ -336,7 +333,7 @@ CONTROLS = {
         {"levels"},
     ),
     "a child is not called": Control(
-        llama,
+        attention,
         [
             (
                 't.call("act_fn", activation, t.call("gate_proj", linear, x, n, d, f), act)',

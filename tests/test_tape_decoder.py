@@ -22,13 +22,14 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     cached,
     flash_attention,
 )
-from dsocr_analyze.architectures.ocr_family.decoder import lm_head
-from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
-from dsocr_analyze.architectures.ocr_family.latent_attention import (
+from dsocr_analyze.architectures.ocr_family.decoder import (
+    _gate,
     latent_attention,
+    lm_head,
+    mixture,
     rotary_embedding,
 )
-from dsocr_analyze.architectures.ocr_family.mixture import _gate, mixture
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.running.known_values import KnownValues
 from dsocr_analyze.tape.tape import Tape

@@ -9,20 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
+from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, swiglu
 from dsocr_analyze.architectures.ocr_family.clip import clip
-from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
-from dsocr_analyze.architectures.ocr_family.llama import swiglu
-from dsocr_analyze.architectures.ocr_family.mixture import mixture
+from dsocr_analyze.architectures.ocr_family.decoder import latent_attention, mixture
 from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.kernels import Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape.example import Example, value_of
-from dsocr_analyze.tape.formula import FormulaTape
+from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written
 from dsocr_analyze.tape.modules import rms_norm
-from dsocr_analyze.tape.notation import written
 from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.tape import Tape
 

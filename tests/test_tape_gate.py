@@ -112,7 +112,7 @@ def features_of(case):
         if choices < decoder.n_routed_experts:
             found.add("fewer choices than experts")
     for index in range(sam.layers):
-        kind = "global" if sam.is_global(index) else "windowed"
+        kind = "global" if index in sam.global_attn_indexes else "windowed"
         for g in views:
             found |= {
                 f"{kind}, {compared(g, WINDOW)} window",

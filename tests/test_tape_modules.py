@@ -15,10 +15,10 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseek
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
-from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated, swiglu
+from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64
 from dsocr_analyze.kernels import Convolution
-from dsocr_analyze.tape import polynomial
+from dsocr_analyze.tape import tape
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
     activation,
@@ -174,9 +174,9 @@ def test_one_odd_pixel_more_than_a_float_holds():
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53, 2**53 + 1, 2**60 - 1])
 def test_logarithms_are_exact_in_arrays_too(n):
     np = pytest.importorskip("numpy")
-    assert polynomial.ceil_log2(n) == (n - 1).bit_length()
-    assert polynomial.ceil_log2(np.array([n]))[0] == (n - 1).bit_length()
-    assert polynomial.ceil_log2(np.array([n], dtype=object))[0] == (n - 1).bit_length()
+    assert tape.ceil_log2(n) == (n - 1).bit_length()
+    assert tape.ceil_log2(np.array([n]))[0] == (n - 1).bit_length()
+    assert tape.ceil_log2(np.array([n], dtype=object))[0] == (n - 1).bit_length()
 
 
 # --- beside traces

@@ -12,10 +12,10 @@ from dsocr_analyze.tape.polynomial import (
     Polynomial,
     Symbol,
     Values,
-    ceil_log2,
     highest,
     worth_comparing,
 )
+from dsocr_analyze.tape.tape import ceil_log2
 
 A, B = Polynomial.size("a", least=3), Polynomial.size("b", least=3)
 SOME = Polynomial.size("some", least=0)

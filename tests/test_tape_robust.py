@@ -18,7 +18,7 @@ from taped_passes import DIGESTED, digest, taped
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family import attention
-from dsocr_analyze.architectures.ocr_family.closed_forms import OcrForms
+from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.model.directory import ModelDirectory
@@ -158,7 +158,7 @@ class TestRefused:
         page = DEFAULT.plan(page=(1240, 1754), text_tokens=6000)  # whose peak is there
         dimensions = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)
         with tracing(look), pytest.raises(RuntimeError, match="is wrong"):
-            OcrForms.compose.__wrapped__(DEFAULT.forms, dimensions, page, BFLOAT16, False)
+            ClosedForms.compose.__wrapped__(DEFAULT.forms, dimensions, page, BFLOAT16, False)
 
     def test_a_tensor_that_is_left(self):
         tape = Tape(FLOAT32)

@@ -10,7 +10,7 @@ from taped import DTYPES, alone, assert_same, assert_same_for_any, features, of_
 from taped_passes import WholeTape
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder import EncoderDimensions, qwen2_encoder
+from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
 from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.dimensions import (

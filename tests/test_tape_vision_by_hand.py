@@ -14,8 +14,8 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.architectures.ocr_family.ocr_model import ViewFeatures
 from dsocr_analyze.architectures.ocr_family.passes import (
+    ViewFeatures,
     _sum_of_pixels,
     embedded_page,
 )

@@ -12,7 +12,7 @@ from sampling import first, sampled
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.architectures.ocr_family.totals import distinct
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -20,7 +20,7 @@ from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.workload.workload import LARGEST_COUNT, LARGEST_VIEW
 
 page_totals = DEFAULT.forms.page_totals
-PUBLISHED = ModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
+PUBLISHED = ClipModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
 LATENT = dataclasses.replace(
     PUBLISHED,
     decoder=dataclasses.replace(

@@ -20,13 +20,13 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
+    ModelDimensions,
     ProjectorDimensions,
-    RelativeDimensions,
     SamDimensions,
     check_projector,
 )
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL, PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, PROJECTOR, SAM
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
@@ -106,7 +106,7 @@ class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
 """
 
 
-class ToyDimensions(RelativeDimensions):
+class ToyDimensions(ModelDimensions):
     @classmethod
     def from_config(cls, config):
         found = cls(
@@ -114,7 +114,9 @@ class ToyDimensions(RelativeDimensions):
             ProjectorDimensions.from_config(config),
             DecoderDimensions.from_config(config),
         )
-        check_projector(found.projector, found.sam.out_channels, "SAM's last", found.decoder)
+        check_projector(
+            found.projector, found.sam.downsample_channels[-1], "SAM's last", found.decoder
+        )
         return found
 
 

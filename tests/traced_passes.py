@@ -14,7 +14,7 @@ import torch
 from drawn_passes import Case
 from taped_passes import Level
 
-from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import trace_passes
@@ -76,7 +76,7 @@ def _of_trace(
 
 def _stage_at(case: Case, path: str) -> str:
     """The vision stage of a module, otherwise the prefill pass."""
-    for stage in case.arch.vision:
+    for stage in case.arch.stages[:-2]:  # before prefill and decode
         if any(f"{path}.".startswith(f"{prefix}.") for prefix in stage.prefixes):
             return stage.name
     return PREFILL.name

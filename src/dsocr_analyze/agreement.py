@@ -17,7 +17,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.architectures.architecture import NotModelled as WithoutForm
+    from dsocr_analyze.architectures.stages import NotModelled as WithoutForm
     from dsocr_analyze.figures import PageFigures, StageFigures
 
 __all__ = ["Agreement", "LeftOutShare", "NotModelled", "PeakAgreement", "compare"]

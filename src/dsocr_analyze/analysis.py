@@ -11,8 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dsocr_analyze.architectures import DEFAULT, architecture_named
-from dsocr_analyze.architectures.planning import DEFAULT_PAGE, ImagePath, PageRequest, PageSize
+from dsocr_analyze.architectures import (
+    DEFAULT,
+    DEFAULT_PAGE,
+    ImagePath,
+    PageRequest,
+    PageSize,
+    architecture_named,
+)
 from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import kept_out

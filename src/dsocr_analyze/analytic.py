@@ -12,7 +12,7 @@ from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Composition
+    from dsocr_analyze.architectures.stages import Composition
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.workload import Workload
 

@@ -14,8 +14,13 @@ import torch
 
 from dsocr_analyze.agreement import Agreement, compare
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
-from dsocr_analyze.architectures import DEFAULT, described_architecture
-from dsocr_analyze.architectures.planning import ImagePath, PageRequest, PageSize
+from dsocr_analyze.architectures import (
+    DEFAULT,
+    ImagePath,
+    PageRequest,
+    PageSize,
+    described_architecture,
+)
 from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError

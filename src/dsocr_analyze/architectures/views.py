@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.architectures.planning import PageRequest
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options, page_options, streams, time_options
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import typer
 
 from dsocr_analyze import architectures
-from dsocr_analyze.architectures.planning import PageRequest
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.dtypes import Dtype, dtype_named

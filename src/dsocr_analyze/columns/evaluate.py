@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dsocr_analyze.architectures.architecture import Architecture, PageTotals
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.columns.setting import CountedModel, Setting
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape.notation import wrapped
+from dsocr_analyze.tape.formula import wrapped
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds

@@ -14,11 +14,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-import dsocr_analyze.architectures.deepseek_ocr_2.named_sizes  # noqa: F401  # registers
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family import attention, clip, dimensions, ocr_model, sam
+from dsocr_analyze.architectures.ocr_family import attention, clip, dimensions, sam
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
-from dsocr_analyze.architectures.ocr_family.passes import classified, pixels_of, whole_model
+from dsocr_analyze.architectures.ocr_family.passes import (
+    OcrModel,
+    ViewFeatures,
+    classified,
+    pixels_of,
+    whole_model,
+)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
@@ -26,7 +31,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape import Size, Tape, View, example, notation
+from dsocr_analyze.tape import Size, Tape, View, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
 from dsocr_analyze.trace import passes, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
@@ -80,17 +85,17 @@ class Case:
             "cache bytes": call.cache_bytes,
             "peak bytes": call.peak_bytes,
         }
-        return {name: notation.written(size, self.part.relations) for name, size in sizes.items()}
+        return {name: formula.written(size, self.part.relations) for name, size in sizes.items()}
 
     def written(self, size: Size) -> str:
         """A formula as text, nothing for zero."""
-        return notation.written(size, self.part.relations) if size else ""
+        return formula.written(size, self.part.relations) if size else ""
 
     @property
     def conditions(self) -> str:
         """What must hold for the formulas, as text; empty if they always hold."""
         return ", ".join(
-            f"`{each}`" for each in notation.conditions(self.taped.asked, self.part.relations)
+            f"`{each}`" for each in formula.conditions(self.taped.asked, self.part.relations)
         )
 
     @cached_property
@@ -114,9 +119,9 @@ class Case:
             for count, sizes in zip(Work._fields, zip(*works, strict=True), strict=True):
                 figures[f"{count} of {name}"] = sizes
         for name, (taped, traced) in figures.items():
-            if example.value_of(taped) != traced:
+            if formula.value_of(taped) != traced:
                 raise DocumentError(
-                    f"{page} ({self.label}): {name} are {example.value_of(taped):,} on the tape,"
+                    f"{page} ({self.label}): {name} are {formula.value_of(taped):,} on the tape,"
                     f" {traced:,} in the trace"
                 )
 
@@ -154,7 +159,7 @@ class DocumentedModel:
         self.directory = ModelDirectory.read(architecture.reference)
         if config is not None:
             self.directory = self.directory.with_config(config)
-        assert isinstance(architecture, ocr_model.OcrModel), "others have no forwards"
+        assert isinstance(architecture, OcrModel), "others have no forwards"
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = self.directory.dimensions()
@@ -240,13 +245,13 @@ class DocumentedModel:
     def _views(self, turn: int, view: ViewBatch) -> Run:
         """One call of the vision stages, on as many pixels as 64 per token and side."""
         encoders, tape = self.architecture, FormulaTape(BFLOAT16)
-        N, q, names = view.count, view.resolution // 64, [each.name for each in encoders.vision]
+        N, q, names = view.count, view.resolution // 64, [*encoders.begins.values()]
         named = [named_part(name, getattr(self.dimensions, name), N=N, q=q) for name in names]
         parts, sizes = [part for part, _ in named], dict[str, Any](named[0][1])
         parts[0].values["R"] = view.resolution
         c = replace(self.dimensions, **{part.name: part.dimensions for part in parts})
         tape.path, views = "model", ViewBatch(sizes["N"], 64 * sizes["q"])
-        encoders.encode(tape, ocr_model.ViewFeatures(), pixels_of(tape, views), views, c)
+        encoders.encode(tape, ViewFeatures(), pixels_of(tape, views), views, c)
         label = "global view" if view is self.workload.global_view else "local views"
         return Run(label, tuple(parts), tape, self.traces.prefill, self.built, turn)
 

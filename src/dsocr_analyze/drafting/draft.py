@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.any_model.description import (
     Prompt,
     read_description,
 )
-from dsocr_analyze.architectures.config_keys import Config
+from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.drafting.arguments import (
     DESCRIBED,
     PICTURE_OR_SOUND,

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.architectures.any_model import DescribedModel
 from dsocr_analyze.architectures.any_model.description import Description
-from dsocr_analyze.architectures.architecture import Stage, owner_among
+from dsocr_analyze.architectures.stages import Stage, owner_among
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running

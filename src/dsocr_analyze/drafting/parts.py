@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.stages import Stage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,7 +13,7 @@ from dsocr_analyze.architectures.any_model.description import (
     Run,
     TensorInput,
 )
-from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.stages import Stage
 
 __all__ = ["toml_text"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, ModelDimensions
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
@@ -60,7 +60,7 @@ def predicted_page(
     if forms is None or not isinstance(workload, Workload):
         records, peak = _traced(model, workload, architecture, protocol)
     else:
-        records, peak = _composed(model, workload, forms)
+        records, peak = _composed(model, workload, architecture)
     spans: dict[str, Duration] = {}
     if device is not None:
         decode = None if architecture.decode is None else architecture.decode.name
@@ -78,9 +78,9 @@ def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> 
 
 
 def _composed(
-    model: LoadedModel, workload: Workload, forms: ClosedForms[ModelDimensions]
+    model: LoadedModel, workload: Workload, architecture: Architecture
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
-    composed = forms.compose(
+    composed = architecture.forms.compose(
         model.directory.dimensions(), workload, _dtype_of(model), model.attention != "eager",
     )  # fmt: skip
     records: dict[str, Sequence[Kernel]] = {

@@ -12,7 +12,7 @@ from dsocr_analyze.trace.modules import RunningModules
 if TYPE_CHECKING:
     import torch
 
-    from dsocr_analyze.architectures.architecture import Stage
+    from dsocr_analyze.architectures.stages import Stage
     from dsocr_analyze.measuring.timers import Timer
 
 __all__ = ["Laps", "StageClock"]

@@ -21,8 +21,7 @@ from dsocr_analyze.architectures import (
     architecture_of,
     recognized_architecture,
 )
-from dsocr_analyze.architectures.config_keys import Config, JsonValue
-from dsocr_analyze.architectures.config_rules import ConfigFindings
+from dsocr_analyze.architectures.config_file import Config, ConfigFindings, JsonValue
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.figures.origin import Model
@@ -39,7 +38,7 @@ from dsocr_analyze.input_files import (
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.architectures.config_rules import Code
+    from dsocr_analyze.architectures.config_file import Code
 
 __all__ = ["ModelDirectory", "check_loads_nothing", "read_config"]
 

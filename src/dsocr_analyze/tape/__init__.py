@@ -17,8 +17,7 @@ from dsocr_analyze.tape.modules import (
     quick_gelu,
     rms_norm,
 )
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Operand, Tape, View
+from dsocr_analyze.tape.tape import Operand, Size, Tape, View
 
 __all__ = [
     "ACTIVATIONS",

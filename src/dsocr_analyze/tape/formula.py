@@ -1,29 +1,187 @@
-"""What each module of a forward costs, as formulas as well as numbers."""
+"""What each module of a forward costs, as formulas as well as numbers, and how people write these.
+
+A size has both a name and a value: it is a polynomial that knows what it is for one workload. A
+forward that runs on such sizes is decided by the values, as for that workload, and yields formulas
+besides numbers. What it asks of its sizes is noted: a formula holds where the answers are the same.
+"""
 
 from __future__ import annotations
 
+import math
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from fractions import Fraction
 from functools import cached_property
-from typing import Any, Concatenate, NamedTuple
+from operator import floordiv
+from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import NO_WORK, Dimensions, Kind, Work
-from dsocr_analyze.tape.example import Decision, Derived, Example, value_of
-from dsocr_analyze.tape.polynomial import Polynomial, Size
+from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of
 from dsocr_analyze.tape.tape import (
     Description,
     Given,
     Inputs,
     Operand,
     Output,
+    Size,
     Tape,
     Tensor,
     View,
     described,
+    key_of,
     made,
 )
 
-__all__ = ["FormulaTape", "ModuleCall"]
+__all__ = [
+    "Decision",
+    "Example",
+    "FormulaTape",
+    "ModuleCall",
+    "Relations",
+    "conditions",
+    "value_of",
+    "wrapped",
+    "written",
+]
+
+
+# --- sizes with a name and a value -------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """What a forward asked of two sizes: `relation` is `>`, `<=`, `=` or `!=`, whichever holds."""
+
+    left: Size
+    relation: str
+    right: Size
+
+
+class Example(Polynomial):
+    """A polynomial with a value.
+
+    Args:
+        terms: Nonzero coefficients, by monomial.
+        value: Its value.
+
+    Attributes:
+        decisions: Where answers are noted, by all examples alike; None for nowhere.
+    """
+
+    __slots__ = ("value",)
+
+    decisions: list[Decision] | None = None
+
+    def __init__(self, terms: Terms, value: int) -> None:
+        super().__init__(terms)
+        self.value = value
+
+    @classmethod
+    def named(cls, name: str, value: int, *, multiple: int = 1) -> Example:
+        """A size with a name, and what divides it whatever its value."""
+        return cls({(Symbol(name, least=0, multiple=multiple),): 1}, value)
+
+    def __add__(self, other: Size) -> Example:
+        return Example(super().__add__(other).terms, self.value + value_of(other))
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Size) -> Example:
+        return Example(super().__mul__(other).terms, self.value * value_of(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: Size) -> Example:
+        """The quotient, rounded down: a polynomial if it can be one, else a size of its own."""
+        value, rest = divmod(self.value, value_of(divisor))
+        quotient = _exact(self.terms, divisor)
+        if quotient is None and not rest and isinstance(divisor, int):
+            self._note(True, "is a multiple of", divisor, "")
+            quotient = {monomial: Fraction(each) / divisor for monomial, each in self.terms.items()}
+        if quotient is None:
+            quotient = {(_derived("floor({} / {})", floordiv, (self, divisor)),): 1}
+        return Example(quotient, value)
+
+    def __rfloordiv__(self, dividend: int) -> Example:
+        return Example({(): dividend}, dividend) // self
+
+    def __pow__(self, power: int) -> Example:
+        return self if power == 1 else self * self ** (power - 1)
+
+    def __gt__(self, other: Size) -> bool:
+        return self._note(self.value > value_of(other), ">", other, "<=")
+
+    def __lt__(self, other: Size) -> bool:
+        return not self._note(self.value >= value_of(other), ">=", other, "<")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Polynomial | int):
+            return NotImplemented
+        if self.terms == Polynomial.of(other).terms:
+            return True
+        return self._note(self.value == value_of(other), "=", other, "!=")
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __bool__(self) -> bool:
+        return self.value != 0
+
+    def __index__(self) -> int:
+        return self.value
+
+    def _note(self, answer: bool, relation: str, other: Size, otherwise: str) -> bool:
+        depends = any((self - other).terms)
+        if self.decisions is not None and depends:
+            self.decisions.append(Decision(self, relation if answer else otherwise, other))
+        return answer
+
+
+def _derived(template: str, function: Callable[..., Size], sizes: tuple[Size, ...]) -> Symbol:
+    """What a function makes of some sizes."""
+    name = template.format(*sizes)
+    return Symbol(name, 0, function=function, sizes=sizes, template=template)
+
+
+def value_of(size: Size) -> int:
+    """The value of a size: an integer is its own."""
+    return size.value if isinstance(size, Example) else size
+
+
+def _exact(terms: Terms, divisor: Size) -> Terms | None:
+    """Terms divided, a number alone rounded down; None if some quotient may not be whole."""
+    found = {}
+    for monomial, each in terms.items():
+        divided = _divided(monomial, each, divisor)
+        if divided is None:
+            return None
+        left, number = divided
+        if not left:
+            number = Fraction(number.numerator // number.denominator)
+        elif (number * math.prod(size.multiple for size in left)).denominator != 1:
+            return None
+        if number:
+            found[left] = number if number.denominator != 1 else number.numerator
+    return found
+
+
+def _divided(
+    monomial: Monomial, coefficient: int | Fraction, divisor: Size
+) -> tuple[Monomial, Fraction] | None:
+    """A term divided by a number or by another term; None if that is not among its factors."""
+    if len(Polynomial.of(divisor).terms) != 1:
+        return None
+    ((sizes, number),) = Polynomial.of(divisor).terms.items()
+    left = list(monomial)
+    for size in sizes:
+        if size not in left:
+            return None
+        left.remove(size)
+    return tuple(left), Fraction(coefficient) / number
+
+
+# --- calls -------------------------------------------------------------------------------------
 
 
 class Child(NamedTuple):
@@ -133,7 +291,8 @@ class FormulaTape(Tape):
         path = f"{self.path}.{name}" if self.path and name else self.path or name
         outer, times, alive, most = self._module, self._times, self.alive, self._most_bytes
         self._module = module = ModuleCall(path)
-        copies, self._times, self._copies, self._most_bytes = self._copies, 1, 1, alive
+        copies, self._copies, self._most_bytes = self._copies, 1, alive
+        self._times = 1 if times else 0
         decisions, Example.decisions = Example.decisions, module.decisions
         output = super().call(name, forward, *inputs, **options)
         Example.decisions = decisions
@@ -154,8 +313,7 @@ class FormulaTape(Tape):
         **options: Inputs.kwargs,
     ) -> Output:
         """Like `call`, but adds what an equal call cost: same forward, sizes and options."""
-        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
-        key = (forward, sizes, tuple(options.items()), self._is_idle)
+        key = (*key_of(forward, inputs, options), self._is_idle)
         if key not in self._equal:
             output = self.call(name, forward, *inputs, **options)
             self._equal[key] = self._module.children[-1].call, described(output)
@@ -167,7 +325,7 @@ class FormulaTape(Tape):
         return equal
 
     def _add(self, name: str, module: ModuleCall) -> None:
-        if not self._follows_memory_alone:
+        if self._times:
             self._module.children.append(Child(name, self._times, self._copies, module))
 
     def each(
@@ -223,11 +381,11 @@ class FormulaTape(Tape):
         value = function(*map(value_of, sizes))
         if all(isinstance(size, int) for size in sizes):
             return value
-        return Example({(Derived.of(name, function, sizes),): 1}, value)
+        return Example({(_derived(name, function, sizes),): 1}, value)
 
     def weight(self, n: Size, name: str = "weight") -> View:
         """A parameter of the module that is running."""
-        if not self._follows_memory_alone:
+        if self._times:
             self._module.own_params[name] = n
         return View(n, self.dtype)
 
@@ -235,7 +393,7 @@ class FormulaTape(Tape):
         self, kind: Kind, operator: str, shape: Dimensions, dtype: Dtype, output: Dtype, work: Work
     ) -> None:
         """Adds the work of one operator to the module that is running."""
-        if self._is_noted:
+        if self._times and not self._is_idle:
             own = self._module.own
             own[operator] = own.get(operator, NO_WORK).plus(work.times(self._times))
 
@@ -263,3 +421,84 @@ def _cached(output: Any) -> Size:
 def _bytes_of(kept: Any) -> Size:
     """Bytes of keys and values; what a layer keeps besides is no part of the cache."""
     return kept.nbytes if isinstance(kept, Tensor | View) else sum(each.nbytes for each in kept[:2])
+
+
+# --- notation ----------------------------------------------------------------------------------
+
+Relations: TypeAlias = tuple[tuple[tuple[str, ...], Polynomial], ...]
+"""Products of names, each with what is written in its place: `H D` is `d`."""
+
+_ORDER: Final = (
+    *"B N T q n g R K L_0 E k l w H H_kv G d d_in d_out d_q d_c".split(),
+    *"D D_n D_r D_v f m V C c c_0 c_1 c_2 p s t".split(),
+)
+"""The factors of a term stand in this order."""
+_LINE: Final = 88
+
+
+def written(size: Size, relations: Relations = ()) -> str:
+    """A formula as people write it: `3 B T k d f`, highest degree first; `0` for none.
+
+    Args:
+        size: The formula.
+        relations: Products of names, and what is written in their place.
+    """
+
+    def name(symbol: Symbol) -> str:
+        """A size's name; one that is derived from others says how."""
+        return symbol.template.format(*(written(each, relations) for each in symbol.sizes))
+
+    return text_of(_rewritten(Polynomial.of(size), relations).terms, _rank, name)
+
+
+def _rewritten(size: Polynomial, relations: Relations) -> Polynomial:
+    """The polynomial with each product of names replaced by what it is."""
+    for product, instead in relations:
+        found = Polynomial({})
+        for monomial, coefficient in size.terms.items():
+            term = Polynomial({(): coefficient})
+            left = list(monomial)
+            while not Counter(product) - Counter(left):
+                for each in product:
+                    left.remove(Symbol(each))
+                term = term * instead
+            found = found + term * Polynomial({tuple(left): 1})
+        size = found
+    return size
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
+
+
+def conditions(asked: Iterable[Decision], relations: Relations = ()) -> list[str]:
+    """What must hold for formulas of a forward that asked this of its sizes.
+
+    Whether there is one view, head or sequence is left out: it decides about copies alone.
+    """
+    held = {
+        _compared(each, relations)
+        for each in asked
+        if not (isinstance(each.right, int) and each.right == 1)
+    }
+    return sorted(held)
+
+
+def _compared(decision: Decision, relations: Relations) -> str:
+    """A decision without what is on both sides."""
+    if decision.relation == "is a multiple of":
+        return f"{written(decision.left, relations)} {decision.relation} {decision.right}"
+    terms = Polynomial.sum([decision.left, -decision.right]).terms
+    divisor = math.gcd(*terms.values())
+    sides = ({m: a * s // divisor for m, a in terms.items() if a * s > 0} for s in (1, -1))
+    left, right = (written(Polynomial(side), relations) for side in sides)
+    return f"{left} {decision.relation} {right}"
+
+
+def wrapped(name: str, formula: str) -> str:
+    """`name = formula`, on as many lines as it takes."""
+    indent = " " * (len(name) + 3)
+    held = formula.replace(" + ", "\0+\1").replace(" - ", "\0-\1").replace(" ", "\1")
+    lines = textwrap.wrap(f"{name}\1=\1" + held.replace("\0", " "), _LINE, subsequent_indent=indent,
+                          break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines).replace("\1", " ")

@@ -11,8 +11,7 @@ from typing import Final, TypeAlias
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kind, Rows, Work
-from dsocr_analyze.tape.polynomial import Size, ceil_div
-from dsocr_analyze.tape.tape import Operand, Tape, Tensor
+from dsocr_analyze.tape.tape import Operand, Size, Tape, Tensor, ceil_div
 
 __all__ = [
     "ACTIVATIONS",

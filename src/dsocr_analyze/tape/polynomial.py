@@ -14,75 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from dsocr_analyze.tape.tape import Size, maximum
+
 __all__ = [
     "Bounds",
     "Monomial",
     "Polynomial",
-    "Size",
     "Symbol",
     "Terms",
     "Values",
-    "ceil_div",
-    "ceil_log2",
     "highest",
-    "largest",
-    "maximum",
-    "minimum",
-    "quotient",
+    "text_of",
     "worth_comparing",
 ]
-
-
-Size: TypeAlias = Any
-"""An integer, an array of integers or a `Polynomial`.
-
-Spelled `Any` because all of them support the same operators.
-"""
-
-
-def maximum(a: Size, b: Size) -> Size:
-    """The larger of both, element by element."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    import numpy as np
-
-    return np.maximum(a, b)
-
-
-def largest(counts: Size) -> int:
-    """The largest of an integer array; the integer itself; 0 for an empty array."""
-    if isinstance(counts, int):
-        return counts
-    return int(counts.max()) if len(counts) else 0
-
-
-def minimum(a: Size, b: Size) -> Size:
-    """The smaller of both, element by element."""
-    return -maximum(-a, -b)
-
-
-def quotient(dividend: Size, divisor: Size) -> Size:
-    """`floor(dividend / divisor)`."""
-    return dividend // divisor
-
-
-def ceil_div(dividend: Size, divisor: Size) -> Size:
-    """`ceil(dividend / divisor)`."""
-    return -(-dividend // divisor)
-
-
-def ceil_log2(n: Size) -> Size:
-    """`ceil(log2(n))` for n >= 1: the number of bits of `n - 1`."""
-    if isinstance(n, int):
-        return (n - 1).bit_length()
-    import numpy as np
-
-    if n.dtype.kind == "O":
-        return np.frompyfunc(lambda item: (int(item) - 1).bit_length(), 1, 1)(n)
-    # A float64's exponent counts bits; in two halves, since beyond 2^53 it would be rounded up.
-    high, low = (n - 1) >> 32, (n - 1) & 0xFFFFFFFF
-    exponents = np.where(high > 0, np.frexp(high)[1] + 32, np.frexp(low)[1])
-    return exponents.astype(np.int64)
 
 
 class Symbol(str):
@@ -94,15 +38,17 @@ class Symbol(str):
         function: What computes it from other sizes, if it is derived.
         sizes: These sizes.
         multiple: What divides it.
+        template: Its name, with `{}` in place of the other sizes.
     """
 
-    __slots__ = ("function", "least", "most", "multiple", "sizes")
+    __slots__ = ("function", "least", "most", "multiple", "sizes", "template")
 
     least: int
     multiple: int
     most: Size | None
     function: Callable[..., Size] | None
     sizes: tuple[Size, ...]
+    template: str
 
     def __new__(
         cls,
@@ -112,11 +58,12 @@ class Symbol(str):
         function: Callable[..., Size] | None = None,
         sizes: tuple[Size, ...] = (),
         multiple: int = 1,
+        template: str = "",
     ) -> Symbol:
         """A name with these attributes."""
         symbol = super().__new__(cls, name)
         symbol.least, symbol.most, symbol.function, symbol.sizes = least, most, function, sizes
-        symbol.multiple = multiple
+        symbol.multiple, symbol.template = multiple, template or name
         return symbol
 
 
@@ -263,18 +210,32 @@ class Polynomial:
 
     def __str__(self) -> str:
         """As a reader writes it: highest degree first, `2 B T d - 3 T + 1`."""
-        terms = sorted(self.terms.items(), key=lambda term: (-len(term[0]), term[0]))
-        text = "".join(_written(monomial, coefficient) for monomial, coefficient in terms)
-        return text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - ")) or "0"
+        return text_of(self.terms)
 
     __repr__ = __str__
 
 
-def _written(monomial: Monomial, coefficient: int) -> str:
-    powers = Counter(monomial)
-    names = [name if n == 1 else f"{name}^{n}" for name, n in powers.items()]
-    number = [] if abs(coefficient) == 1 and names else [str(abs(coefficient))]
-    return f" {'-' if coefficient < 0 else '+'} {' '.join(number + names)}"
+def text_of(
+    terms: Terms,
+    rank: Callable[[Symbol], Any] = str,
+    name: Callable[[Symbol], str] = str,
+) -> str:
+    """A polynomial as text, highest degree first.
+
+    Args:
+        terms: Its terms.
+        rank: What the factors of a term are ordered by.
+        name: What stands for a size.
+    """
+    text = ""
+    for monomial in sorted(terms, key=lambda each: (-len(each), list(map(rank, each)))):
+        powers = Counter(sorted(monomial, key=rank))
+        names = [name(size) + (f"^{n}" if n > 1 else "") for size, n in powers.items()]
+        amount = abs(terms[monomial])
+        if amount != 1 or not names:
+            names.insert(0, f"{amount:,}" if isinstance(amount, int) else str(amount))
+        text += f" {'-' if terms[monomial] < 0 else '+'} {' '.join(names)}"
+    return text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - ")) or "0"
 
 
 def worth_comparing(sizes: Iterable[Size]) -> tuple[Polynomial, ...]:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial, wraps
-from typing import Any, Concatenate, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Concatenate, NamedTuple, TypeAlias, TypeVar, cast
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Dimensions, Kernel, Kind, Work
-from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol, Values, minimum, worth_comparing
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol, Values, worth_comparing
 from dsocr_analyze.tape.tape import (
     Description,
     Given,
     Inputs,
     Operand,
     Output,
+    Size,
     Tape,
-    Tensor,
     View,
     described,
+    key_of,
     made,
+    minimum,
 )
 
 __all__ = ["LevelSpans", "RecordTape", "SymbolicTape", "for_arrays"]
@@ -34,7 +36,7 @@ class _Span(NamedTuple):
 
     work: Work
     levels: tuple[Size, ...]
-    outputs: Description
+    output: Description
 
 
 LevelSpans: TypeAlias = dict[Hashable, _Span]
@@ -59,7 +61,7 @@ class SymbolicTape(Tape):
         levels: bool = True,
         spans: LevelSpans | None = None,
     ) -> None:
-        super().__init__(dtype, stages, records=False)
+        super().__init__(dtype, stages)
         self._works: dict[str, list[Work]] = {}
         self._levels: dict[str, list[Size]] = {}
         self._has_grown = False
@@ -100,49 +102,31 @@ class SymbolicTape(Tape):
         self.path, self.stage = path, stage
         return output
 
-    def again(
-        self,
-        name: str,
-        forward: Callable[Concatenate[Tape, Inputs], Output],
-        *inputs: Inputs.args,
-        **options: Inputs.kwargs,
-    ) -> Output:
-        """Like `call`, but copies what an equal call did: same forward, sizes and options.
-
-        For forwards that do nothing but run operators and return new tensors.
-        """
-        path, stage = self.path, self.stage
-        self._enter(name)
-        span = self._span_of(forward, *inputs, **options)
-        self._add(span.work, self._times)
-        self._reach(span.levels)
-        self.path, self.stage = path, stage
-        output: Output = self._made(span.outputs)
-        return output
-
-    def _span_of(
+    def _span_of(  # type: ignore[override]  # of another kind
         self,
         forward: Callable[Concatenate[Tape, Inputs], Output],
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> _Span:
         """What a call does, run apart from all others unless it has been run before."""
-        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
-        key = (forward, sizes, tuple(options.items()))
+        key = key_of(forward, inputs, options)
         span = self._known.get(key)
         if span is None:
             self._note_level(self.stage)
             outer = self.alive, self._works, self._levels, self._times
             self.alive, self._works, self._levels, self._times = 0, {}, {}, 1
-            output = forward(self, *inputs, **options)
+            output = described(forward(self, *inputs, **options))
             self._note_level(self.stage)
-            outputs = described(output)
-            del output
             self.check_nothing_is_left()
-            span = _Span(self.work(self.stage), self.levels(self.stage), outputs)
+            span = _Span(self.work(self.stage), self.levels(self.stage), output)
             self._known[key] = span
             self.alive, self._works, self._levels, self._times = outer
         return span
+
+    def _copy(self, span: _Span) -> None:  # type: ignore[override]  # as above
+        """Adds what a call does to the module that is running."""
+        self._add(span.work, self._times)
+        self._reach(span.levels)
 
     def each(
         self,
@@ -175,7 +159,9 @@ class SymbolicTape(Tape):
                 self.derived(f"level of {name}", _level_of_last, number, output, level)
                 for level in levels
             )
-        return [self._made((count * n, dtype))]
+        outputs = [made(self, (count * n, dtype))]
+        self._has_grown = False  # to no level above those of the calls
+        return outputs
 
     def idle_each(
         self,
@@ -190,19 +176,9 @@ class SymbolicTape(Tape):
     def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
         """A child that exists but is not called costs nothing."""
 
-    def turns(self, count: Size) -> Iterator[Size]:
-        """Equal turns: the first is noted for all; the last one meets what others left alive.
-
-        Yields:
-            How many turns are skipped before this one.
-        """
-        times = self._times
-        self._times = times * count
-        yield 0
-        if count > 1:
-            self._times = 0
-            yield count - 2
-        self._times = times
+    def weight(self, n: Size, name: str = "weight") -> View:
+        """A parameter, which is not declared."""
+        return View(n, self.dtype)
 
     # --- sizes, memory and work
 
@@ -250,13 +226,6 @@ class SymbolicTape(Tape):
         if self._follows_levels:
             self._levels.setdefault(self.stage, []).extend(self.alive + each for each in levels)
 
-    def _made(self, outputs: Description) -> Any:
-        """New tensors like those described, on top of which a call has reached its levels."""
-        self._note_level(self.stage)
-        output = made(self, outputs)
-        self._has_grown = False
-        return output
-
     def _add(self, work: Work, times: Size) -> None:
         if not isinstance(times, int) or times:
             works = self._works.setdefault(self.stage, [])
@@ -294,59 +263,7 @@ _Records = TypeVar("_Records", bound=Callable[..., tuple[Kernel, ...]])
 
 
 class RecordTape(Tape):
-    """A tape for sizes that are integers or polynomials.
-
-    Equal calls of `again` in one module are noted once, at the first of them.
-
-    Args:
-        dtype: Type of weights and features.
-        stages: Name of the stage that begins at a module's path.
-        stage: Name of the stage of everything else.
-    """
-
-    def __init__(
-        self, dtype: Dtype, stages: Mapping[str, str] | None = None, stage: str = ""
-    ) -> None:
-        super().__init__(dtype, stages, stage)
-        self._equal: dict[Hashable, list[Any]] | None = None
-
-    def call(
-        self,
-        name: str,
-        forward: Callable[Concatenate[Tape, Inputs], Output],
-        *inputs: Inputs.args,
-        **options: Inputs.kwargs,
-    ) -> Output:
-        """Calls a child."""
-        outer, self._equal = self._equal, {}
-        output = super().call(name, forward, *inputs, **options)
-        for places, _, calls in self._equal.values():
-            for place in places if calls > 1 else ():
-                kernel = self.kernels[place]
-                self.kernels[place] = kernel._replace(calls=kernel.calls * calls)
-        self._equal = outer
-        return output
-
-    def again(
-        self,
-        name: str,
-        forward: Callable[Concatenate[Tape, Inputs], Output],
-        *inputs: Inputs.args,
-        **options: Inputs.kwargs,
-    ) -> Output:
-        """Like `call`; the records of an equal call before stand for this one as well."""
-        if self._equal is None:  # no module is running
-            return self.call(name, forward, *inputs, **options)
-        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
-        key = (forward, sizes, tuple(options.items()), self._times)
-        if equal := self._equal.get(key):
-            equal[-1] += 1
-            alike: Output = made(self, equal[1])
-            return alike
-        first = len(self.kernels)
-        output = self.call(name, forward, *inputs, **options)
-        self._equal[key] = [range(first, len(self.kernels)), described(output), 1]
-        return output
+    """A tape for sizes that are integers or polynomials, which follows no memory."""
 
     def turns(self, count: Size) -> Iterator[Size]:
         """Equal turns, noted once for all; none for 0."""

@@ -10,31 +10,12 @@ PyTorch. Sizes are integers, or polynomials in the sizes of a workload (`polynom
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import (
-    Any,
-    Concatenate,
-    NamedTuple,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    TypeVarTuple,
-)
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
 
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import (
-    Dimensions,
-    Elements,
-    Gemm,
-    Kernel,
-    Kind,
-    Rows,
-    Work,
-    merged,
-)
-from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.kernels import Dimensions, Elements, Gemm, Kernel, Kind, Rows, Work, merged
 
 __all__ = [
     "Description",
@@ -42,12 +23,20 @@ __all__ = [
     "Inputs",
     "Operand",
     "Output",
+    "Size",
+    "Span",
     "Spans",
     "Tape",
     "Tensor",
     "View",
+    "ceil_div",
+    "ceil_log2",
     "described",
+    "key_of",
+    "largest",
     "made",
+    "maximum",
+    "minimum",
 ]
 
 
@@ -55,14 +44,56 @@ if platform.python_implementation() != "CPython":
     raise ImportError("a tape needs CPython, which frees a tensor with its last reference")
 
 
-class Memory(Protocol):
-    """What follows the bytes alive."""
+# --- sizes -----------------------------------------------------------------------------------
 
-    def allocated(self, nbytes: Size) -> None:
-        """Notes that a tensor of `nbytes` is alive."""
+Size: TypeAlias = Any
+"""An integer, an array of integers or a `Polynomial`.
 
-    def freed(self, nbytes: Size) -> None:
-        """Notes that a tensor of `nbytes` is gone."""
+Spelled `Any` because all of them support the same operators.
+"""
+
+
+def maximum(a: Size, b: Size) -> Size:
+    """The larger of both, element by element."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def largest(counts: Size) -> int:
+    """The largest of an integer array; the integer itself; 0 for an empty array."""
+    if isinstance(counts, int):
+        return counts
+    return int(counts.max()) if len(counts) else 0
+
+
+def minimum(a: Size, b: Size) -> Size:
+    """The smaller of both, element by element."""
+    return -maximum(-a, -b)
+
+
+def ceil_div(dividend: Size, divisor: Size) -> Size:
+    """`ceil(dividend / divisor)`."""
+    return -(-dividend // divisor)
+
+
+def ceil_log2(n: Size) -> Size:
+    """`ceil(log2(n))` for n >= 1: the number of bits of `n - 1`."""
+    if isinstance(n, int):
+        return (n - 1).bit_length()
+    import numpy as np
+
+    if n.dtype.kind == "O":
+        return np.frompyfunc(lambda item: (int(item) - 1).bit_length(), 1, 1)(n)
+    # A float64's exponent counts bits; in two halves, since beyond 2^53 it would be rounded up.
+    high, low = (n - 1) >> 32, (n - 1) & 0xFFFFFFFF
+    exponents = np.where(high > 0, np.frexp(high)[1] + 32, np.frexp(low)[1])
+    return exponents.astype(np.int64)
+
+
+# --- tensors ---------------------------------------------------------------------------------
 
 
 class Tensor:
@@ -74,14 +105,14 @@ class Tensor:
         nbytes: Bytes in memory.
     """
 
-    __slots__ = ("dtype", "memory", "n", "nbytes")
+    __slots__ = ("dtype", "n", "nbytes", "tape")
 
-    def __init__(self, memory: Memory, n: Size, dtype: Dtype) -> None:
-        self.memory, self.n, self.dtype, self.nbytes = memory, n, dtype, n * dtype.nbytes
-        memory.allocated(self.nbytes)
+    def __init__(self, tape: Tape, n: Size, dtype: Dtype) -> None:
+        self.tape, self.n, self.dtype, self.nbytes = tape, n, dtype, n * dtype.nbytes
+        tape.allocated(self.nbytes)
 
     def __del__(self) -> None:
-        self.memory.freed(self.nbytes)
+        self.tape.freed(self.nbytes)
 
 
 class View:
@@ -115,14 +146,22 @@ def described(output: Any) -> Description:
     return output.n, output.dtype
 
 
-def made(memory: Memory, description: Description) -> Any:
+def made(t: Tape, description: Description) -> Any:
     """New tensors like those described."""
     if isinstance(description[0], tuple):
-        return tuple(made(memory, each) for each in description)
+        return tuple([made(t, each) for each in description])
     n, dtype, *base = description
     if not base:
-        return Tensor(memory, n, dtype)
-    return View(n, dtype, base[0] and made(memory, base[0]))
+        return Tensor(t, n, dtype)
+    return View(n, dtype, base[0] and made(t, base[0]))
+
+
+def key_of(
+    forward: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[Hashable, ...]:
+    """Equal for equal calls: same forward, sizes and options."""
+    sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
+    return forward, sizes, *options.items()
 
 
 Inputs = ParamSpec("Inputs")
@@ -131,7 +170,7 @@ Output = TypeVar("Output")
 Given = TypeVarTuple("Given")
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """What one call at `path` left on a tape of its own, and a description of its output."""
 
     tape: Tape
@@ -139,7 +178,7 @@ class _Span(NamedTuple):
     output: Description
 
 
-Spans: TypeAlias = dict[Hashable, _Span]
+Spans: TypeAlias = dict[Hashable, Span]
 """What calls left, by forward, sizes and options."""
 
 
@@ -173,16 +212,15 @@ class Tape:
     ) -> None:
         self.dtype, self.stage, self.path = dtype, stage, ""
         self.kernels: list[Kernel] = []
-        self.calls: list[tuple[str, str, int]] = []
+        self.calls: list[tuple[str, str, Size]] = []
         self.weights: list[tuple[str, str, Size]] = []
         self.savings: list[Size] = []
         self.alive: Size = 0
         self._most: Size = 0
         self._most_at = ""
         self._stages = stages or {}
-        self._times = 1
+        self._times: Size = 1 if records else 0  # 0 for what is followed in memory alone
         self._is_idle = False  # is the module that runs one that only declares its weights?
-        self._follows_memory_alone = not records
         self._spans: Spans = {} if spans is None else spans
 
     # --- modules and repetition
@@ -197,15 +235,11 @@ class Tape:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
         path, stage = self.path, self.stage
         self._enter(name)
-        if self._is_noted:
+        if self._times and not self._is_idle:
             self.calls.append((self.path, self.stage, self._times))
         output = forward(self, *inputs, **options)
         self.path, self.stage = path, stage
         return output
-
-    @property
-    def _is_noted(self) -> bool:
-        return not (self._is_idle or self._follows_memory_alone)
 
     def _enter(self, name: str) -> None:
         self.path = f"{self.path}.{name}" if self.path and name else self.path or name
@@ -224,37 +258,38 @@ class Tape:
         """
         path, stage = self.path, self.stage
         self._enter(name)
-        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
-        key = (forward, sizes, tuple(options.items()), self._is_idle)
-        span = self._spans.get(key)
-        if span is None or self._is_noted > span.tape._is_noted:
-            span = self._spans[key] = self._run_apart(forward, *inputs, **options)
+        span = self._span_of(forward, *inputs, **options)
         self._copy(span)
         self.path, self.stage = path, stage
         output: Output = made(self, span.output)
         return output
 
-    def _run_apart(
+    def _span_of(
         self,
         forward: Callable[Concatenate[Tape, Inputs], Output],
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
-    ) -> _Span:
+    ) -> Span:
         """What a call leaves at the module that is running, on a tape of its own."""
-        records = not self._follows_memory_alone
-        t = type(self)(self.dtype, stage=self.stage, records=records, spans=self._spans)
-        t._is_idle = self._is_idle
-        output = described(t.call(self.path, forward, *inputs, **options))
-        t.check_nothing_is_left()
-        t.kernels[:] = merged(t.kernels)  # fewer to copy
-        return _Span(t, self.path, output)
+        key = (*key_of(forward, inputs, options), self._is_idle)
+        span = self._spans.get(key)
+        if span is None or (self._times and not span.tape._times):
+            t = type(self)(
+                self.dtype, stage=self.stage, records=bool(self._times), spans=self._spans
+            )
+            t._is_idle = self._is_idle
+            output = described(t.call(self.path, forward, *inputs, **options))
+            t.check_nothing_is_left()
+            t.kernels[:] = merged(t.kernels)  # fewer to copy
+            span = self._spans[key] = Span(t, self.path, output)
+        return span
 
-    def _copy(self, span: _Span) -> None:
+    def _copy(self, span: Span) -> None:
         """Copies what an equal call left, to the module that is running."""
         t, old, path, stage, now = span.tape, len(span.path), self.path, self.stage, self._times
         if not self._is_idle:
             self._reached(self.alive + t._most, path + t._most_at[old:])
-        if self._follows_memory_alone:
+        if not now:
             return
         if (path, stage, now) == (span.path, t.stage, 1):  # nothing differs, so these very records
             self.kernels += t.kernels
@@ -307,13 +342,13 @@ class Tape:
         Yields:
             How many turns are skipped before this one.
         """
-        times, follows_memory_alone = self._times, self._follows_memory_alone
+        times = self._times
         self._times = times * count
         yield 0
         if count > 1:
-            self._follows_memory_alone = True
+            self._times = 0
             yield count - 2
-        self._times, self._follows_memory_alone = times, follows_memory_alone
+        self._times = times
 
     def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
         """Declares the weights of a child that exists but is not called."""
@@ -371,7 +406,7 @@ class Tape:
 
     def weight(self, n: Size, name: str = "weight") -> View:
         """A parameter of the module that is running."""
-        if not self._follows_memory_alone:
+        if self._times:
             self.weights.append((self.path, name, n))
         return View(n, self.dtype)
 
@@ -394,7 +429,7 @@ class Tape:
 
     def skippable(self, macs: Size) -> None:
         """Notes multiply-accumulates that a causal kernel may skip."""
-        if self._is_noted:
+        if self._times and not self._is_idle:
             self.savings.append(macs * self._times)
 
     # --- operators
@@ -403,7 +438,7 @@ class Tape:
         self, kind: Kind, operator: str, shape: Dimensions, dtype: Dtype, output: Dtype, work: Work
     ) -> None:
         """Notes one operator at the module that is running."""
-        if self._is_noted:
+        if self._times and not self._is_idle:
             self.kernels.append(
                 Kernel(kind, operator, shape, dtype.name, output.name, work, self._times,
                        self.path, self.stage)

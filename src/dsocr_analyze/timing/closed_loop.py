@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape import Size
     from dsocr_analyze.timing.duration import Figure
     from dsocr_analyze.timing.serving import ServedModel
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape import Size
     from dsocr_analyze.timing.kernel_seconds import KernelSeconds
 
     Floats = NDArray[np.float64]

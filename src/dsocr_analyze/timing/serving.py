@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.hardware.weight_types import STORED_BITS
-from dsocr_analyze.tape.polynomial import ceil_div, minimum
+from dsocr_analyze.tape.tape import ceil_div, minimum
 from dsocr_analyze.timing.duration import (
     Duration,
     Figure,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
-    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape import Size
     from dsocr_analyze.timing.runtimes import Host
     from dsocr_analyze.workload import Workload
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
 from dsocr_analyze.workload.workload import LARGEST_COUNT

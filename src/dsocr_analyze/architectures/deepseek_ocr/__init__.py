@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from dsocr_analyze.architectures.config_keys import Config
+from dsocr_analyze.architectures.config_file import Config
+from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
     SAM_KEYS,
     key_table,
 )
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.ocr_model import ClipModel
-from dsocr_analyze.architectures.views import CropRule
-from dsocr_analyze.workload import Mode
+from dsocr_analyze.architectures.ocr_family.passes import (
+    DECODE,
+    PREFILL,
+    PROJECTOR,
+    SAM,
+    ViewFeatures,
+)
+from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.views import CropRule, tokens_per_side
+from dsocr_analyze.dtypes import INT64
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.workload import Mode, ViewBatch
 
-__all__ = ["CONFIG_TABLE", "DEEPSEEK_OCR", "MODES", "PUBLISHED_SECTIONS"]
+__all__ = ["CONFIG_TABLE", "DEEPSEEK_OCR", "MODES", "PUBLISHED_SECTIONS", "DeepSeekOCR"]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -82,18 +95,88 @@ CONFIG_TABLE: Final = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED
 """Every key of a `config.json`, and what it does to the figures."""
 
 
-class _DeepSeekOCR(ClipModel, FamilyMember):
+_CLIP: Final = Stage(
+    "clip",
+    ("model.vision_model",),
+    "vision",
+    ("SAM's features replace the patch embedding, whose convolution never runs",),
+)
+
+
+class DeepSeekOCR(FamilyMember):
+    """SAM and CLIP, whose views are laid out in rows that end in newlines.
+
+    Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`), `UnlimitedOCRModel.forward`
+    (`modeling_unlimitedocr.py`).
+    """
+
     name, title = "deepseek-ocr", "DeepSeek-OCR"
     vendor_class = "DeepseekOCRForCausalLM"
-    model_types = ("DeepseekOCR", "deepseek_vl_v2")
+    model_types: ClassVar[tuple[str, ...]] = ("DeepseekOCR", "deepseek_vl_v2")
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = CONFIG_TABLE
+    stages: tuple[Stage, ...] = (SAM, _CLIP, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = MODES, "gundam"
     crop = CropRule(tile=640, most=9)
     base_size, image_size = 1024, 640
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
 
+    def read_dimensions(self, config: Config) -> ClipModelDimensions:
+        """Dimensions from the top-level object of a `config.json`."""
+        return ClipModelDimensions.from_config(config)
 
-DEEPSEEK_OCR: Final = _DeepSeekOCR()
+    def encode(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        pixels: Operand,
+        view: ViewBatch,
+        c: ClipModelDimensions,
+        *,
+        is_served: bool = False,
+    ) -> None:
+        """SAM on pixels, CLIP on its features, the projector on both."""
+        N, q = view.count, tokens_per_side(view.resolution)
+        features.spatial = t.again("sam_model", sam, pixels, N, view.resolution, c.sam)
+        features.semantic = t.again("vision_model", clip, features.spatial, N, q, c.clip)
+        patches = t.view(features.semantic, N * q * q * c.clip.width)
+        features.tokens = t.cat(patches, features.spatial)
+        del patches
+        features.tokens = t.again("projector", projector, features.tokens, N, q, c.projector)
+
+    def lay_out(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        view: ViewBatch,
+        grid: tuple[int, int],
+        c: ClipModelDimensions,
+    ) -> None:
+        """As one picture, with a newline after each of its rows.
+
+        Local views take a copy unless there is one column or one token per side. Their grid is a
+        tensor on the host: its sides are multiplied by q, the rows twice.
+        """
+        assert features.tokens is not None
+        (columns, rows), q, d = grid, tokens_per_side(view.resolution), c.decoder.hidden_size
+        if view.count > 1:
+            for _ in range(3):
+                t.map("mul", t.host(1, INT64), into=t.host(1, INT64))
+        if columns > 1 and q > 1:
+            features.tokens = t.clone(features.tokens)
+        newline = t.weight(d, "image_newline")
+        n = rows * q * (columns * q + 1) * d
+        features.tokens = t.move("cat", features.tokens, newline, n=n)
+
+    def whole_tokens(self, q: Size) -> Size:
+        """`q (q + 1) + 1`: a newline ends each of q rows, and a separator ends the page."""
+        return q * (q + 1) + 1
+
+    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
+        """`(q w + 1) (q h)`: the views form one picture, and a newline ends each of its rows."""
+        return (q * columns + 1) * (q * rows)
+
+
+DEEPSEEK_OCR: Final = DeepSeekOCR()

@@ -1,27 +1,43 @@
-"""DeepSeek-OCR-2: SAM, a Qwen2 decoder as encoder, a projector, and DeepSeek-OCR's decoder."""
+"""DeepSeek-OCR-2: SAM, a Qwen2 decoder as encoder, a projector, and DeepSeek-OCR's decoder.
+
+The encoder is a decoder over image tokens and an equal number of learned queries.
+
+Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and the Qwen2 classes of
+transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA). The
+published config names only the encoder's width. Other values that its code sets may be named too,
+which makes small models possible.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dsocr_analyze.architectures.architecture import Stage
-from dsocr_analyze.architectures.config_keys import Config
-from dsocr_analyze.architectures.config_rules import Used
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder import (
-    VIEW_SIZES,
-    OCR2Dimensions,
-    qwen2_encoder,
+from dsocr_analyze.architectures.config_file import (
+    LARGEST_WIDTH,
+    MOST_LAYERS,
+    Config,
+    ConfigKeys,
+    Used,
 )
+from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
     Rules,
     key_table,
 )
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    DecoderDimensions,
+    ModelDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+    check_projector,
+)
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.ocr_model import (
+from dsocr_analyze.architectures.ocr_family.passes import (
     DECODE,
     PREFILL,
     PROJECTOR,
@@ -30,12 +46,20 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import (
 )
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
+from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.kernels import Attention
+from dsocr_analyze.tape import Operand, Size, Tape, View, fused_attention, linear, rms_norm
 from dsocr_analyze.workload import Mode, ViewBatch
 
-__all__ = ["CONFIG_TABLE", "DEEPSEEK_OCR_2"]
+__all__ = [
+    "CONFIG_TABLE",
+    "DEEPSEEK_OCR_2",
+    "EncoderDimensions",
+    "qwen2_encoder",
+]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -115,6 +139,296 @@ _ENCODER_KEYS: Final[Rules] = {
 
 CONFIG_TABLE: Final = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
 """Every key of a `config.json`, and what it does to the figures."""
+
+
+# --- dimensions ------------------------------------------------------------------------------
+
+VIEW_SIZES: Final = (768, 1024)
+"""Pixels per side of the views for which the published code has queries."""
+
+_PUBLISHED_CHANNELS: Final = 1024
+"""Last of the published `downsample_channels`, which its code replaces by the encoder's width."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDimensions:
+    """Qwen2 as an encoder (`Qwen2Decoder2Encoder`), `vision_config.width["qwen2-0-5b"]`.
+
+    Attributes:
+        width: Features per token.
+        layers: Decoder layers.
+        heads: Attention heads.
+        kv_heads: Key and value heads.
+        intermediate_size: Hidden width of a layer's MLP.
+        view_sizes: Pixels per side of the views that have a table of queries.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate_size: int
+    view_sizes: tuple[int, ...]
+
+    @classmethod
+    def from_config(cls, config: Config) -> EncoderDimensions:
+        """Reads the encoder's keys from a whole `config.json`.
+
+        Raises:
+            ConfigError: A key is absent, or no encoder can be built from its value.
+        """
+        keys = ConfigKeys(config).section("vision_config").section("width").section("qwen2-0-5b")
+        width = keys.integer("dim", most=LARGEST_WIDTH)
+        heads = keys.integer("heads", 14)
+        if width % (2 * heads):
+            raise keys.refusal("heads", f"a number of heads of even size for a 'dim' of {width}")
+        kv_heads = keys.integer("key_value_heads", 2)
+        if heads % kv_heads:
+            raise keys.refusal("key_value_heads", f"a divisor of {heads}, the number of heads")
+        return cls(
+            width=width,
+            layers=keys.integer("layers", 24, most=MOST_LAYERS),
+            heads=heads,
+            kv_heads=kv_heads,
+            intermediate_size=keys.integer("intermediate_size", 4864, most=LARGEST_WIDTH),
+            view_sizes=_view_sizes(keys),
+        )
+
+    @property
+    def head_dim(self) -> int:
+        """Features per attention head."""
+        return self.width // self.heads
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Rows of each table of queries."""
+        return tuple(tokens_per_side(size) ** 2 for size in self.view_sizes)
+
+
+def _view_sizes(keys: ConfigKeys) -> tuple[int, ...]:
+    sizes = keys.integers("view_sizes", VIEW_SIZES)
+    tokens = [tokens_per_side(size) for size in sizes]
+    if len(set(tokens)) < len(tokens):
+        raise keys.refusal("view_sizes", "sizes of views that become different numbers of tokens")
+    return tuple(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class OCR2Dimensions(ModelDimensions):
+    """Every dimension of one model; SAM's last convolution has the Qwen2 encoder's width.
+
+    Attributes:
+        encoder: Qwen2 as an encoder.
+    """
+
+    encoder: EncoderDimensions
+
+    @classmethod
+    def from_config(cls, config: Config) -> OCR2Dimensions:
+        """Reads a whole `config.json` that is already parsed.
+
+        Raises:
+            ConfigError: A key is absent or has a wrong value, or two keys conflict.
+        """
+        encoder = EncoderDimensions.from_config(config)
+        sam = SamDimensions.from_config(config)
+        middle, last = sam.downsample_channels
+        if last not in (_PUBLISHED_CHANNELS, encoder.width):
+            keys = ConfigKeys(config).section("vision_config").section("width")
+            raise keys.section("sam_vit_b").refusal(
+                "downsample_channels", f"[{middle}, {encoder.width}], the encoder's width at last"
+            )
+        dimensions = cls(
+            sam=replace(sam, downsample_channels=(middle, encoder.width)),
+            encoder=encoder,
+            projector=ProjectorDimensions.from_config(config),
+            decoder=DecoderDimensions.from_config(config),
+        )
+        check_projector(
+            dimensions.projector, encoder.width, "the encoder's width", dimensions.decoder
+        )
+        return dimensions
+
+
+# --- the encoder -----------------------------------------------------------------------------
+
+_KINDS: Final = ("zeros", "ones")
+"""What `token_type_ids` are for image tokens and for queries, by the operators that make them."""
+
+
+def qwen2_encoder(
+    t: Tape, features: Operand, N: Size, q: int, c: EncoderDimensions, *, has_mask: bool = False
+) -> View:
+    """SAM's features `[N, d, q, q] -> [N, q q, d]`, the ends of sequences of `2 q q` tokens.
+
+    Args:
+        t: The tape.
+        features: SAM's features.
+        N: Views.
+        q: Tokens per side.
+        c: Dimensions.
+        has_mask: Whether the mask exists already, from an earlier call.
+    """
+    n, d = q * q, c.width
+    for size, rows in zip(c.view_sizes, c.queries, strict=True):
+        t.idle(f"query_{size}", _queries, rows, d)
+    param_img = t.input(n * d, t.dtype)
+    x_combined = t.move("cat", features, param_img, n=N * 2 * n * d)
+    kinds = [t.move(name, n=N * n, dtype=INT64, into=t.host(N * n, INT64)) for name in _KINDS]
+    token_type_ids = t.move("cat", *kinds, n=N * 2 * n, into=t.host(N * 2 * n, INT64))
+    outputs = t.call("model", _decoder, x_combined, token_type_ids, N, n, c, has_mask)
+    t.hold(x_combined)
+    return t.view(outputs[0], N * n * d)
+
+
+def _queries(t: Tape, rows: int, d: int) -> None:
+    """A table of queries, whose module is never called."""
+    t.weight(rows * d)
+
+
+# --- the model -------------------------------------------------------------------------------
+
+
+def _decoder(
+    t: Tape,
+    x: Operand,
+    token_type_ids: Operand,
+    N: Size,
+    n: int,
+    c: EncoderDimensions,
+    has_mask: bool,
+) -> tuple[Operand, list[Operand]]:
+    """`CustomQwen2Decoder`."""
+    return t.call("model", _model, x, token_type_ids, N, n, c, has_mask)
+
+
+def _model(
+    t: Tape,
+    inputs_embeds: Operand,
+    token_type_ids: Operand,
+    N: Size,
+    n: int,
+    c: EncoderDimensions,
+    has_mask: bool,
+) -> tuple[Operand, list[Operand]]:
+    """Layers and norm; also returns all keys and values (`CustomQwen2ModelInner`)."""
+    T = 2 * n
+    position_ids = t.fill("arange", T, INT64)
+    if has_mask:
+        mask: Operand = t.input(N * T * T, t.dtype)
+    else:
+        mask = _mixed_mask(t, token_type_ids, N, n)
+    hidden_states = inputs_embeds
+    tables = t.call("rotary_emb", rotary_tables, 1, T, c.head_dim)
+    cache: list[Operand] = []
+    for index in range(c.layers):
+        hidden_states, *pair = t.again(
+            f"layers.{index}", _layer, hidden_states, N, T, mask, *tables, c
+        )
+        cache += pair
+    hidden_states = t.call("norm", rms_norm, hidden_states, N * T, c.width)
+    t.hold(position_ids, mask, *tables)
+    return hidden_states, cache
+
+
+def _mixed_mask(t: Tape, token_type_ids: Operand, N: Size, n: int) -> Operand:
+    """The additive mask `[N, 1, T, T]`, written view by view (`CustomQwen2Decoder`)."""
+    T = 2 * n
+    masks: list[Operand] = []
+    for skipped in t.turns(N):  # the masks of views that are skipped are alive, too
+        masks += [t.empty(skipped * T * T, t.dtype), _mask_of_view(t, token_type_ids, n)]
+    return t.move("stack", *masks, n=N * T * T)
+
+
+def _mask_of_view(t: Tape, token_type_ids: Operand, n: int) -> Operand:
+    """Zero where a token may attend, the lowest number elsewhere, `[T, T]`.
+
+    Image tokens see each other; each query, in a row of its own, sees these and the queries up to
+    itself.
+    """
+    T = 2 * n
+    mask = t.fill("full", T * T, t.dtype)
+    for _ in _KINDS:
+        is_kind = t.map("eq", t.view(token_type_ids, T), output=BOOL, into=t.host(T, BOOL))
+        t.move("nonzero", is_kind, n=n, dtype=INT64, into=t.host(n, INT64))
+    _write_zero(t, t.view(mask, T * T), 2 * n, n * n)
+    row = t.view(mask, T)
+    for _ in t.turns(n):  # a query's write to the image tokens is the same in every row
+        _write_zero(t, row, n, n)
+    for query in range(1, n + 1):
+        _write_zero(t, row, query, query)
+    return mask
+
+
+def _write_zero(t: Tape, into: View, indices: int, places: int) -> None:
+    """Writes a zero to some places of a tensor, which `indices` select."""
+    zero = t.fill("scalar_tensor", 1, t.dtype)
+    size = t.dtype.nbytes
+    t.move(
+        "index_put",
+        zero,
+        n=into.n,
+        read=size + INT64.nbytes * indices,
+        written=size * places,
+        into=into,
+    )
+
+
+# --- a layer ---------------------------------------------------------------------------------
+
+
+def _layer(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    T: int,
+    mask: Operand,
+    cos: Operand,
+    sin: Operand,
+    c: EncoderDimensions,
+) -> tuple[Operand, Operand, Operand]:
+    """`h = x + attention(norm(x))`, `h + mlp(norm(h))`; its output, keys and values.
+
+    Source: `Qwen2DecoderLayer`.
+    """
+    n, d = N * T, c.width
+    residual = x
+    x = t.call("input_layernorm", rms_norm, x, n, d)
+    x, key, value = t.call("self_attn", _attention, x, N, T, mask, cos, sin, c)
+    x = t.map("add", residual, x)
+    residual = x
+    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
+    x = t.call("mlp", swiglu, x, n, d, c.intermediate_size)
+    return t.map("add", residual, x), key, value
+
+
+def _attention(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    T: int,
+    mask: Operand,
+    cos: Operand,
+    sin: Operand,
+    c: EncoderDimensions,
+) -> tuple[Operand, Operand, Operand]:
+    """`softmax(q k^T / sqrt(D) + mask) v`; its output, keys and values (`Qwen2SdpaAttention`)."""
+    n, d, H, kv, D = N * T, c.width, c.heads, c.kv_heads, c.head_dim
+    query = t.call("q_proj", linear, x, n, d, H * D, bias=True)
+    key = t.call("k_proj", linear, x, n, d, kv * D, bias=True)
+    value = t.call("v_proj", linear, x, n, d, kv * D, bias=True)
+    query, key = rotated(t, query, cos, sin), rotated(t, key, cos, sin)
+    cached = key, value
+    if H > kv > 1:  # a single head is expanded without a copy
+        key, value = t.clone(key, n * H * D), t.clone(value, n * H * D)
+    shape = Attention(N, H, H, T, T, D, D, masked=True)
+    output = fused_attention(t, "scaled_dot_product_attention", shape, query, key, value, mask)
+    output = t.call("o_proj", linear, output, n, H * D, d)
+    t.hold(query, key, value)
+    return output, *cached
+
+
+# --- the architecture --------------------------------------------------------------------------
 
 
 class _OCR2(FamilyMember):

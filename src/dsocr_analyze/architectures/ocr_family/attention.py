@@ -1,6 +1,8 @@
-"""Plain attention of the decoder on a tape, eager and flash: transformers' `LlamaAttention`.
+"""Parts of Llama's layers on a tape, of which the Qwen2 encoder shares some; attention among them.
 
-Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
+Source: `LlamaAttention`, eager and flash, `LlamaRotaryEmbedding`, `apply_rotary_pos_emb` and
+`LlamaMLP` of transformers 4.46, to which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2MLP`
+are equal; Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
 from __future__ import annotations
@@ -8,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated
-from dsocr_analyze.dtypes import BOOL, INT64
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape import Operand, Size, Tape, fused_attention, linear
+from dsocr_analyze.tape import Operand, Size, Tape, activation, fused_attention, linear
 
 __all__ = [
     "Pass",
@@ -19,7 +20,10 @@ __all__ = [
     "cached",
     "flash_attention",
     "product",
+    "rotary_tables",
+    "rotated",
     "scores_of_later_tokens",
+    "swiglu",
 ]
 
 
@@ -172,3 +176,59 @@ def _check_positions(t: Tape, steps: Size) -> None:
 def scores_of_later_tokens(t: Tape, p: Pass, H: int) -> Size:
     """Scores of all heads above the diagonal."""
     return p.B * t.derived("{0} ({0} - 1) / 2", lambda T: T * (T - 1) // 2, p.T) * H
+
+
+# --- rotary positions and the MLP ------------------------------------------------------------
+
+
+def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, Operand]:
+    """Cosines and sines `[sequences, T, D]` of positions times frequencies, computed in fp32.
+
+    Source: RoFormer (Su et al. 2021), eq. 34.
+
+    Args:
+        t: The tape.
+        sequences: Sequences, each with positions of its own.
+        T: Positions.
+        D: Features per head.
+    """
+    frequencies = t.input(D // 2, FLOAT32)
+    positions = t.cast(t.input(sequences * T, INT64), FLOAT32)
+    half = t.product("matmul", Gemm(sequences, D // 2, T, 1), frequencies, positions)
+    angles = t.cat(half, half)
+    cos, sin = t.map("cos", angles), t.map("sin", angles)
+    cos = t.map("mul", cos)
+    sin = t.map("mul", sin)
+    tables = t.cast(cos, t.dtype), t.cast(sin, t.dtype)
+    t.hold(positions, half, angles, cos, sin)
+    return tables
+
+
+def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
+    """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out."""
+    return t.map("add", t.map("mul", x, cos), t.map("mul", _half_rotated(t, x), sin))
+
+
+def _half_rotated(t: Tape, x: Operand) -> Operand:
+    """The negated second half of each head's features before the first half."""
+    half = t.view(x, x.n // 2)
+    return t.cat(t.map("neg", half), half)
+
+
+def swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu") -> Operand:
+    """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, d]` (Shazeer 2020, eq. 6).
+
+    Args:
+        t: The tape.
+        x: `[n, d]`.
+        n: Tokens.
+        d: Width.
+        f: Hidden width.
+        act: The activation, one of `ACTIVATIONS`.
+    """
+    hidden = t.map(
+        "mul",
+        t.call("act_fn", activation, t.call("gate_proj", linear, x, n, d, f), act),
+        t.call("up_proj", linear, x, n, d, f),
+    )
+    return t.call("down_proj", linear, hidden, n, f, d)

@@ -11,38 +11,44 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.architectures.architecture import ClosedForms, Composition, PageTotals, Served
-from dsocr_analyze.architectures.config_keys import Config, ConfigKeys
-from dsocr_analyze.architectures.config_rules import Code, ConfigFindings, findings_of
+from dsocr_analyze.architectures.config_file import (
+    Code,
+    Config,
+    ConfigFindings,
+    ConfigKeys,
+    findings_of,
+)
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, SamDimensions
-from dsocr_analyze.architectures.ocr_family.mixture import expert_params, experts_touched
-from dsocr_analyze.architectures.ocr_family.ocr_model import (
+from dsocr_analyze.architectures.ocr_family.decoder import (
+    NOT_MODELLED,
+    expert_params,
+    experts_touched,
+)
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, SamDimensions
+from dsocr_analyze.architectures.ocr_family.passes import (
     DECODE,
     PREFILL,
     ROUTED_EXPERT,
     OcrModel,
-)
-from dsocr_analyze.architectures.ocr_family.passes import (
-    Held,
-    OwnedParams,
     head,
     inputs_bytes,
     owned_params,
     prefill,
     step,
-    work_of_step,
 )
+from dsocr_analyze.architectures.stages import Composition, NotModelled, PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
-from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, StageFigures
+from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Peak, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
 from dsocr_analyze.workload import Workload
 
-__all__ = ["OcrForms"]
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.served import Served
+
+__all__ = ["ClosedForms"]
 
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
@@ -57,30 +63,42 @@ _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks in the published files, which hard-code them."""
 
 
-class OcrForms(ClosedForms[RelativeDimensions]):
-    """The closed forms of a relative.
+class ClosedForms:
+    """Everything known about a relative without running it.
 
     Args:
         model: The relative.
+
+    Attributes:
+        not_modelled: Operators that the closed forms leave out.
+        crop_grids: How pages are cropped into local views.
     """
 
-    not_modelled = NOT_MODELLED
+    not_modelled: tuple[NotModelled, ...] = NOT_MODELLED
 
     def __init__(self, model: OcrModel) -> None:
         self.model, self.crop_grids = model, model.crop
 
     @cached_property
-    def served(self) -> Served[RelativeDimensions]:
+    def served(self) -> Served:
         """What a serving engine launches for it."""
         # Imported here because few runs need it and the import takes time.
-        from dsocr_analyze.architectures.ocr_family.served import OcrServed
+        from dsocr_analyze.architectures.ocr_family.served import Served
 
-        return OcrServed(self.model)
+        return Served(self.model)
 
     # --- dimensions
 
-    def dimensions(self, config: Config, code: Code = "reference") -> RelativeDimensions:
-        """Dimensions of the model that the given code builds from a config."""
+    def dimensions(self, config: Config, code: Code = "reference") -> ModelDimensions:
+        """Dimensions of the model that the given code builds from a config.
+
+        Args:
+            config: The top-level object of a `config.json`.
+            code: Whose code reads it; other code is assumed to read what the reference reads.
+
+        Raises:
+            ConfigError: The file does not describe a model, or one that is not modelled.
+        """
         self.config_findings(config, code).check_modelled()
         if code != "published":
             return self.model.read_dimensions(config)
@@ -94,18 +112,19 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         return self.model.read_dimensions({**config, **built})
 
     def config_findings(self, config: Config, code: Code) -> ConfigFindings:
-        """What a config's keys other than dimensions do."""
+        """What a config's keys other than dimensions do, for the code that reads it."""
         return findings_of(config, self.model.config_table, code)
 
-    def parameter_count(self, dimensions: RelativeDimensions) -> int:
+    def parameter_count(self, dimensions: ModelDimensions) -> int:
         """Parameters of the whole model."""
-        return owned_params(self.model, dimensions).whole.total
+        _, parameters = owned_params(self.model, dimensions)
+        return parameters.total
 
-    def expert_params(self, dimensions: RelativeDimensions) -> int:
-        """Parameters of one routed expert."""
+    def expert_params(self, dimensions: ModelDimensions) -> int:
+        """Parameters of one routed expert; 0 without experts."""
         return expert_params(dimensions.decoder)
 
-    def repeats(self, dimensions: RelativeDimensions) -> Callable[[str], str | None]:
+    def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
         """Which of its modules are alike, those that do the same work on equal arguments.
 
         In the built-in reference and in the published files, these are SAM's blocks with the same
@@ -113,6 +132,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         layers, its MoE layers, all routed experts, and within each of these the modules at the same
         place. That is tested on both against a trace of every module. Any other module is only like
         itself.
+
+        Returns:
+            Maps a path to the name that they share, or to None for a module like no other.
         """
 
         def name(path: str) -> str:
@@ -136,30 +158,41 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     @lru_cache(maxsize=4)  # noqa: B019  # a page is composed for its report and for its seconds
     def compose(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> Composition:
-        """The figures of a workload."""
+        """The figures of a workload.
+
+        Args:
+            c: The model's dimensions.
+            workload: Page, text, batch and new tokens.
+            dtype: Type of weights and activations.
+            flash_attention: FlashAttention instead of the decoder's eager attention.
+
+        Raises:
+            ConfigError: A part of the model has no closed form.
+        """
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
         if flash_attention:
             self.model.check_flash(c)
-        pages, held = prefill(self.model, c, workload, dtype, flash=flash_attention)
+        pages, cache_bytes = prefill(self.model, c, workload, dtype, flash=flash_attention)
         first = step(self.model, c, _pass_of_step(c, workload, 0, flash=flash_attention), dtype)
-        params, experts = owned_params(self.model, c), self.experts_touched(c, workload, dtype)
+        params, parameters = owned_params(self.model, c)
+        experts = self.experts_touched(c, workload, dtype)
         stages = self._figures_by_stage(pages, first, params, experts)
         works = {name: stage.work for name, stage in stages.items()}
         first_step = works.pop(DECODE.name)
         steps = self._steps_work(c, workload, dtype, first_step, flash=flash_attention)
         return Composition(
             stages=stages,
-            parameters=params.whole,
+            parameters=parameters,
             batch=total_work(works.values()).plus(steps),
             causal_savable_flops=2 * sum(pages.savings),
-            memory=self._memory_of(c, workload, dtype, held),
+            memory=self._memory_of(c, workload, dtype, pages.peak, cache_bytes),
         )
 
     def _steps_work(
         self,
-        c: RelativeDimensions,
+        c: ModelDimensions,
         workload: Workload,
         dtype: Dtype,
         first: Work,
@@ -180,7 +213,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
             if not number:
                 return first
             p = _pass_of_step(c, workload, number, flash=flash)
-            return work_of_step(self.model, c, p, dtype)
+            return total_work(map(attrgetter("total"), step(self.model, c, p, dtype).kernels))
 
         steps, total = workload.max_new_tokens - 1, NO_WORK
         cuts = {min(cut, steps) for cut in (0, *c.step_cuts(workload.seq_len), steps)}
@@ -195,7 +228,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         self,
         pages: Tape,
         first: Tape,
-        params: OwnedParams,
+        params: Mapping[str, int],
         experts: Mapping[str, ExpertsTouched],
     ) -> dict[str, StageFigures]:
         """Every stage's records and calls, from the tapes of the prefill pass and first step."""
@@ -209,7 +242,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         return {
             stage.name: StageFigures(
                 name=stage.name,
-                params=params.by_stage[stage.name],
+                params=params[stage.name],
                 calls=calls[stage.name][stage.prefixes[0] if stage.role == "vision" else ""],
                 kernels=merged(kernels[stage.name]),
                 module_calls=calls[stage.name],
@@ -221,14 +254,19 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     def step_kernels(
         self,
-        c: RelativeDimensions,
+        c: ModelDimensions,
         batch: int,
         cached: int,
         dtype: Dtype,
         flash_attention: bool,
         overwrites: bool = False,
     ) -> tuple[Kernel, ...]:
-        """The records of an expected decode step over caches of `cached` tokens."""
+        """The records of an expected decode step over caches of `cached` tokens.
+
+        They are those of `compose`, except that a batch runs the number of experts touched by
+        independent choices, rounded to a whole number, instead of the maximum. If the new token
+        `overwrites` one of a full window, `cached` excludes that.
+        """
         experts = experts_touched(batch, c.decoder, dtype)
         touched = None if experts is None else round(experts.expected)
         p = Pass(batch, 1, cached, flash=flash_attention, overwrites=overwrites, touched=touched)
@@ -236,13 +274,26 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     def page_totals(
         self,
-        dimensions: RelativeDimensions,
+        dimensions: ModelDimensions,
         *,
         dtype: Dtype = BFLOAT16,
         flash_attention: bool = False,
         **sizes: Size,
     ) -> PageTotals:
-        """The closed forms of many workloads at once; see `totals.page_totals`."""
+        """The closed forms of many workloads at once; see `totals.page_totals`.
+
+        Args:
+            dimensions: The model's dimensions.
+            dtype: Type of weights and features.
+            flash_attention: FlashAttention instead of the decoder's eager attention.
+            sizes: `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`,
+                `text_tokens`, `max_new_tokens`, `batch_size`; each an integer for all workloads, or
+                an array `[n]`.
+
+        Raises:
+            WorkloadError: A size is not an integer, is too small, or differs in length.
+            ConfigError: A part of the model has no closed form.
+        """
         # Imported here because few runs need it and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
@@ -251,9 +302,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
     def experts_touched(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype
     ) -> dict[str, ExpertsTouched]:
-        """Routed experts that a workload touches: its prompts, and a step."""
+        """Routed experts that a workload touches under an even split: its prompts, and a step."""
         batch = workload.batch_size
         tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
         found = {name: experts_touched(n, c.decoder, dtype) for name, n in tokens.items()}
@@ -263,32 +314,32 @@ class OcrForms(ClosedForms[RelativeDimensions]):
 
     @lru_cache(maxsize=4096)  # noqa: B019  # a search for the largest batch asks again and again
     def memory(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> Memory:
         """Bytes that a workload holds in memory."""
-        _, held = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
-        return self._memory_of(c, workload, dtype, held)
+        t, cache = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
+        return self._memory_of(c, workload, dtype, t.peak, cache)
 
     def _memory_of(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, held: Held
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, peak: Peak, cache_bytes: int
     ) -> Memory:
         """The same, from what the prefill pass holds."""
         generated = workload.max_new_tokens - 1
         if c.sliding_window is not None:
             generated = min(generated, c.sliding_window)
-        per_token = held.cache_bytes // workload.seq_len
+        per_token = cache_bytes // workload.seq_len
         return Memory(
             weights_bytes=self.parameter_count(c) * dtype.nbytes,
             inputs_bytes=inputs_bytes(workload, dtype),
-            prefill_cache_bytes=held.cache_bytes,
-            kv_cache_bytes=held.cache_bytes + per_token * generated,
-            peak=held.peak,
+            prefill_cache_bytes=cache_bytes,
+            kv_cache_bytes=cache_bytes + per_token * generated,
+            peak=peak,
         )
 
     def prefill_bytes_alive(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
-        """Bytes alive at the peak of the prefill pass."""
+        """Bytes alive at the peak of the prefill pass, besides the weights."""
         if flash_attention:
             self.model.check_flash(c)
         held = self.memory(c, workload, dtype, flash_attention)
@@ -305,9 +356,9 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
     def decode_bytes_alive(
-        self, c: RelativeDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
-        """Bytes alive in the last decode step.
+        """Bytes alive in the last decode step, besides the weights.
 
         The full KV cache, with one layer duplicated while it grows by a token, and the logits.
         """
@@ -320,7 +371,7 @@ class OcrForms(ClosedForms[RelativeDimensions]):
         )
 
 
-def _pass_of_step(c: RelativeDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
+def _pass_of_step(c: ModelDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
     """The decode step of this number, from 0."""
     cached, window = workload.seq_len + number, c.sliding_window
     if window is None or number < window:
@@ -337,7 +388,7 @@ def _layers_cached(path: str, layers: int) -> int:
     return int(found["index"]) + 1 if found else 0
 
 
-def _logits_bytes(c: RelativeDimensions, p: Pass, dtype: Dtype) -> int:
+def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:
     """Bytes of a pass's logits, in every type in which they exist at once."""
     t = Tape(dtype, records=False)
     t.call("", head, t.input(p.tokens * c.decoder.hidden_size, dtype), p, c)
@@ -347,5 +398,5 @@ def _logits_bytes(c: RelativeDimensions, p: Pass, dtype: Dtype) -> int:
 
 def _sam_variant(sam: SamDimensions, index: int) -> str:
     """A block's attention by the config, as in the reference, and by the published files."""
-    kinds = (sam.is_global(index), index in _PUBLISHED_GLOBAL_BLOCKS)
+    kinds = (index in sam.global_attn_indexes, index in _PUBLISHED_GLOBAL_BLOCKS)
     return "-".join("global" if is_global else "windowed" for is_global in kinds)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dsocr_analyze.architectures.config_keys import MOST_LAYERS, Config, JsonValue
-from dsocr_analyze.architectures.config_rules import (
+from dsocr_analyze.architectures.config_file import (
+    MOST_LAYERS,
     Conditional,
+    Config,
     Duplicate,
     Fixed,
     Harmless,
+    JsonValue,
     KeyRule,
     KeyTable,
     Used,

@@ -3,23 +3,46 @@
 Plain attention is transformers' `LlamaAttention`; with `use_mla` it is DeepSeek-V2's latent
 attention. B is the batch, T the new tokens per sequence, `past` the tokens in the cache before the
 pass (0 in a prefill pass), K all of them, d the width.
+
+Source of latent attention, whose heads share one latent of rank r for keys and values and one
+rotary key of P features: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2. Of the mixture of
+experts: eq. 20 to 29; DeepSeek-V3 (2412.19437), eq. 12 to 16; `MoEGate` and `DeepseekV2MoE`.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from operator import floordiv
 from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.architecture import NotModelled
-from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
+from dsocr_analyze.architectures.ocr_family.attention import (
+    Pass,
+    attention,
+    cached,
+    flash_attention,
+    product,
+    rotated,
+    scores_of_later_tokens,
+    swiglu,
+)
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
-from dsocr_analyze.architectures.ocr_family.llama import swiglu
-from dsocr_analyze.architectures.ocr_family.mixture import mixture
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.kernels import Gemm
-from dsocr_analyze.tape import Operand, Size, Tape, View, rms_norm
+from dsocr_analyze.architectures.stages import NotModelled
+from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.figures import ExpertsTouched, expected_experts
+from dsocr_analyze.kernels import Gemm, Rows
+from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm
+from dsocr_analyze.tape.tape import ceil_log2, minimum
 
-__all__ = ["NOT_MODELLED", "decoder", "lm_head"]
+__all__ = [
+    "NOT_MODELLED",
+    "decoder",
+    "expert_params",
+    "experts_touched",
+    "latent_attention",
+    "lm_head",
+    "mixture",
+    "rotary_embedding",
+]
 
 NOT_MODELLED: Final = (
     NotModelled(
@@ -128,3 +151,386 @@ def _layer(
         y = t.call("mlp", swiglu, normed, n, d, c.intermediate_size, c.hidden_act)
     del normed
     return t.map("add", x, y), *kept
+
+
+# --- latent attention: eager with absorbed up-projection, and its flash form
+
+
+def latent_attention(
+    t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions
+) -> tuple[Operand, ...]:
+    """`DeepseekV2Attention`: `[B, T, d]`, and what the layer keeps: latents, keys, tables.
+
+    The up-projection `[W_k; W_v]` multiplies queries and results, so that its module is never
+    called.
+    """
+    if p.flash:
+        return _flash_form(t, x, p, c)
+    B, T, K, n, d = p.B, p.T, p.keys, p.tokens, c.hidden_size
+    H, r, P = c.heads, c.kv_lora_rank, c.qk_rope_head_dim
+    nope, value = c.qk_nope_head_dim, c.v_head_dim
+    is_prompt, is_apart = not p.past, H > 1 and B > 1
+    query = _queries(t, x, n, c)
+    joint = t.call("kv_a_proj_with_mqa", linear, x, n, d, r + P, bias=c.attention_bias)
+    latent = t.call("kv_a_layernorm", rms_norm, t.view(joint, n * r), n, r)
+    q_pe, k_pe, *tables = _rotated_pairs(t, query, joint, p, c)
+    del joint
+    if p.past:
+        k_pe, latent = cached(t, k_pe, latent, p, P, r)
+    t.idle("kv_b_proj", linear, latent, n, r, H * (nope + value))
+    up_key, up_value = View(H * nope * r, t.dtype), View(H * r * value, t.dtype)
+
+    def copy_of(size: Size, *, unless: bool = False) -> Size | None:
+        """The size of a factor's copy, which only heads of several sequences need."""
+        return size if is_apart and not unless else None
+
+    q_latent = product(
+        t, Gemm(B * H, T, r, nope), t.view(query, n * (H * nope)), up_key,
+        copy_of(n * (H * nope), unless=not is_prompt), copy_of(B * (H * nope * r)),
+    )  # fmt: skip
+    # Rotating more than a single pair has laid the queries out anew.
+    weights = t.map(
+        "add",
+        product(
+            t, Gemm(B * H, T, K, P), q_pe, k_pe,
+            copy_of(n * (H * P), unless=P > 2 or not is_prompt), copy_of(B * K * (H * P)),
+        ),
+        product(t, Gemm(B * H, T, K, r), q_latent, latent, None, copy_of(B * K * (H * r))),
+    )  # fmt: skip
+    if is_prompt:
+        t.skippable(scores_of_later_tokens(t, p, H) * (P + 2 * r))
+    weights = t.map("mul", weights)
+    if mask is not None:
+        weights = t.map("add", weights, mask)
+    weights = t.cast(t.softmax(weights, p.tokens * H, K), t.dtype)
+    heads = t.product("einsum", Gemm(B, T * H, r, K), weights, latent)
+    heads = product(
+        t, Gemm(B * H, T, value, r), heads, up_value, None, copy_of(B * (H * r * value))
+    )
+    if H > 1 and is_prompt:
+        heads = t.clone(heads)
+    out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
+    t.hold(query, q_pe, q_latent, weights)
+    return out, k_pe, latent, *tables
+
+
+def _queries(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
+    """One projection, or two with a latent and its norm in between."""
+    d, rank, width = c.hidden_size, c.q_lora_rank, c.heads * c.head_dim
+    if rank is None:
+        return t.call("q_proj", linear, x, n, d, width)
+    x = t.call("q_a_proj", linear, x, n, d, rank, bias=c.attention_bias)
+    x = t.call("q_a_layernorm", rms_norm, x, n, rank)
+    return t.call("q_b_proj", linear, x, n, rank, width)
+
+
+def _rotated_pairs(
+    t: Tape, query: Operand, joint: Operand, p: Pass, c: DecoderDimensions
+) -> tuple[Operand, ...]:
+    """Rotates the queries' rotary part and the shared key; also returns the kept tables.
+
+    Features are stored in pairs and copied into halves first, unless there is a single pair.
+    """
+    n, H, P = p.tokens, c.heads, c.qk_rope_head_dim
+    tables, frequencies = t.call("rotary_emb", rotary_embedding, p.keys, c)
+    positions = t.input(n, INT64)
+    cos, sin = (t.gather("index", positions, n * P, t.dtype) for _ in tables)
+    q_pe: Operand = t.view(query, n * (H * P))
+    k_pe: Operand = t.view(joint, n * P)
+    if P > 2:
+        q_pe, k_pe = t.clone(q_pe), t.clone(k_pe)
+    pairs = rotated(t, q_pe, cos, sin), rotated(t, k_pe, cos, sin)
+    t.hold(q_pe)
+    return *pairs, *tables, *frequencies
+
+
+def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, ...]:
+    """`DeepseekV2FlashAttention2`: keys and values are up-projected, and kept whole."""
+    n, d, H, D = p.tokens, c.hidden_size, c.heads, c.head_dim
+    r, P, nope, value = c.kv_lora_rank, c.qk_rope_head_dim, c.qk_nope_head_dim, c.v_head_dim
+    query = _queries(t, x, n, c)
+    joint = t.call("kv_a_proj_with_mqa", linear, x, n, d, r + P, bias=c.attention_bias)
+    latent = t.call("kv_a_layernorm", rms_norm, t.view(joint, n * r), n, r)
+    up = t.call("kv_b_proj", linear, latent, n, r, H * (nope + value))
+    del latent
+    q_pe, k_pe, *tables = _rotated_pairs(t, query, joint, p, c)
+    q = _joined(t, t.view(query, n * (H * nope)), q_pe, n * H, c)
+    k = _joined(t, t.view(up, n * (H * nope)), k_pe, n * H, c)
+    v: Operand = t.view(up, n * (H * value))
+    if value != D:
+        v = t.move("constant_pad_nd", v, n=n * (H * D))
+    if p.past:
+        k, v = cached(t, k, v, p, H * D)
+    heads = flash_attention(t, q, k, v, p, c)
+    if value != D:
+        heads = t.view(heads, n * (H * value))
+        if H > 1 or p.B > 1 or p.T > 1:  # a single row without its padding is contiguous
+            heads = t.clone(heads)
+    out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
+    t.hold(query, joint, up, q_pe, k_pe, q)
+    return out, k, v, *tables
+
+
+def _joined(t: Tape, nope: Operand, pe: Operand, rows: Size, c: DecoderDimensions) -> Operand:
+    """Queries or keys of n H rows from their parts; the shared rotary key is read once."""
+    joined = t.empty(rows * c.head_dim, t.dtype)
+    t.move("copy", nope, into=joined)
+    t.move("copy", pe, n=rows * c.qk_rope_head_dim, into=joined)
+    return joined
+
+
+def rotary_embedding(
+    t: Tape, K: Size, c: DecoderDimensions
+) -> tuple[tuple[Operand, Operand], tuple[Operand, ...]]:
+    """`DeepseekV2*RotaryEmbedding`: cosines and sines of positions 0 to K - 1.
+
+    Also returns the frequencies, if they are computed anew for this length.
+
+    Source: RoFormer (Su et al. 2021), eq. 34; Chen et al. 2023, eq. 4 ("linear").
+    """
+    P, scaling = c.qk_rope_head_dim, c.rope_scaling
+    half = P // 2
+    frequencies: tuple[Operand, ...] = ()
+    blended: list[Operand] = []
+    if scaling == "yarn":
+        blend, *blended = _yarn_frequencies(t, half)
+        frequencies = (blend,)
+    elif scaling == "dynamic" and c.max_position_embeddings < K:
+        frequencies = (_dynamic_frequencies(t, half),)
+    positions = t.fill("arange", K, FLOAT32)
+    if scaling == "linear":
+        positions = t.map("div", positions)
+    inv_freq = frequencies[0] if frequencies else t.input(half, FLOAT32)
+    outer = t.map("mul", positions, inv_freq, n=K * half)
+    angles = t.cat(outer, outer)
+    cos = _table(t, angles, "cos", is_scaled=scaling == "yarn")
+    sin = _table(t, angles, "sin", is_scaled=scaling == "yarn")
+    t.hold(positions, outer, *blended)
+    return (cos, sin), frequencies
+
+
+def _table(t: Tape, angles: Operand, operator: str, *, is_scaled: bool) -> Operand:
+    table = t.map(operator, angles)
+    if is_scaled:
+        table = t.map("mul", table)
+    return t.cast(table, t.dtype)
+
+
+def _dynamic_frequencies(t: Tape, half: int) -> Operand:
+    """`1 / base^(2 i / P)` with a larger base; a range and a cast on the host, moved here."""
+    steps = t.move("arange", n=half, dtype=INT64, into=t.host(half, INT64))
+    steps = t.move("_to_copy", steps, dtype=FLOAT32, into=t.host(half, FLOAT32))
+    return _inverse(t, t.map("pow", t.map("div", t.move("transfer", steps))))
+
+
+def _inverse(t: Tape, x: Operand) -> Operand:
+    """`1.0 / x`: a reciprocal and a product, through which Python holds `x`."""
+    inverse = t.map("mul", t.map("reciprocal", x))
+    t.hold(x)
+    return inverse
+
+
+def _yarn_frequencies(t: Tape, half: int) -> tuple[Operand, ...]:
+    """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
+
+    Returns:
+        The blend; then what the published code holds until its tables exist.
+    """
+    kept = _inverse(t, _yarn_periods(t, half))
+    interpolated = _inverse(t, t.map("mul", _yarn_periods(t, half)))
+    kept_share = t.map("rsub", t.move("transfer", _yarn_ramp(t, half)))
+    blend = t.map(
+        "add",
+        t.map("mul", interpolated, t.map("rsub", kept_share)),
+        t.map("mul", kept, kept_share),
+    )
+    return blend, kept, interpolated, kept_share
+
+
+def _yarn_periods(t: Tape, half: int) -> Operand:
+    """`base^(2 i / P)`."""
+    return t.map("pow", t.map("div", t.fill("arange", half, FLOAT32)))
+
+
+def _yarn_ramp(t: Tape, half: int) -> View:
+    """0 to 1, clamped, on the host."""
+    host = t.host(half, FLOAT32)
+    t.move("arange", n=half, dtype=FLOAT32, into=host)
+    for operator in ("sub", "div", "clamp"):
+        t.map(operator, host, into=host)
+    return host
+
+
+# --- a mixture of experts
+
+
+def mixture(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> Operand:
+    """`DeepseekV2MoE`: `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20)."""
+    n, d = p.tokens, c.hidden_size
+    chosen, weights = t.call("gate", _gate, x, n, c)
+    y = _routed(t, chosen, weights, p, c)
+    if c.shared_intermediate_size:
+        shared = c.shared_intermediate_size
+        y = t.map("add", y, t.call("shared_experts", swiglu, x, n, d, shared, c.hidden_act))
+    t.hold(chosen, weights)
+    return y
+
+
+def _gate(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, Operand]:
+    """`MoEGate`: k of E experts for each of n tokens, by fp32 scores, and their weights."""
+    E, k = c.n_routed_experts or 0, c.num_experts_per_tok
+    weight = t.weight(E * c.hidden_size)
+    logits = t.product(
+        "linear", Gemm(1, n, E, c.hidden_size), t.cast(x, FLOAT32), t.cast(weight, FLOAT32)
+    )
+    if c.scoring_func == "softmax":
+        scores = t.softmax(logits, n, E)
+    else:
+        scores = t.map("sigmoid", logits, flops=4, kind="activation")
+    chosen, weights, *ranking = _selected(t, scores, n, c)
+    if k > 1 and c.norm_topk_prob:
+        denominator = t.map("add", t.reduce("sum", weights, n, k))
+        weights = t.map("mul", t.map("div", weights, denominator))
+        t.hold(denominator)
+    else:
+        weights = t.map("mul", weights)
+    t.hold(logits, scores, *ranking)
+    return chosen, weights
+
+
+def _selected(t: Tape, scores: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
+    """Indices and scores of the top k, and what else the router holds to its end.
+
+    A group ranks by its best score ("group_limited_greedy") or by the sum of its best two, each
+    with a bias that the final scores don't include ("noaux_tc").
+    """
+    E, k, groups = c.n_routed_experts or 0, c.num_experts_per_tok, c.n_group
+    if c.topk_method == "greedy":
+        weights, chosen = _top(t, scores, n, E, k)
+        return chosen, weights
+    size = E // groups
+    if c.topk_method == "group_limited_greedy":
+        best = (n * groups, FLOAT32), (n * groups, INT64)
+        shape = Rows(n * groups, size)
+        ranks = t.rows("reduction", "max", scores, shape, *best, flops=scores.n)[0]
+        kept = _within_best_groups(t, scores, ranks, n, c)
+        weights, chosen = _top(t, kept[0], n, E, k)
+        return chosen, weights, ranks, *kept
+    corrected = t.map("add", scores, t.weight(E, "e_score_correction_bias"))
+    best_two = _top(t, corrected, n * groups, size, 2)[0]
+    ranks = t.reduce("sum", best_two, n * groups, 2)
+    del best_two
+    kept = _within_best_groups(t, corrected, ranks, n, c)
+    corrected_weights, chosen = _top(t, kept[0], n, E, k)
+    weights = t.move("gather", scores, n=n * k, read=(INT64.nbytes + FLOAT32.nbytes) * n * k)
+    return chosen, weights, corrected, ranks, *kept, corrected_weights
+
+
+def _top(t: Tape, scores: Operand, rows: Size, width: int, k: int) -> list[Operand]:
+    """The k largest of each row and their indices: one comparison per candidate."""
+    outputs = (rows * k, FLOAT32), (rows * k, INT64)
+    return t.rows("routing", "topk", scores, Rows(rows, width), *outputs, flops=scores.n)
+
+
+def _within_best_groups(
+    t: Tape, scores: Operand, ranks: Operand, n: Size, c: DecoderDimensions
+) -> tuple[Operand, ...]:
+    """Scores with zero outside the best groups; then the groups and both masks."""
+    E, groups = c.n_routed_experts or 0, c.n_group
+    best = _top(t, ranks, n, groups, c.topk_group)[1]
+    chosen = t.fill("zeros_like", n * groups, FLOAT32)
+    written = FLOAT32.nbytes * best.n
+    t.move("scatter", chosen, read=best.nbytes, written=written, into=chosen)
+    mask: Operand = chosen
+    if 1 < groups < E:
+        mask = t.clone(chosen, n * E)
+    flags = t.map("bitwise_not", t.move("_to_copy", mask, n=n * E, dtype=BOOL))
+    masked = t.move("masked_fill", scores, flags)
+    return masked, best, chosen, mask
+
+
+def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimensions) -> Operand:
+    """`moe_infer`: tokens sorted by expert, each expert on its share, sorted back and summed."""
+    n, d = p.tokens, c.hidden_size
+    E, k = c.n_routed_experts or 0, c.num_experts_per_tok
+    choices = n * k
+    table = t.fill("new_zeros", n * E, INT64)
+    t.move("scatter", chosen, n=n * E, written=chosen.nbytes, into=table)
+    tokens_per_expert = t.reduce("sum", table, E, n)
+    order = _order(t, chosen)
+    tokens = t.gather("index", t.map("floor_divide", order), choices * d, t.dtype)
+    t.move("transfer", tokens_per_expert, into=t.host(E, INT64))
+    del tokens_per_expert
+    outputs = _experts(t, tokens, p, c)
+    by_expert = t.cat(*outputs)
+    by_token = t.empty(by_expert.n, t.dtype)
+    t.move("index_put", by_expert, order, into=by_token)
+    y = t.cast(_weighted_sum(t, by_token, weights, n * d, k), t.dtype)
+    t.hold(table, order, tokens, *outputs, by_expert, by_token)
+    return y
+
+
+def _order(t: Tape, chosen: Operand) -> Operand:
+    """The choices' places, sorted by expert: `ceil(log2)` comparisons per choice."""
+    n = chosen.n
+    flops = n * t.derived("ceil(log2({}))", ceil_log2, n)
+    outputs = (n, INT64), (n, INT64)
+    return t.rows("routing", "sort", chosen, Rows(1, n), *outputs, flops=flops)[1]
+
+
+def _weighted_sum(t: Tape, by_token: Operand, weights: Operand, rows: Size, k: int) -> Operand:
+    wide = t.cast(by_token, FLOAT32)
+    t.map("mul", wide, weights, into=wide)
+    return t.reduce("sum", wide, rows, k)
+
+
+def _experts(t: Tape, tokens: Operand, p: Pass, c: DecoderDimensions) -> list[Operand]:
+    """The routed experts, under uniform routing: the first ones may get one more choice.
+
+    Choices are dealt to the experts in turn, which touches as many as possible.
+    """
+    E, sizes = c.n_routed_experts or 0, (c.hidden_size, c.moe_intermediate_size, c.hidden_act)
+    choices, touched = p.tokens * c.num_experts_per_tok, p.touched
+    if touched is None:
+        touched = t.derived("min({}, {})", minimum, choices, E, least=1, most=E)
+    # No token chooses an expert twice.
+    share = t.derived("floor({} / {})", floordiv, choices, touched, least=1, most=p.tokens)
+    longer = choices - touched * share
+    t.idle_each("experts", touched, E, _expert, tokens, share, *sizes)
+    return [
+        *t.each("experts", 0, longer, _expert, tokens, share + 1, *sizes, most=E),
+        *t.each("experts", longer, touched, _expert, tokens, share, *sizes, least=1),
+    ]
+
+
+def _expert(t: Tape, tokens: Operand, rows: Size, d: int, f: int, act: str) -> Operand:
+    return swiglu(t, t.view(tokens, rows * d), rows, d, f, act)
+
+
+def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> ExpertsTouched | None:
+    """Routed experts that the tokens of one pass touch; None without experts.
+
+    Args:
+        tokens: Their number; if this is an array, so is every count that depends on it.
+        c: Dimensions.
+        dtype: Type of weights.
+    """
+    layers, E, k = c.moe_layers, c.n_routed_experts, c.num_experts_per_tok
+    if not layers or E is None:
+        return None
+    even = minimum(tokens * k, E)
+    return ExpertsTouched(
+        layers=layers,
+        weights_bytes=expert_params(c) * dtype.nbytes,
+        even=even,
+        expected=expected_experts(tokens, E, k),
+        counted=layers * even,
+    )
+
+
+@cache
+def expert_params(c: DecoderDimensions) -> int:
+    """Parameters of one routed expert; 0 in a dense decoder."""
+    t = Tape(BFLOAT16)
+    _expert(t, t.empty(0, t.dtype), 0, c.hidden_size, c.moe_intermediate_size, c.hidden_act)
+    return sum(n for _, _, n in t.weights)

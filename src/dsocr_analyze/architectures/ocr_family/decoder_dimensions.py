@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.tape import ACTIVATIONS, Size
-from dsocr_analyze.tape.polynomial import largest, maximum
+from dsocr_analyze.tape.tape import largest, maximum
 
 __all__ = [
     "DECODER_DEFAULTS",

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.errors import ConfigError
 
 __all__ = [
     "PROJECTOR_TYPES",
     "ClipDimensions",
+    "ClipModelDimensions",
     "DecoderDimensions",
     "ModelDimensions",
     "ProjectorDimensions",
-    "RelativeDimensions",
     "SamDimensions",
     "check_projector",
 ]
@@ -111,15 +111,6 @@ class SamDimensions:
     def position_grid(self) -> int:
         """Entries per side of the learned position table."""
         return self.image_size // self.patch
-
-    @property
-    def out_channels(self) -> int:
-        """Channels of the encoder's output."""
-        return self.downsample_channels[-1]
-
-    def is_global(self, layer_index: int) -> bool:
-        """Whether block `layer_index` attends over the whole grid."""
-        return layer_index in self.global_attn_indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +256,6 @@ class ProjectorDimensions:
         """Input features, summed over both parts of a pair."""
         return sum(self.input_dim) if isinstance(self.input_dim, tuple) else self.input_dim
 
-    @property
-    def output_channels(self) -> int:
-        """Output features."""
-        return self.input_channels if self.projector_type == "identity" else self.n_embed
-
 
 def _projector_input(keys: ConfigKeys, kind: str) -> int | tuple[int, int]:
     """Input width: one number, or two if `hybrid_split_feature_mlp_gelu` splits it."""
@@ -285,7 +271,7 @@ def _projector_input(keys: ConfigKeys, kind: str) -> int | tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class RelativeDimensions:
+class ModelDimensions:
     """The dimensions common to all relatives.
 
     Attributes:
@@ -339,7 +325,7 @@ class RelativeDimensions:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDimensions(RelativeDimensions):
+class ClipModelDimensions(ModelDimensions):
     """Every dimension of a model with SAM and CLIP.
 
     Attributes:
@@ -349,7 +335,7 @@ class ModelDimensions(RelativeDimensions):
     clip: ClipDimensions
 
     @classmethod
-    def from_config(cls, config: Config) -> ModelDimensions:
+    def from_config(cls, config: Config) -> ClipModelDimensions:
         """Reads a whole `config.json` that is already parsed.
 
         Args:
@@ -358,30 +344,18 @@ class ModelDimensions(RelativeDimensions):
         Raises:
             ConfigError: A key is absent or has a wrong value, or two keys conflict.
         """
-        dimensions = cls(
-            sam=SamDimensions.from_config(config),
-            clip=ClipDimensions.from_config(config),
-            projector=ProjectorDimensions.from_config(config),
-            decoder=DecoderDimensions.from_config(config),
-        )
-        _check_joints(dimensions)
-        return dimensions
-
-
-def _check_joints(dimensions: ModelDimensions) -> None:
-    """Rejects parts that do not fit together as `DeepseekOCRModel.forward` joins them.
-
-    SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
-    """
-    sam, clip = dimensions.sam, dimensions.clip
-    projector, decoder = dimensions.projector, dimensions.decoder
-    if clip.width != sam.out_channels:
-        raise ConfigError(
-            f"config.json: 'vision_config.width.clip-l-14-224.width' is {clip.width}; give "
-            f"{sam.out_channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
-        )
-    features = clip.width + sam.out_channels
-    check_projector(projector, features, "CLIP's width and SAM's last channels together", decoder)
+        sam, clip = SamDimensions.from_config(config), ClipDimensions.from_config(config)
+        projector = ProjectorDimensions.from_config(config)
+        decoder, channels = DecoderDimensions.from_config(config), sam.downsample_channels[-1]
+        # SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
+        if clip.width != channels:
+            raise ConfigError(
+                f"config.json: 'vision_config.width.clip-l-14-224.width' is {clip.width}; give "
+                f"{channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
+            )
+        origin = "CLIP's width and SAM's last channels together"
+        check_projector(projector, clip.width + channels, origin, decoder)
+        return cls(sam=sam, clip=clip, projector=projector, decoder=decoder)
 
 
 def check_projector(
@@ -389,7 +363,7 @@ def check_projector(
 ) -> None:
     """Rejects a projector that does not fit between encoders and decoder.
 
-    It must return one token of the decoder's width per token it gets.
+    It must take one feature map, and return one token of the decoder's width per token it gets.
 
     Args:
         projector: The projector.
@@ -410,17 +384,12 @@ def check_projector(
             f"config.json: 'projector_config.n_embed' is {projector.n_embed}; give "
             f"{decoder.hidden_size}, the decoder's 'hidden_size'"
         )
-    if projector.output_channels != decoder.hidden_size:
+    if projector.projector_type == "identity" and features != decoder.hidden_size:
         raise ConfigError(
             "config.json: 'projector_config.projector_type' is 'identity', which passes on "
             f"{features} features; give a type that maps them to 'hidden_size', "
             f"{decoder.hidden_size}"
         )
-    _check_projector_wiring(projector)
-
-
-def _check_projector_wiring(projector: ProjectorDimensions) -> None:
-    """Rejects variants that take a pair of maps, or return fewer tokens than they get."""
     if projector.projector_type in _PAIR_PROJECTOR_TYPES or projector.conv_fusion:
         name = "conv_fusion_high_low_features" if projector.conv_fusion else "projector_type"
         value = "true" if projector.conv_fusion else repr(projector.projector_type)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from dsocr_analyze.architectures.architecture import ForwardInputs
-from dsocr_analyze.architectures.config_keys import Config
-from dsocr_analyze.architectures.ocr_family.closed_forms import OcrForms
-from dsocr_analyze.architectures.ocr_family.ocr_model import ROUTED_EXPERT, OcrModel
+from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
+from dsocr_analyze.architectures.config_file import Config
+from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
+from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, OcrModel
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import DecodeStep
@@ -35,7 +35,7 @@ _TOKEN: Final = 64
 """Pixels per side that become one visual token: four patches per side."""
 
 
-class FamilyMember(OcrModel):
+class FamilyMember(OcrModel, Architecture):
     """A relative of DeepSeek-OCR; a class of its own says what distinguishes it from the others.
 
     Attributes:
@@ -50,7 +50,7 @@ class FamilyMember(OcrModel):
     routed_expert = ROUTED_EXPERT
 
     def __init__(self) -> None:
-        self.closed_forms = OcrForms(self)
+        self.closed_forms = ClosedForms(self)
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""

@@ -7,17 +7,18 @@ from fractions import Fraction
 from functools import singledispatch
 from typing import Any, Final, TypeAlias
 
+from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     ClipDimensions,
     DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.tape.example import Example
-from dsocr_analyze.tape.notation import Relations
-from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol
+from dsocr_analyze.tape.formula import Example, Relations
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol
+from dsocr_analyze.tape.tape import Size
 
-__all__ = ["WIDTH", "Named", "Part", "heads_of", "name", "named", "named_part"]
+__all__ = ["Part", "named_part"]
 
 
 Named: TypeAlias = tuple[Any, ...]
@@ -108,6 +109,20 @@ def _clip(c: ClipDimensions, part: Part) -> Named:
     sized = replace(c, width=width, heads=heads, image_size=patch * side, patch_size=patch)
     N, grid = name("N"), name("T") - 1
     return sized, WIDTH, (("N", *"qqqq"), N * grid * grid), (("N", *"qq"), N * grid)
+
+
+@named.register
+def _encoder(c: EncoderDimensions, part: Part) -> Named:
+    width, heads = heads_of(part, c.width, c.heads)
+    if q := part.values.get("q"):
+        part.values["n"] = q * q
+    changes: dict[str, Size] = {
+        "width": width,
+        "heads": heads,
+        "kv_heads": part.size("H_kv", c.kv_heads),
+        "intermediate_size": part.size("m", c.intermediate_size),
+    }
+    return replace(c, **changes), WIDTH, (("q", "q"), name("n"))
 
 
 @named.register

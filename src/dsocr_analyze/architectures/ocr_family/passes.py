@@ -1,4 +1,7 @@
-"""The passes of a model on tapes: a page, its views and their layout, the decoder and its head.
+"""A relative of DeepSeek-OCR, and its passes on tapes: a page, its views, the decoder and its head.
+
+The relatives share SAM, the projector and the decoder; an `OcrModel` says what distinguishes one
+from another: stages, vision side and tokens.
 
 Source: `DeepseekOCRModel.forward`, `DeepseekOCRForCausalLM.forward` (`modeling_deepseekocr.py`) and
 the relatives'. The vendor's code holds what it computed of a page until the next page replaces it
@@ -7,30 +10,36 @@ name by name, and of the last one until the decoder has finished; so do the attr
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
+from typing import Any, ClassVar, Final, TypeAlias
 
-from dsocr_analyze.architectures.architecture import Stage, owner_among
+from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL, OcrModel, ViewFeatures
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.stages import Stage, owner_among
+from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.figures import Parameters, Peak
-from dsocr_analyze.kernels import Work
+from dsocr_analyze.figures import Parameters
 from dsocr_analyze.tape import Operand, Size, Tape, View, embedding, linear
-from dsocr_analyze.tape.polynomial import Polynomial
-from dsocr_analyze.tape.symbolic import SymbolicTape
 from dsocr_analyze.tape.tape import Given, Spans
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [
-    "Held",
-    "OwnedParams",
+    "DECODE",
+    "PREFILL",
+    "PROJECTOR",
+    "ROUTED_EXPERT",
+    "SAM",
+    "OcrModel",
     "Seen",
+    "ViewFeatures",
     "ViewSizes",
     "classified",
     "embedded_page",
@@ -42,7 +51,6 @@ __all__ = [
     "prefill",
     "step",
     "whole_model",
-    "work_of_step",
 ]
 
 _CHANNELS: Final = 3
@@ -51,9 +59,158 @@ _MOST_SPANS: Final = 256
 """Calls that are remembered, each with up to some hundred records."""
 
 
+# --- a relative ------------------------------------------------------------------------------
+
+SAM: Final = Stage("sam", ("model.sam_model",), "vision")
+PROJECTOR: Final = Stage("projector", ("model.projector",), "vision")
+PREFILL: Final = Stage(
+    "prefill",
+    ("model.embed_tokens", "model.layers", "model.norm"),
+    "prefill",
+    ("lm_head runs over all positions; its parameters are decode's",),
+)
+DECODE: Final = Stage(
+    "decode",
+    ("lm_head",),
+    "decode",
+    ("one step over a cache of seq_len tokens, with all of the decoder's work",),
+)
+
+ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
+"""Paths of a routed expert and everything in it; what runs there depends on the routing."""
+
+
+@dataclass(slots=True)
+class ViewFeatures:
+    """What one vision call leaves.
+
+    Attributes:
+        spatial: SAM's features.
+        semantic: The second encoder's, if there is one.
+        tokens: The projector's output, and finally the tokens as laid out.
+    """
+
+    spatial: Operand | None = None
+    semantic: Operand | None = None
+    tokens: Operand | None = None
+
+
+class OcrModel(ABC):
+    """One relative, as its forwards and its closed forms ask for it.
+
+    Attributes:
+        stages: Stages in order; the last is the decode step.
+        crop: How pages are cropped into local views.
+        base_size: Default pixels per side of the global view.
+        image_size: Default pixels per side of a local view, or of the only one.
+        config_table: What each key of a `config.json` does.
+    """
+
+    stages: tuple[Stage, ...]
+    crop: ClassVar[CropRule]
+    base_size: ClassVar[int]
+    image_size: ClassVar[int]
+    config_table: ClassVar[KeyTable]
+
+    @property
+    def begins(self) -> dict[str, str]:
+        """Names of the vision stages, by the path of the module at which each begins."""
+        return {
+            prefix: stage.name
+            for stage in self.stages
+            if stage.role == "vision"
+            for prefix in stage.prefixes
+        }
+
+    @abstractmethod
+    def read_dimensions(self, config: Config) -> ModelDimensions:
+        """Dimensions from the top-level object of a `config.json`.
+
+        Raises:
+            ConfigError: A key is absent or has a wrong value, or two keys conflict.
+        """
+
+    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
+        """Raises ConfigError if the relative's code has no FlashAttention."""
+
+    # --- forwards
+
+    @abstractmethod
+    def encode(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        pixels: Operand,
+        view: ViewBatch,
+        c: Any,
+        *,
+        is_served: bool = False,
+    ) -> None:
+        """The vision stages in one call.
+
+        Args:
+            t: The tape; the model's own forward runs.
+            features: What the call before has left, replaced name by name.
+            pixels: The views' pixels `[N, 3, R, R]`.
+            view: The views.
+            c: The model's dimensions.
+            is_served: Whether a serving engine runs them.
+        """
+
+    def lay_out(  # noqa: B027  # some lay nothing out
+        self, t: Tape, features: ViewFeatures, view: ViewBatch, grid: tuple[int, int], c: Any
+    ) -> None:
+        """Lays the projector's output out as tokens of a page.
+
+        Args:
+            t: The tape; the model's own forward runs.
+            features: What the vision stages left.
+            view: The views.
+            grid: Columns and rows of views; (1, 1) for the global view.
+            c: The model's dimensions.
+        """
+
+    # --- tokens
+
+    @abstractmethod
+    def whole_tokens(self, q: Size) -> Size:
+        """Tokens of the whole page's view, including those that end the page.
+
+        Args:
+            q: Tokens per side of the view.
+        """
+
+    @abstractmethod
+    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
+        """Tokens of local views.
+
+        Args:
+            q: Tokens per side of a view.
+            columns: Columns of views.
+            rows: Rows of views.
+        """
+
+    def visual_tokens(
+        self, base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
+    ) -> int:
+        """Tokens of a page in the sequence.
+
+        Args:
+            base_size: Pixels per side of the global view in crop mode.
+            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
+            crop_mode: Whether the page is cropped.
+            grid: Columns and rows of local views.
+        """
+        tokens = self.whole_tokens(tokens_per_side(base_size if crop_mode else image_size))
+        if crop_mode and grid != (1, 1):
+            tokens += self.local_tokens(tokens_per_side(image_size), *grid)
+        return int(tokens)
+
+
 # --- a page -----------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class Seen:
     """What is held of the pages seen: the last one of each kind.
 
@@ -64,16 +221,14 @@ class Seen:
         tokens: Tokens of all pages of the last prompt.
     """
 
-    __slots__ = ("local", "page", "tokens", "whole")
-
-    def __init__(self) -> None:
-        self.local, self.whole = ViewFeatures(), ViewFeatures()
-        self.page: Operand | None = None
-        self.tokens: Operand | None = None
+    local: ViewFeatures = field(default_factory=ViewFeatures)
+    whole: ViewFeatures = field(default_factory=ViewFeatures)
+    page: Operand | None = None
+    tokens: Operand | None = None
 
 
 def whole_model(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> list[Kept]:
     """The whole model: a prefill pass over prompts with a page, or a decode step without one.
 
@@ -84,14 +239,14 @@ def whole_model(
 
 
 def _causal_lm(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> list[Kept]:
     hidden, cache = t.call("model", _model, model, c, p, page)
     head(t, hidden, p, c)
     return cache
 
 
-def classified(t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels: Size) -> None:
+def classified(t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size) -> None:
     """The decoder with a linear map of every token, of which the last token's labels are taken.
 
     Source: `DeepseekV2ForSequenceClassification`.
@@ -100,7 +255,7 @@ def classified(t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels:
 
 
 def _classified(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, labels: Size
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size
 ) -> tuple[None, list[Kept]]:
     hidden, cache = t.call("model", _model, model, c, p, None)
     scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
@@ -109,14 +264,14 @@ def _classified(
     return None, cache
 
 
-def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
+def head(t: Tape, hidden: Operand, p: Pass, c: ModelDimensions) -> Operand:
     """Logits `[B, T, V]` of every position, cast to fp32."""
     logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
     return t.cast(logits, FLOAT32)
 
 
 def _model(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, list[Kept]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = embedded_page(t, model, c, p, page)
@@ -126,7 +281,7 @@ def _model(
 
 
 def embedded_page(
-    t: Tape, model: OcrModel, c: RelativeDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, Seen]:
     """Embeddings `[B, T, d]` with each prompt's visual tokens, and what is held of the pages."""
     d, seen = c.decoder.hidden_size, Seen()
@@ -168,7 +323,7 @@ def _sum_of_pixels(t: Tape, pixels: View) -> None:
 
 
 def _visual_tokens(
-    t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Workload
+    t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload
 ) -> Operand:
     """The tokens of a prompt's pages `[tokens, d]`."""
     if w.local_views is None:
@@ -185,7 +340,7 @@ def _visual_tokens(
     return t.cat(*pages)
 
 
-def _page(t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Workload) -> Operand:
+def _page(t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload) -> Operand:
     """One page's tokens: local views, global view, separator."""
     model.encode(t, seen.whole, pixels_of(t, w.global_view), w.global_view, c)
     model.lay_out(t, seen.whole, w.global_view, (1, 1), c)
@@ -202,30 +357,26 @@ def _page(t: Tape, model: OcrModel, c: RelativeDimensions, seen: Seen, w: Worklo
 # --- passes ----------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
-    """What a prefill pass holds: its peak, and the bytes of keys and values that it leaves."""
-
-    peak: Peak
-    cache_bytes: int
-
-
 def prefill(
     model: OcrModel,
-    c: RelativeDimensions,
+    c: ModelDimensions,
     workload: Workload,
     dtype: Dtype,
     *,
     flash: bool,
     records: bool = True,
-) -> tuple[Tape, Held]:
-    """The prefill pass: its tape, with records and weights unless left out, and its memory.
+) -> tuple[Tape, int]:
+    """The prefill pass: its tape, with records and weights unless left out.
+
+    Returns:
+        The tape, and the bytes of keys and values that the pass leaves.
 
     Raises:
         RuntimeError: Something kept tensors alive, such as a debugger.
     """
     is_traced = sys.gettrace() is not None
 
-    def run(*, records: bool) -> tuple[Tape, Held]:
+    def run(*, records: bool) -> tuple[Tape, int]:
         spans = {} if is_traced else _spans(model, c, dtype)
         if len(spans) > _MOST_SPANS:
             spans.clear()
@@ -235,31 +386,28 @@ def prefill(
         cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
         del cache
         t.check_nothing_is_left()
-        return t, Held(t.peak, cache_bytes)
+        return t, cache_bytes
 
-    tape, held = run(records=records)
-    if is_traced and held != _untraced(lambda: run(records=False)[1]):
-        # Before Python 3.13, variables that a tracer has looked at live on for a while.
-        raise RuntimeError(
-            f"the peak of {held.peak.nbytes} bytes is wrong: a debugger or tracer keeps tensors"
-            " alive; run without it"
-        )
-    return tape, held
+    tape, cache_bytes = run(records=records)
+    if is_traced:
+        found: list[tuple[Tape, int]] = []
+        # No tracer of this thread sees another one.
+        thread = threading.Thread(target=lambda: found.append(run(records=False)))
+        thread.start()
+        thread.join()
+        if (tape.peak, cache_bytes) != (found[0][0].peak, found[0][1]):
+            # Before Python 3.13, variables that a tracer has looked at live on for a while.
+            raise RuntimeError(
+                f"the peak of {tape.peak.nbytes} bytes is wrong: a debugger or tracer keeps tensors"
+                " alive; run without it"
+            )
+    return tape, cache_bytes
 
 
 @lru_cache(maxsize=16)
-def _spans(model: OcrModel, c: RelativeDimensions, dtype: Dtype) -> Spans:
+def _spans(model: OcrModel, c: ModelDimensions, dtype: Dtype) -> Spans:
     """What modules have left on earlier tapes: pages with the same views run the same encoders."""
     return {}
-
-
-def _untraced(run: Callable[[], Held]) -> Held:
-    """What `run` returns in a thread of its own, which no tracer of this one sees."""
-    found: list[Held] = []
-    thread = threading.Thread(target=lambda: found.append(run()))
-    thread.start()
-    thread.join()
-    return found[0]
 
 
 class _StepTape(Tape):
@@ -280,20 +428,12 @@ class _StepTape(Tape):
         """Nothing."""
 
 
-def step(model: OcrModel, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Tape:
+def step(model: OcrModel, c: ModelDimensions, p: Pass, dtype: Dtype) -> Tape:
     """A decode step: its records and calls."""
     t = _StepTape(dtype, stage=DECODE.name)
     whole_model(t, model, c, p, None)
     t.check_nothing_is_left()
     return t
-
-
-def work_of_step(model: OcrModel, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Work:
-    """Work of a decode step, without its records."""
-    t = SymbolicTape(dtype, levels=False)
-    whole_model(t, model, c, p, None)
-    t.check_nothing_is_left()
-    return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
 
 
 ViewSizes: TypeAlias = tuple[int, int, int, int, int]
@@ -320,31 +460,21 @@ def page_with(model: OcrModel, sizes: ViewSizes) -> Workload:
     )
 
 
-class OwnedParams(NamedTuple):
-    """Parameters of a model by the stage that owns them, and as a whole."""
-
-    by_stage: Mapping[str, int]
-    whole: Parameters
-
-
 @lru_cache
-def owned_params(model: OcrModel, c: RelativeDimensions) -> OwnedParams:
-    """The parameters that a prefill pass of any page declares."""
+def owned_params(model: OcrModel, c: ModelDimensions) -> tuple[Mapping[str, int], Parameters]:
+    """The parameters that a prefill pass of any page declares: by stage that owns them, and all."""
     page = page_with(model, (*3 * (model.base_size,), 1, 1))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
     # No prefix is longer than this, so modules that begin alike have one owner.
     depth = max(prefix.count(".") + 1 for stage in model.stages for prefix in stage.prefixes)
+    owner = cache(partial(owner_among, model.stages))
     by_stage = dict.fromkeys((stage.name for stage in model.stages), 0)
     unassigned: dict[str, int] = {}
-    owners: dict[tuple[str, ...], Stage | None] = {}
     for path, name, n in dict.fromkeys(t.weights):
-        begin = tuple(path.split(".", depth)[:depth])
-        if begin not in owners:
-            owners[begin] = owner_among(model.stages, ".".join(begin))
-        stage = owners[begin]
+        stage = owner(".".join(path.split(".", depth)[:depth]))
         if stage is None:
             unassigned[f"{path}.{name}"] = n
         else:
             by_stage[stage.name] += n
     total = sum(by_stage.values()) + sum(unassigned.values())
-    return OwnedParams(by_stage, Parameters(total, unassigned))
+    return by_stage, Parameters(total, unassigned)

@@ -22,7 +22,7 @@ from dsocr_analyze.tape import (
     linear,
     linear1d,
 )
-from dsocr_analyze.tape.polynomial import ceil_div
+from dsocr_analyze.tape.tape import ceil_div
 
 __all__ = ["absolute_positions", "position_terms", "sam"]
 
@@ -41,7 +41,7 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     x = t.call("patch_embed", _patch_embed, pixels, N, R, c)
     x = t.map("add", x, absolute_positions(t, g, c))
     for index in range(c.layers):
-        x = t.again(f"blocks.{index}", _block, x, N, g, c, is_global=c.is_global(index))
+        x = t.again(f"blocks.{index}", _block, x, N, g, c, is_global=index in c.global_attn_indexes)
     x = t.call("neck", _neck, x, N, g, c)
     middle, out = c.downsample_channels
     halved = conv2d_side(g, 3, 2, 1)

@@ -20,13 +20,18 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, TypeVar
 
-from dsocr_analyze.architectures.architecture import Served
 from dsocr_analyze.architectures.ocr_family import symbolic_passes
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.architectures.ocr_family.decoder import decoder
-from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import DECODE, PREFILL, OcrModel, ViewFeatures
-from dsocr_analyze.architectures.ocr_family.passes import inputs_bytes, pixels_of
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
+from dsocr_analyze.architectures.ocr_family.passes import (
+    DECODE,
+    PREFILL,
+    OcrModel,
+    ViewFeatures,
+    inputs_bytes,
+    pixels_of,
+)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention, Experts, Gemm, Kernel, Rows, Work, merged
@@ -35,10 +40,10 @@ from dsocr_analyze.tape.polynomial import Values, highest
 from dsocr_analyze.tape.symbolic import RecordTape, for_arrays
 from dsocr_analyze.workload import ViewBatch, Workload
 
-__all__ = ["FUSIONS", "OcrServed"]
+__all__ = ["FUSIONS", "Served"]
 
 
-class OcrServed(Served[RelativeDimensions]):
+class Served:
     """The kernels that a serving engine launches for a relative.
 
     Args:
@@ -48,7 +53,7 @@ class OcrServed(Served[RelativeDimensions]):
     def __init__(self, model: OcrModel) -> None:
         self.model = model
 
-    def check(self, c: RelativeDimensions) -> None:
+    def check(self, c: ModelDimensions) -> None:
         """Raises ConfigError for anything that no fusion covers."""
         if c.decoder.use_mla:
             raise ConfigError(
@@ -70,22 +75,32 @@ class OcrServed(Served[RelativeDimensions]):
 
     @lru_cache(maxsize=128)  # noqa: B019  # pages of a mode share a few grids, whatever the GPU
     def views(
-        self, N: int, R: int, c: RelativeDimensions, dtype: Dtype
+        self, N: int, R: int, c: ModelDimensions, dtype: Dtype
     ) -> dict[str, tuple[Kernel, ...]]:
-        """Kernels of one vision call, by stage, whatever their path."""
-        t, view, features = RecordTape(dtype, self.model.begins), ViewBatch(N, R), ViewFeatures()
+        """Kernels of one vision call on N views of R pixels per side, by stage, without paths."""
+        t, view, features = Tape(dtype, self.model.begins), ViewBatch(N, R), ViewFeatures()
         t.call("model", self.model.encode, features, pixels_of(t, view), view, c, is_served=True)
         return {
             stage.name: merged(each.at("") for each in t.kernels if each.stage == stage.name)
-            for stage in self.model.vision
+            for stage in self.model.stages
+            if stage.role == "vision"
         }
 
     @staticmethod
     @for_arrays("T", "K", "visual")
     def prompt(
-        T: Size, K: Size, visual: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
+        T: Size, K: Size, visual: Size, c: ModelDimensions, dtype: Dtype, cache_bits: int
     ) -> tuple[Kernel, ...]:
-        """Kernels of one chunk of a prompt."""
+        """Kernels of one chunk of a prompt.
+
+        Args:
+            T: Tokens of the chunk.
+            K: Keys that its tokens see on average at its end, including those of the chunk.
+            visual: Visual tokens among them.
+            c: The model's dimensions.
+            dtype: Type of features.
+            cache_bits: Bits per cached element.
+        """
         t = RecordTape(dtype, stage=PREFILL.name)
         placed_features(t, t.input(visual * c.decoder.hidden_size, dtype))
         _fused(t, 1, T, K, c.decoder, cache_bits)
@@ -94,16 +109,16 @@ class OcrServed(Served[RelativeDimensions]):
     @staticmethod
     @for_arrays("B", "K")
     def step(
-        B: Size, K: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
+        B: Size, K: Size, c: ModelDimensions, dtype: Dtype, cache_bits: int
     ) -> tuple[Kernel, ...]:
-        """Kernels of one decode step."""
+        """Kernels of one decode step of B sequences over K keys each, with the new token's."""
         t = RecordTape(dtype, stage=DECODE.name)
         _fused(t, B, 1, K, c.decoder, cache_bits)
         return tuple(t.kernels)
 
     # --- memory
 
-    def cache_elements(self, c: RelativeDimensions) -> int:
+    def cache_elements(self, c: ModelDimensions) -> int:
         """Elements that all layers cache per token: in 8 bits, the bytes that a step writes."""
         written = (
             each for each in self.step(1, 1, c, BFLOAT16, 8) if each.operator == "cache_write"
@@ -112,14 +127,17 @@ class OcrServed(Served[RelativeDimensions]):
 
     @staticmethod
     @cache
-    def quantizable_params(c: RelativeDimensions) -> int:
+    def quantizable_params(c: ModelDimensions) -> int:
         """Weights of the decoder's layers that engines quantize: linears, except the routers."""
         t = Tape(BFLOAT16)
         decoder(t, t.input(c.decoder.hidden_size, t.dtype), Pass(1, 1, flash=True), c.decoder)
         return sum(n for path, name, n in t.weights if path.endswith("_proj") and name == "weight")
 
-    def activation_bytes(self, c: RelativeDimensions, workload: Workload, dtype: Dtype) -> int:
-        """Peak of the prefill pass without its logits, of which engines keep only the last row."""
+    def activation_bytes(self, c: ModelDimensions, workload: Workload, dtype: Dtype) -> int:
+        """Peak of one page's prefill pass besides weights and inputs.
+
+        Without logits, of which engines keep only the last row.
+        """
         B, T = workload.batch_size, workload.seq_len
         page = replace(workload, text_tokens=1, max_new_tokens=1)
         most, left = self._bytes_of_views(c, page, dtype)
@@ -130,9 +148,7 @@ class OcrServed(Served[RelativeDimensions]):
         return max(most + B * T * c.decoder.hidden_size * dtype.nbytes, left + layers)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # prompts of all lengths have a few kinds of pages
-    def _bytes_of_views(
-        self, c: RelativeDimensions, page: Workload, dtype: Dtype
-    ) -> tuple[int, int]:
+    def _bytes_of_views(self, c: ModelDimensions, page: Workload, dtype: Dtype) -> tuple[int, int]:
         """Bytes alive besides embeddings: the most until the decoder begins, and those left."""
         p = Pass(page.batch_size, page.seq_len)
         _, most, left = symbolic_passes.looked(self.model, c, dtype, p, page, {})

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.passes import (
+    OcrModel,
     ViewSizes,
     embedded_page,
     page_with,
@@ -44,7 +44,7 @@ _MOST_SPANS: Final = 4096
 """Calls of vision modules that are remembered, each a kilobyte."""
 
 
-def changes_with_length(c: RelativeDimensions) -> bool:
+def changes_with_length(c: ModelDimensions) -> bool:
     """Whether passes change in kind beyond the trained length; plain attention is refused there."""
     return c.decoder.rope_scaling == "dynamic" and c.decoder.use_mla
 
@@ -53,7 +53,7 @@ def _batch(is_batched: bool) -> Size:
     return Polynomial.size("B", least=2) if is_batched else 1
 
 
-def _length(name: str, c: RelativeDimensions, shortest: int, longest: int, is_long: bool) -> Size:
+def _length(name: str, c: ModelDimensions, shortest: int, longest: int, is_long: bool) -> Size:
     """A number of tokens: where passes change in kind beyond the longest, up to it or beyond it."""
     if not changes_with_length(c):
         return Polynomial.size(name, least=shortest)
@@ -84,7 +84,7 @@ class Prompt(NamedTuple):
 @lru_cache(maxsize=256)
 def prompt(
     model: OcrModel,
-    c: RelativeDimensions,
+    c: ModelDimensions,
     dtype: Dtype,
     *,
     flash: bool,
@@ -113,7 +113,7 @@ def prompt(
 @lru_cache(maxsize=256)
 def step(
     model: OcrModel,
-    c: RelativeDimensions,
+    c: ModelDimensions,
     dtype: Dtype,
     *,
     flash: bool,
@@ -191,7 +191,7 @@ class Look(NamedTuple):
 
 @lru_cache(maxsize=64)
 def looks(
-    model: OcrModel, c: RelativeDimensions, dtype: Dtype
+    model: OcrModel, c: ModelDimensions, dtype: Dtype
 ) -> Callable[[ViewSizes], tuple[int, ...]]:
     """Returns a cached function from the sizes of a page's views to the counts of a `Look`.
 
@@ -219,7 +219,7 @@ def looks(
 
 def looked(
     model: OcrModel,
-    c: RelativeDimensions,
+    c: ModelDimensions,
     dtype: Dtype,
     p: Pass,
     page: Workload,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from dsocr_analyze.architectures.architecture import PageTotals
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.passes import OcrModel
 from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     Look,
     Prompt,
@@ -23,10 +22,12 @@ from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     prompt,
     step,
 )
+from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
-from dsocr_analyze.tape.polynomial import Bounds, Size, Values, highest, largest, maximum, minimum
+from dsocr_analyze.tape.polynomial import Bounds, Values, highest
+from dsocr_analyze.tape.tape import Size, largest, maximum, minimum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,7 @@ _CHUNK: Final = 1 << 14
 
 def page_totals(
     model: OcrModel,
-    c: RelativeDimensions,
+    c: ModelDimensions,
     *,
     base_size: Size,
     whole_resolution: Size,
@@ -207,7 +208,7 @@ class _Costs(NamedTuple):
     """
 
     model: OcrModel
-    c: RelativeDimensions
+    c: ModelDimensions
     dtype: Dtype
     flash: bool
     is_bound: bool = False

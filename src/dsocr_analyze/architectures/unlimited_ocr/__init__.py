@@ -7,9 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.architectures.config_keys import Config, ConfigKeys, JsonValue
-from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
-from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.config_file import (
+    Conditional,
+    Config,
+    ConfigKeys,
+    Duplicate,
+    Harmless,
+    JsonValue,
+    Used,
+)
+from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS, DeepSeekOCR
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
@@ -17,9 +24,7 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     is_latent,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.ocr_model import ClipModel
+from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import DecodeStep
@@ -63,7 +68,7 @@ CONFIG_TABLE: Final = key_table(
 """Every key of a `config.json`, and what it does to the figures."""
 
 
-class _UnlimitedOCR(ClipModel, FamilyMember):
+class _UnlimitedOCR(DeepSeekOCR):
     name, title = "unlimited-ocr", "Unlimited-OCR"
     vendor_class = "UnlimitedOCRForCausalLM"
     model_types = ("unlimited-ocr",)
@@ -72,17 +77,16 @@ class _UnlimitedOCR(ClipModel, FamilyMember):
     config_table = CONFIG_TABLE
     modes, default_mode = {name: MODES[name] for name in ("gundam", "base")}, "gundam"
     crop = CropRule(tile=640, most=32)
-    base_size, image_size = 1024, 640
     prompt_pages = 1024
     has_window = True
     text_tokens = 5
     """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
 
-    def read_dimensions(self, config: Config) -> ModelDimensions:
+    def read_dimensions(self, config: Config) -> ClipModelDimensions:
         """Dimensions from the top-level object of a `config.json`.
 
         Raises:
-            ConfigError: As for `ModelDimensions.from_config`, or the window is not a whole number.
+            ConfigError: As for any model of the family, or the window is not a whole number.
         """
         dimensions = super().read_dimensions(config)
         keys = ConfigKeys(config)
@@ -94,7 +98,7 @@ class _UnlimitedOCR(ClipModel, FamilyMember):
         decoder = replace(dimensions.decoder, masks_steps=False, sliding_window=window)
         return replace(dimensions, decoder=decoder)
 
-    def check_flash(self, dimensions: ModelDimensions) -> None:
+    def check_flash(self, dimensions: ClipModelDimensions) -> None:
         """Raises ConfigError if attention is plain, which is eager only."""
         if not dimensions.decoder.use_mla:
             raise ConfigError(

@@ -1,28 +1,32 @@
-"""What each key of a `config.json` does to the figures, and findings about a whole file.
+"""A `config.json` key by key: checked reads, what each key does to the figures, and findings.
 
-An architecture classifies every key it knows, once, in a `KeyTable`. `findings_of` checks a file
-against it, so that no key is silently ignored.
+Every error names the key, its value and the right values. An architecture classifies every key it
+knows, once, in a `KeyTable`. `findings_of` checks a file against it, so that no key is silently
+ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias, TypeGuard
 
-from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 
 __all__ = [
+    "LARGEST_WIDTH",
+    "MOST_LAYERS",
     "Code",
     "Conditional",
+    "Config",
     "ConfigFindings",
+    "ConfigKeys",
     "Duplicate",
     "Fixed",
     "Harmless",
-    "Ignored",
+    "JsonValue",
     "KeyPath",
     "KeyRule",
     "KeyTable",
@@ -31,6 +35,188 @@ __all__ = [
     "findings_of",
     "leaves_of",
 ]
+
+# --- reads -----------------------------------------------------------------------------------
+
+JsonValue: TypeAlias = (
+    "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+"""What JSON can say."""
+
+Config: TypeAlias = Mapping[str, JsonValue]
+"""A `config.json`, or an object within it."""
+
+LARGEST_WIDTH: Final = 1_048_576
+"""Most features per token accepted."""
+
+MOST_LAYERS: Final = 1_024
+"""Most layers accepted."""
+
+
+class _Missing:
+    """Marks an absent key, or a default that there is not."""
+
+
+_MISSING: Final = _Missing()
+
+_LARGEST_INTEGER: Final = 2**31 - 1
+
+
+class ConfigKeys:
+    """One JSON object of a `config.json`, read key by key.
+
+    Args:
+        values: The object.
+        where: Dotted path of the object in the file, empty for the top level.
+        since: Why its keys are read, if that depends on another key.
+
+    Raises:
+        ConfigError: `values` is not a JSON object.
+    """
+
+    def __init__(self, values: JsonValue, where: str = "", since: str = "") -> None:
+        if not isinstance(values, Mapping):
+            name = f"'{where}'" if where else "the top level"
+            raise ConfigError(f"config.json: {name} is {shown(values)}; give a JSON object")
+        self._values: Config = values
+        self._where = where
+        self._since = f", since {since}" if since else ""
+
+    def check_divides(self, part: str, parts: int, whole: str, size: int) -> None:
+        """Raises unless `part`, of value `parts`, divides `whole`, of value `size`.
+
+        Raises:
+            ConfigError: It does not divide.
+        """
+        if size % parts:
+            raise self.refusal(part, f"a divisor of '{self.path(whole)}', {size}")
+
+    def path(self, key: str) -> str:
+        """Dotted path of `key` from the top of the file."""
+        return f"{self._where}.{key}" if self._where else key
+
+    def refusal(self, key: str, right: str) -> ConfigError:
+        """The error that names `key`, its value and the `right` ones."""
+        return ConfigError(
+            f"config.json: '{self.path(key)}' is {shown(self._values.get(key))}; give {right}"
+            f"{self._since}"
+        )
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is present with a value other than null."""
+        return self._values.get(key) is not None
+
+    def value(self, key: str, default: JsonValue | _Missing = _MISSING) -> JsonValue:
+        """Value at `key`, unchecked.
+
+        Raises:
+            ConfigError: The key is absent and has no default.
+        """
+        if key in self._values:
+            return self._values[key]
+        if isinstance(default, _Missing):
+            raise ConfigError(f"config.json lacks '{self.path(key)}'{self._since}")
+        return default
+
+    def section(self, key: str) -> ConfigKeys:
+        """The object at `key`.
+
+        Raises:
+            ConfigError: The key is absent or holds no JSON object.
+        """
+        return ConfigKeys(self.value(key), self.path(key))
+
+    def integer(
+        self,
+        key: str,
+        default: int | _Missing = _MISSING,
+        *,
+        least: int = 1,
+        most: int = _LARGEST_INTEGER,
+    ) -> int:
+        """A whole number from `least` to `most`; booleans and floats are rejected.
+
+        Raises:
+            ConfigError: The key is absent without a default, or has any other value.
+        """
+        value = self.value(key, default)
+        if not _is_whole(value, least, most):
+            raise self.refusal(key, f"a whole number from {least} to {most}")
+        return value
+
+    def integer_or_null(
+        self, key: str, *, least: int = 1, most: int = _LARGEST_INTEGER
+    ) -> int | None:
+        """A whole number from `least` to `most`, or None for null.
+
+        Raises:
+            ConfigError: The key is absent, or has any other value.
+        """
+        if self.value(key) is None:
+            return None
+        return self.integer(key, least=least, most=most)
+
+    def integers(
+        self,
+        key: str,
+        default: tuple[int, ...] | _Missing = _MISSING,
+        *,
+        least: int = 1,
+        most: int = _LARGEST_INTEGER,
+    ) -> tuple[int, ...]:
+        """A list of whole numbers from `least` to `most`.
+
+        Raises:
+            ConfigError: The key is absent without a default, or holds anything else.
+        """
+        values = self.value(key, default)
+        if isinstance(values, list | tuple):
+            whole = tuple(value for value in values if _is_whole(value, least, most))
+            if len(whole) == len(values):
+                return whole
+        raise self.refusal(key, f"a list of whole numbers from {least} to {most}")
+
+    def number(self, key: str, default: float | _Missing = _MISSING, *, least: float) -> float:
+        """A finite number of at least `least`, or above 0 if that is 0.
+
+        Raises:
+            ConfigError: The key is absent without a default, or has any other value.
+        """
+        value = self.value(key, default)
+        number = float("nan") if isinstance(value, bool) else value
+        if not isinstance(number, int | float) or not least <= number < float("inf") or not number:
+            right = f"a number of at least {least}" if least else "a number above 0"
+            raise self.refusal(key, right)
+        return float(number)
+
+    def boolean(self, key: str, default: bool | _Missing = _MISSING) -> bool:
+        """True or false.
+
+        Raises:
+            ConfigError: The key is absent without a default, or has any other value.
+        """
+        value = self.value(key, default)
+        if not isinstance(value, bool):
+            raise self.refusal(key, "true or false")
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str | _Missing = _MISSING) -> str:
+        """One of the strings in `choices`.
+
+        Raises:
+            ConfigError: The key is absent without a default, or has any other value.
+        """
+        value = self.value(key, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self.refusal(key, f"one of {', '.join(choices)}")
+        return value
+
+
+def _is_whole(value: JsonValue, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+# --- rules -----------------------------------------------------------------------------------
 
 Code = Literal["reference", "published", "other"]
 """Whose code reads a config: the built-in reference's, the published model's, or other code, of
@@ -41,13 +227,6 @@ KeyPath = tuple[str, ...]
 
 _MOST_NAMED: Final = 20
 """Most unknown keys that are named individually."""
-
-
-class _Missing:
-    """Marks an absent key."""
-
-
-_MISSING: Final = _Missing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +342,15 @@ class KeyTable:
             code: Whose code reads it.
         """
         if path[0] == self.copy:
-            return self._rule_of_copy(path[1:], config, code)
+            path = path[1:]
+            repeated = self.rule(path, config, code) if path else None
+            if not isinstance(repeated, Used | Fixed):
+                return repeated
+            if isinstance(repeated, Fixed):
+                is_read = code != "published" or not repeated.ignored_by_published
+                if not is_read or isinstance(_value_at(path, config), _Missing):
+                    return replace(repeated, ignored_by_published=True)
+            return Duplicate(path, _MISSING if path[1:] else self.defaults.get(path[0], _MISSING))
         rule = self.rules.get(path, self.rules.get(path[-1:]))
         if path not in self.rules and not (isinstance(rule, Harmless) and rule.everywhere):
             return None
@@ -172,17 +359,6 @@ class KeyTable:
         if code == "published" and path[0] in self.built and not isinstance(rule, Harmless):
             return Ignored(_value_at(path, self.built))
         return rule
-
-    def _rule_of_copy(self, path: KeyPath, config: Config, code: Code) -> KeyRule | None:
-        rule = self.rule(path, config, code) if path else None
-        if not isinstance(rule, Used | Fixed):
-            return rule
-        if isinstance(rule, Fixed):
-            is_read = code != "published" or not rule.ignored_by_published
-            if not is_read or isinstance(_value_at(path, config), _Missing):
-                return replace(rule, ignored_by_published=True)
-        default = self.defaults.get(path[0], _MISSING) if len(path) == 1 else _MISSING
-        return Duplicate(path, default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,20 +389,14 @@ class ConfigFindings:
 
     def check_modelled(self) -> None:
         """Raises ConfigError for the first key that closed forms do not model."""
-        _raise_first(self.refusals)
+        for refusal in self.refusals:
+            raise ConfigError(refusal.message)
 
     def check_traced(self, code: Code) -> None:
         """Raises ConfigError for the first key that a trace of `code` does not count."""
-        _raise_first(
-            refusal
-            for refusal in self.refusals
-            if code == "reference" or not refusal.counted_by_trace
-        )
-
-
-def _raise_first(refusals: Iterable[Refusal]) -> None:
-    for refusal in refusals:
-        raise ConfigError(refusal.message)
+        for refusal in self.refusals:
+            if code == "reference" or not refusal.counted_by_trace:
+                raise ConfigError(refusal.message)
 
 
 def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
@@ -242,24 +412,33 @@ def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
     unknown: list[KeyPath] = []
     for path, value in leaves_of(config, table.is_section):
         rule = table.rule(path, config, code)
+        if isinstance(rule, Fixed):
+            if any(_is_same(value, each) for each in rule.values):
+                continue
+            if code == "published" and rule.ignored_by_published:
+                rule = Ignored()
+            else:
+                right = " or ".join(map(shown, rule.values))
+                message = (
+                    f"{_said(path, value)}: {rule.reason}, and that is not modelled; give {right}"
+                )
+                refusals.append(Refusal(message, rule.counted_by_trace))
         if isinstance(rule, Duplicate):
             warnings += _of_duplicate(path, value, rule, config)
         elif isinstance(rule, Ignored):
             warnings += _of_ignored(path, value, rule)
-        elif isinstance(rule, Fixed):
-            if any(_is_same(value, each) for each in rule.values):
-                continue
-            if code == "published" and rule.ignored_by_published:
-                warnings += _of_ignored(path, value, Ignored())
-            else:
-                refusals.append(_refusal(path, value, rule))
         elif rule is None and table.is_section(path):
             # If the section is read, the reader of its dimensions rejects this.
             if value is not None and (path == (table.copy,) or path[0] in table.built):
                 warnings.append(f"{_said(path, value)}, which is not a JSON object and is not read")
         elif rule is None:
             unknown.append(path)
-    return ConfigFindings((*warnings, *_of_unknown(unknown, code)), tuple(refusals))
+    left_out = "no closed form includes it" if code == "other" else "no figure includes it"
+    for path in unknown[:_MOST_NAMED]:
+        warnings.append(f"config.json: {_name(path)} is unknown; {left_out}")
+    if len(unknown) > _MOST_NAMED:
+        warnings.append(f"config.json: {len(unknown) - _MOST_NAMED:,} more keys are unknown")
+    return ConfigFindings(tuple(warnings), tuple(refusals))
 
 
 def leaves_of(
@@ -283,7 +462,7 @@ def leaves_of(
 def _of_duplicate(
     path: KeyPath, value: JsonValue, rule: Duplicate, config: Config
 ) -> Iterator[str]:
-    counts = _value_at(rule.of, config)
+    counts, default = _value_at(rule.of, config), ""
     if not isinstance(counts, _Missing):
         if not _is_same(value, counts):
             yield (
@@ -291,9 +470,8 @@ def _of_duplicate(
                 f" {shown(counts)} counts"
             )
     elif value is not None and not _is_same(value, rule.default):
-        default = (
-            "" if isinstance(rule.default, _Missing) else f" and counts as {shown(rule.default)}"
-        )
+        if not isinstance(rule.default, _Missing):
+            default = f" and counts as {shown(rule.default)}"
         yield (
             f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read instead, but is"
             f" missing{default}"
@@ -311,20 +489,6 @@ def _of_ignored(path: KeyPath, value: JsonValue, rule: Ignored) -> Iterator[str]
             f"{_said(path, value)}, but the directory's code does not read it and builds {built};"
             f" {built} counts"
         )
-
-
-def _refusal(path: KeyPath, value: JsonValue, rule: Fixed) -> Refusal:
-    right = " or ".join(map(shown, rule.values))
-    message = f"{_said(path, value)}: {rule.reason}, and that is not modelled; give {right}"
-    return Refusal(message, rule.counted_by_trace)
-
-
-def _of_unknown(paths: list[KeyPath], code: Code) -> Iterator[str]:
-    left_out = "no closed form includes it" if code == "other" else "no figure includes it"
-    for path in paths[:_MOST_NAMED]:
-        yield f"config.json: {_name(path)} is unknown; {left_out}"
-    if len(paths) > _MOST_NAMED:
-        yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are unknown"
 
 
 def _said(path: KeyPath, value: JsonValue) -> str:
