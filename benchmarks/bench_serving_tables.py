@@ -430,8 +430,11 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
 
 def is_half_cached(kernel: Kernel, timed: Device) -> bool:
     """Whether what it moves is about as much as L2 holds."""
-    [read] = kernel_seconds([kernel], timed).more_bytes.tolist()
-    moved = (read / kernel.calls + kernel.work.bytes_moved) / (timed.gpu.l2_mb * 1e6)
+    weights = 0.0
+    if isinstance(kernel.dimensions, Experts):  # those that are touched are in no record
+        tokens, hidden, inter, experts, top_k = kernel.dimensions
+        weights = 6 * float(expected_experts(tokens, experts, top_k)) * hidden * inter
+    moved = (weights + kernel.work.bytes_moved) / (timed.gpu.l2_mb * 1e6)
     return bool(0.5 < moved < 2)
 
 

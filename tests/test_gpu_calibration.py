@@ -22,8 +22,8 @@ from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS
 from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
-from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
-from dsocr_analyze.hardware.kernel_times.rows import machine_of
+from dsocr_analyze.hardware.kernel_times.machine import Machine
+from dsocr_analyze.hardware.kernel_times.products import gemm_seconds
 from dsocr_analyze.hardware.profile import MeasuredHost, profile_from_file
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
@@ -44,7 +44,7 @@ def time_of(timed: Device, case: Case) -> float:
     sizes = case.sizes
     if isinstance(sizes, Gemm):
         if case.dtype == "float32":
-            machine = machine_of(timed.gpu, "float32", cold=case.cold)
+            machine = Machine.of(timed.gpu, "float32", cold=case.cold)
             c = timed.fitted("gemm").coefficients
             batch, m, n, k = (np.array(float(size)) for size in sizes)
             return float(gemm_seconds(m, n, k, 4, machine, c, batch=batch, activation_bytes=4))
@@ -435,7 +435,7 @@ def said_of(timed, case):
         )
     if case.dtype == "float32":
         batch, *shape = case.sizes
-        return timed.float32_gemm_seconds(*shape, batch=batch, cold=case.cold)
+        return timed.gemm_seconds(*shape, batch=batch, cold=case.cold, dtype="float32")
     return time_of(timed, case)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dsocr_analyze.kernels import Elements, Experts, Gemm, Kernel, Work
+from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
 from dsocr_analyze.timing.duration import (
     HOST_ERROR,
     Duration,
@@ -22,7 +22,7 @@ MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)
 
 def duration(**changes):
     parts = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
-             "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
+             "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
     return Duration(**{**parts, **changes})
 
 
@@ -74,14 +74,12 @@ class TestError:
 
 class TestArithmetic:
     def test_times_multiplies_every_part(self):
-        assert duration().times(2) == Duration(
-            {GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0
-        )
+        assert duration().times(2) == Duration({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 8.0, 6.0)
 
     def test_plus_adds_every_part_and_every_kind(self):
-        other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 16.0, 0.5, 0.25)
+        other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 0.5, 0.25)
         assert duration().plus(other) == Duration(
-            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 56.0, 4.5, 3.25
+            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 4.5, 3.25
         )
         assert total_duration([duration(), other, Duration()]) == duration().plus(other)
         assert total_duration([]) == Duration()
@@ -102,17 +100,10 @@ class TestKernels:
         ]  # fmt: skip
         priced = KernelSeconds(
             kernels, np.array([[2.0], [1.0]]), np.array([[True], [False]]), [GEMM, MOVE],
-            np.zeros(1), np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
+            np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
         )  # fmt: skip
         found = duration_of_kernels(priced, launches=0.5, host=0.25).at(0)
-        assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
-
-    def test_weights_of_experts_are_read_besides(self):
-        kernel = Kernel("gemm", "grouped_experts", Experts(1, 8, 4, 4, 2), "bfloat16", "bfloat16",
-                        Work(bytes_read=10), calls=2)  # fmt: skip
-        priced = KernelSeconds([kernel], np.ones((1, 1)), np.ones((1, 1), dtype=bool), [GEMM],
-                               np.array([384.0]), *np.zeros((2, 1, 1)))  # fmt: skip
-        assert duration_of_kernels(priced).at(0).nbytes == 20 + 384
+        assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 2.25, 5.0)
 
 
 class TestMeanStep:

@@ -15,16 +15,16 @@ import torch
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.experts import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
+    Rows,
     check_can_fit,
     first_guess,
     fit_errors,
     fitted,
     with_slow_sizes,
 )
-from dsocr_analyze.hardware.kernel_times.rows import Rows
+from dsocr_analyze.hardware.kernel_times.products import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.profile import (
     MeasuredHost,
     all_profiles,

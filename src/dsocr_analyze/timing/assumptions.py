@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTION, NO_CORRECTIONS, Correction, Corrections
-from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
-from dsocr_analyze.timing.runtimes import Host
+from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture

@@ -19,22 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.timing.duration import Figure
-    from dsocr_analyze.timing.serving import ServedModel
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from dsocr_analyze.timing.duration import Figure
+from dsocr_analyze.timing.serving import ServedModel
 
 __all__ = ["LoopPoint", "LoopTimes", "ServedLoads", "ServedPages", "closed_loop", "served_loads"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 _HALVINGS: Final = 60
 _LOOPS: Final = 8192
@@ -117,8 +115,6 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
         clients: Pages in flight, C, `[n]`.
         times: How long a page takes; `step` and `carried` cover at least C sequences.
     """
-    import numpy as np
-
     n, width = len(clients), np.shape(times.step)[-1]
     size = max(1, min(_LOOPS, _CELLS // width))
     points = [
@@ -147,8 +143,6 @@ class _Loops(NamedTuple):
     @classmethod
     def of(cls, clients: Integers, times: LoopTimes, part: slice) -> _Loops:
         """The loops of a slice of the clients."""
-        import numpy as np
-
         width = np.shape(times.step)[-1]
 
         def taken(values: Figure, dtype: type = float) -> Floats:
@@ -163,8 +157,6 @@ class _Loops(NamedTuple):
 
     def balanced(self) -> LoopPoint:
         """The loops in steady state, `[n]`."""
-        import numpy as np
-
         with np.errstate(all="ignore"):  # infinity marks what is impossible
             gpu_seconds = self._least_gpu_seconds()
             cpu, gpu = self.workers / self.prepare, 1 / gpu_seconds
@@ -198,8 +190,6 @@ class _Loops(NamedTuple):
 
     def _least_gpu_seconds(self) -> Floats:
         """Least GPU seconds per page, over all numbers of sequences running together."""
-        import numpy as np
-
         sequences = np.arange(1, self.width + 1)
         each = (self.step.reshape(-1, self.width) / sequences).ravel()
         cells = self.first[:, None] + np.arange(self.width)
@@ -218,8 +208,6 @@ class _Loops(NamedTuple):
         If there are none (a single client, pages of one token), `part` is the fraction of the
         largest possible rate instead. Seconds are infinite if the state is impossible.
         """
-        import numpy as np
-
         beside = part * (self.clients - 1) * (self.steps > 0)
         step, carried, carries = self._read(beside)
         # Every prefill pass of another page costs its own time and saves one step per chunk.
@@ -241,8 +229,6 @@ class _Loops(NamedTuple):
 
     def _prepared(self, rate: Floats) -> Floats:
         """Seconds on the CPU; infinite if the workers fall behind."""
-        import numpy as np
-
         workers = self.workers
         # Only clients beyond one per worker can find all workers busy.
         beyond = np.maximum(0, self.clients - workers) / self.clients
@@ -257,8 +243,6 @@ class _Loops(NamedTuple):
 
         Interpolates between whole numbers of sequences; carrying none takes no time.
         """
-        import numpy as np
-
         whole = np.minimum(beside.astype(np.int64), self.width - 1)
         part = beside - whole
         at = self.first + whole
@@ -324,8 +308,6 @@ def served_loads(
         is_offline: Whether the CPU prepares all pages before the first one runs.
         correction: Correction from benchmarks of the server.
     """
-    import numpy as np
-
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
     chunks = served.chunks(pages.prompt) * served.server.mixes_prefill
@@ -371,8 +353,6 @@ def _corrected(
     Little's law then gives the throughput, since each client sends its pages one after the other.
     The CPU needs at least `prepare` seconds per page, which is a lower bound.
     """
-    import numpy as np
-
     decode = correction.per_token * (page - first_token)
     page = np.maximum(correction.first_token * first_token + decode, clients * prepare)
     return page - decode, page
@@ -380,8 +360,6 @@ def _corrected(
 
 def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
     """Rows in batches of one step table each: rows, distinct keys, each row's index into those."""
-    import numpy as np
-
     distinct, place = np.unique(keys, return_inverse=True)
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=len(distinct)))
@@ -395,8 +373,6 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
 
 def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
     """Seconds of a decode step of 1 to `most` sequences and of its attention, `[keys, most]`."""
-    import numpy as np
-
     sequences = np.arange(1, most + 1)
     duration = served.step(sequences[None, :], keys[:, None])
     attention = sum(

@@ -8,19 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from dsocr_analyze.timing.kernel_seconds import KindError
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
 from dsocr_analyze.timing.prediction import Bound, Interval
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.timing.kernel_seconds import KernelSeconds
-
-    Floats = NDArray[np.float64]
 
 __all__ = [
     "HOST_ERROR",
@@ -33,6 +28,8 @@ __all__ = [
     "stretch_times",
     "total_duration",
 ]
+
+Floats = NDArray[np.float64]
 
 Figure: TypeAlias = "float | NDArray[np.float64]"
 """A float, or an array with one element per workload."""
@@ -51,7 +48,6 @@ class Duration:
         memory: The part of these in memory-bound kernels.
         launches: Seconds that the GPU waits for launches.
         host: Seconds that it waits for other work of the host.
-        nbytes: Bytes read and written, including those that caches serve.
         least_compute: Seconds that the necessary matrix FLOPs take at peak.
         least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
             memory.
@@ -63,7 +59,6 @@ class Duration:
     memory: Figure = 0.0
     launches: Figure = 0.0
     host: Figure = 0.0
-    nbytes: Figure = 0.0
     least_compute: Figure = 0.0
     least_memory: Figure = 0.0
     measured_error: float | None = None
@@ -124,7 +119,7 @@ class Duration:
         return Duration(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
             factor * self.memory, factor * self.launches, factor * self.host,
-            factor * self.nbytes, factor * self.least_compute, factor * self.least_memory,
+            factor * self.least_compute, factor * self.least_memory,
             self.measured_error,
         )  # fmt: skip
 
@@ -135,14 +130,11 @@ class Duration:
             factor: Measured over predicted seconds.
             error: How far the benchmarks disagree, as a ratio; None for a single benchmark.
         """
-        import numpy as np
-
         duration = self.times(factor)
         # The work does not change with the seconds, unless it cannot be done in them: then the
         # server was spared some of it, such as prompts that it had cached.
         return replace(
             duration,
-            nbytes=self.nbytes,
             least_compute=np.minimum(self.least_compute, duration.seconds),
             least_memory=np.minimum(self.least_memory, duration.seconds),
             measured_error=error,
@@ -155,7 +147,7 @@ class Duration:
             kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
         return Duration(
             kinds, self.memory + other.memory, self.launches + other.launches,
-            self.host + other.host, self.nbytes + other.nbytes,
+            self.host + other.host,
             self.least_compute + other.least_compute, self.least_memory + other.least_memory,
             _error_of_both(self, other),
         )  # fmt: skip
@@ -170,7 +162,7 @@ class Duration:
             self,
             kinds={kind: taken(seconds) for kind, seconds in self.kinds.items()},
             memory=taken(self.memory), launches=taken(self.launches), host=taken(self.host),
-            nbytes=taken(self.nbytes), least_compute=taken(self.least_compute),
+            least_compute=taken(self.least_compute),
             least_memory=taken(self.least_memory),
         )  # fmt: skip
 
@@ -217,9 +209,13 @@ def duration_of_kernels(
         launches: Seconds of waiting for launches.
         host: Seconds of waiting for other work of the host.
     """
-    nbytes = sum((each.calls * each.work.bytes_moved for each in priced.kernels), 0.0)
+    rows: dict[KindError, list[int]] = {}
+    for number, error in enumerate(priced.errors):
+        rows.setdefault(error, []).append(number)
+    seconds = priced.seconds
     return Duration(
-        priced.by_kind(), priced.memory_total, launches, host, nbytes + priced.more_bytes,
+        {error: priced.summed(seconds, numbers) for error, numbers in rows.items()},
+        priced.summed(seconds * priced.is_memory), launches, host,
         priced.summed(priced.least_compute), priced.summed(priced.least_memory),
     )  # fmt: skip
 
@@ -234,8 +230,6 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
         issued: Time at which each was issued, `[n]`, ascending.
         device: Seconds of each, `[n]`.
     """
-    import numpy as np
-
     done: Floats = np.cumsum(device)
     ends: Floats = done + np.maximum.accumulate(issued - (done - device))
     return ends
@@ -260,8 +254,6 @@ def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Figure]:
     A stretch ends once its kernels have run after the previous stretch, and no earlier than its
     last kernel is issued.
     """
-    import numpy as np
-
     issued: Figure = 0.0
     end: Figure = 0.0
     for stretch in stretches:

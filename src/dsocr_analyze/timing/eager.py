@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
 from dsocr_analyze.timing.duration import Duration, duration_of_kernels, finish_times
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds, weight_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.kernel_seconds import KernelSeconds
-    from dsocr_analyze.timing.runtimes import Host
-
-    Floats = NDArray[np.float64]
+from dsocr_analyze.timing.kernel_seconds import KernelSeconds, kernel_seconds, weight_bytes
+from dsocr_analyze.timing.runtimes import Host
 
 __all__ = ["eager_pass", "eager_step", "launched"]
+
+Floats = NDArray[np.float64]
 
 _US: Final = 1e-6
 
@@ -114,8 +111,6 @@ class _Clock:
 
     def run(self, priced: KernelSeconds) -> Duration:
         """Launch some kernels; return the time from the end of the previous ones to their end."""
-        import numpy as np
-
         began = self.ended
         waited = 0.0
         first = 0
@@ -129,7 +124,7 @@ class _Clock:
                 if _is_waited_for(kernel):
                     self.issued = self.ended + kernel.calls * self.host.sync_us * _US
                     waited += kernel.calls * self.host.sync_us * _US
-        busy = float(priced.total[0])
+        busy = float(priced.summed(priced.seconds)[0])
         idle = max(0.0, self.ended - began - busy)
         duration = duration_of_kernels(
             priced, launches=max(0.0, idle - waited), host=min(idle, waited)
@@ -137,8 +132,6 @@ class _Clock:
         return duration.at(0)
 
     def _launch(self, device: Floats) -> None:
-        import numpy as np
-
         launch = self.host.launch_us * _US
         issued = self.issued + launch * np.arange(1, len(device) + 1, dtype=np.float64)
         ready = issued.copy()

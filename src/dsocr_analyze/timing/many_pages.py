@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, Figure, total_duration
-from dsocr_analyze.timing.predict import check_model, runtime_of
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimedModel, check_model, runtime_of
 from dsocr_analyze.timing.serving import ServedModel
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.timing.assumptions import JobAssumptions
-    from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.workload import Workload
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from dsocr_analyze.workload import Workload
 
 __all__ = ["ManyPages", "ManyTimes", "PageTimer"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -150,8 +147,6 @@ class PageTimer:
     def _serving(
         self, served: ServedModel, pages: ManyPages, weights: Integers | None
     ) -> ManyTimes:
-        import numpy as np
-
         job, n = self.job, len(pages)
         lengths = self._lengths_of(pages.max_new_tokens)
         visual = np.array([each.visual_tokens for each in pages.kinds], np.int64)
@@ -184,8 +179,6 @@ class PageTimer:
         )  # fmt: skip
 
     def _lengths_of(self, limits: Integers) -> _Lengths:
-        import numpy as np
-
         distinct, place = np.unique(limits, return_inverse=True)
         found: list[OutputLengths] = [self._lengths(limit) for limit in distinct.tolist()]
         return _Lengths(
@@ -196,8 +189,6 @@ class PageTimer:
 
     def _prompts(self, served: ServedModel, pages: ManyPages, T: Integers) -> Iterator[_Prompts]:
         """The prefill passes, grouped by equal views."""
-        import numpy as np
-
         for number, kind in enumerate(pages.kinds):
             rows = np.flatnonzero(pages.kind == number)
             if not len(rows):
@@ -227,8 +218,6 @@ class PageTimer:
         They share no array `[kernels, n]`: the order of launches depends on the sizes of kernels,
         and numpy adds the rows of such an array up in another order than a single column.
         """
-        import numpy as np
-
         rows_of: dict[tuple[float, ...], list[int]] = {}
         columns = (pages.kind, pages.text_tokens, pages.max_new_tokens, pages.prepare)
         for row, key in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
@@ -266,8 +255,6 @@ class PageTimer:
 
 def _per_step(decode: Floats, steps: Floats) -> Floats:
     """Seconds per token after the first; NaN if there is none."""
-    import numpy as np
-
     seconds: Floats = np.full(len(decode), np.nan)
     np.divide(decode, steps, out=seconds, where=steps > 0)
     return seconds
@@ -277,8 +264,6 @@ def _distinct_steps(
     served: ServedModel, together: Integers, keys: Integers, weights: Floats
 ) -> Duration:
     """Decode steps of `together` sequences over `keys` keys each, weighted by `weights`."""
-    import numpy as np
-
     width = int(keys.max()) + 1
     pairs, place = np.unique(together * width + keys, return_inverse=True)
     B, K = np.divmod(pairs, width)
@@ -288,7 +273,6 @@ def _distinct_steps(
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
     """The weighted sum of some of a duration's workloads, as floats."""
-    import numpy as np
 
     def summed(values: Figure) -> float:
         values = np.atleast_1d(values)
@@ -297,6 +281,6 @@ def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -
 
     return Duration(
         {kind: summed(seconds) for kind, seconds in duration.kinds.items()},
-        *map(summed, (duration.memory, duration.launches, duration.host, duration.nbytes)),
+        *map(summed, (duration.memory, duration.launches, duration.host)),
         *map(summed, (duration.least_compute, duration.least_memory)),
     )

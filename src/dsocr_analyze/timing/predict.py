@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from dsocr_analyze.dtypes import FLOAT32
+import numpy as np
+
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import check_features
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
+from dsocr_analyze.timing.correction import Correction
 from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
@@ -25,15 +32,7 @@ from dsocr_analyze.timing.prediction import (
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.serving import ServedModel, View
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.kernels import Kernel
-    from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.timing.correction import Correction
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import Workload
 
 __all__ = ["Runtime", "TimedModel", "check_model", "entry_of", "predict", "runtime_of"]
 
@@ -345,8 +344,6 @@ class _Serving:
 
     def loaded(self, concurrency: int) -> _Load:
         """Closed loop of this many clients; those that do not fit into memory queue."""
-        import numpy as np
-
         assumptions, T = self.assumptions, self.workload.seq_len
         first, mean = total_duration(self.prefill.values()), assumptions.steps
         pages = ServedPages(

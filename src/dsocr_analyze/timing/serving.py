@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dsocr_analyze.hardware.weight_types import STORED_BITS
-from dsocr_analyze.tape.polynomial import ceil_div, minimum
+import numpy as np
+
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.hardware.devices import STORED_BITS
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.tape.polynomial import Size, ceil_div, minimum
 from dsocr_analyze.timing.duration import (
     Duration,
     Figure,
@@ -18,16 +24,9 @@ from dsocr_analyze.timing.duration import (
     duration_of_kernels,
     stretch_times,
 )
-from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.kernels import Kernel
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.timing.runtimes import Host
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
+from dsocr_analyze.workload import Workload
 
 __all__ = ["ServedModel", "View"]
 
@@ -208,6 +207,4 @@ class ServedModel:
 
 def maximum_of_zero(values: Figure) -> Figure:
     """`values`, with negative ones replaced by 0."""
-    import numpy as np
-
     return np.maximum(values, 0.0)
