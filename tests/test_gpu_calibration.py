@@ -28,9 +28,8 @@ from dsocr_analyze.hardware.profile import MeasuredHost, profile_from_file
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_host import step_times
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
-from dsocr_analyze.measuring.gpu_peaks import FoundGpu, described_gpu, found_gpu
+from dsocr_analyze.measuring.installed_gpu import FoundGpu, described_gpu, found_gpu, step_times
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]

@@ -56,13 +56,13 @@ class TestError:
 
     def test_the_band_is_a_ratio_either_way(self):
         error = duration().error
-        assert duration().low == pytest.approx(10 / (1 + error))
-        assert duration().high == pytest.approx(10 * (1 + error))
+        band = duration().band(10.0)
+        assert (band.low, band.high) == pytest.approx((10 / (1 + error), 10 * (1 + error)))
         unknown = Duration({KindError("x", 1, 3, False, True): 1.0})
-        assert (unknown.low, unknown.high) == (0.25, 4)
+        assert unknown.band(1.0) == Interval(low=0.25, high=4)
 
     def test_no_time_has_no_error(self):
-        assert (Duration().error, Duration().low, Duration().high) == (0, 0, 0)
+        assert (Duration().error, Duration().band(0)) == (0, Interval(low=0, high=0))
 
     def test_seconds_known_besides_are_exact(self):
         band = Duration({GEMM: 2.0}).band(7.0)

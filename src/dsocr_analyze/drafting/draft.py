@@ -1,4 +1,4 @@
-"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`.
+"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`, then written.
 
 A config that names no class of model gets one by its type.
 """
@@ -6,22 +6,27 @@ A config that names no class of model gets one by its type.
 from __future__ import annotations
 
 import inspect
+import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import transformers
 
 from dsocr_analyze.architectures.any_model import undescribed
 from dsocr_analyze.architectures.any_model.description import (
+    MODEL_DTYPE,
     Description,
     Input,
     Prompt,
+    Run,
+    TensorInput,
     read_description,
 )
+from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.architectures.config_keys import Config
 from dsocr_analyze.drafting.arguments import (
     DESCRIBED,
@@ -34,14 +39,15 @@ from dsocr_analyze.drafting.arguments import (
     tensor,
     text_id,
 )
-from dsocr_analyze.drafting.first_pass import Tried, said, tried
-from dsocr_analyze.drafting.parts import (
+from dsocr_analyze.drafting.first_pass import (
+    Tried,
     beside_the_text,
     routed_expert_of,
+    said,
     stages_of,
     text_embedding,
+    tried,
 )
-from dsocr_analyze.drafting.toml_text import toml_text
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import LoadedModel, load_model
@@ -49,10 +55,7 @@ from dsocr_analyze.running.loading import LoadedModel, load_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "drafted",
-]
-
+__all__ = ["drafted"]
 
 _GENERATING: Final = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
@@ -187,7 +190,7 @@ class _Drafter:
         """The file's text, read back before it is given away."""
         self._refuse_undescribed()
         found, notes = self._found()
-        text = toml_text(found, self._opening(), notes, routed_expert_of(self.module))
+        text = _toml_text(found, self._opening(), notes, routed_expert_of(self.module))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "draft.toml"
             file.write_text(text, encoding="utf-8")
@@ -353,3 +356,83 @@ class _Drafter:
                 else "change it to your prompt's"
             )
         return notes
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+_STAGE_NOTES: Final[Mapping[str, str]] = {
+    "prefill": "the rest of the first pass",
+    "decode": "one step, which computes the logits of one token",
+    "model": "the one pass of a model that generates nothing",
+}
+
+
+def _toml_text(
+    description: Description, opening: list[str], notes: Mapping[str, str], expert: str | None
+) -> str:
+    """The file's text.
+
+    Args:
+        description: What it says.
+        opening: Lines of comment at its top.
+        notes: What to say about the prompt (`prompt`) and about inputs, by their names.
+        expert: The path of routed experts with stars; None without any.
+    """
+    lines = [f"# {line}" for line in opening]
+    lines.append(f"name = {_shown(description.name)}")
+    if description.model_class is not None:
+        lines.append(f"class = {_shown(description.model_class)}")
+    if expert is not None:
+        lines.append(f"routed_expert = {_shown(expert)}")
+    for stage in description.stages:
+        lines += ["", *_stage(stage)]
+    if description.prompt is not None:
+        lines += ["", "[prompt]", *_prompt(description.prompt, notes.get("prompt"))]
+    for name, value in description.inputs.items():
+        assert isinstance(value, TensorInput), "every rule of a draft gives a tensor"
+        lines += ["", f"[inputs.{name}]", *_tensor(value, notes.get(name))]
+    return "\n".join([*lines, ""])
+
+
+def _shown(value: Any) -> str:
+    """A value as in TOML, which for these is as in JSON."""
+    return json.dumps(value)
+
+
+def _stage(stage: Stage) -> Iterator[str]:
+    yield "[[stages]]"
+    note = _STAGE_NOTES.get(stage.name)
+    yield f"name = {_shown(stage.name)}" + (f"  # {note}" if note else "")
+    yield f"prefixes = {_shown(list(stage.prefixes))}"
+    if stage.role != "vision":
+        yield f"role = {_shown(stage.role)}"
+
+
+def _prompt(prompt: Prompt, note: str | None) -> Iterator[str]:
+    yield f"tokens = {prompt.tokens}" + (f"  # {note}" if note else "")
+    if prompt.argument != "input_ids":
+        yield f"argument = {_shown(prompt.argument)}"
+    if prompt.fill:
+        yield f"fill = {prompt.fill}"
+    yield from _placed(prompt.placed)
+
+
+def _placed(runs: tuple[Run, ...]) -> Iterator[str]:
+    if runs:
+        yield "placed = ["
+        for run in runs:
+            yield f"  {{ value = {run.value}, start = {run.start}, count = {run.count} }},"
+        yield "]"
+
+
+def _tensor(value: TensorInput, note: str | None) -> Iterator[str]:
+    key, items = ("shape", value.shape) if value.values is None else ("values", value.values)
+    yield f"{key} = {_shown(items)}" + (f"  # {note}" if note else "")
+    if value.dtype != MODEL_DTYPE and value.values is None:
+        yield f"dtype = {_shown(value.dtype)}"
+    if value.fill != 1:
+        yield f"fill = {value.fill}"
+    yield from _placed(value.placed)
+    if value.is_repeated:
+        yield 'repeat = "batch"'

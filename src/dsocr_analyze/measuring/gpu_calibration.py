@@ -36,9 +36,8 @@ from dsocr_analyze.hardware.profile import (
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_host import host_figures
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
-from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
+from dsocr_analyze.measuring.installed_gpu import FoundGpu, KernelTimer, found_gpu, host_figures
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.running.process_settings import exclusive
 

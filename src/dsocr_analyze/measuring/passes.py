@@ -15,8 +15,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-from dsocr_analyze.measuring.stage_clock import Laps, StageClock
-from dsocr_analyze.measuring.timers import Timer, timer_of
+from dsocr_analyze.measuring.stage_clock import Laps, StageClock, Timer, timer_of
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was

@@ -5,6 +5,7 @@ A kernel starts once it has been issued and the previous one has ended.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,6 @@ __all__ = [
     "HOST_ERROR",
     "Duration",
     "Figure",
-    "Stretch",
     "duration_of_kernels",
     "finish_times",
     "mean_step",
@@ -94,25 +94,17 @@ class Duration:
         seconds = float(self.seconds)
         return math.sqrt(sum(part**2 for part in parts)) / seconds if seconds else 0.0
 
-    @property
-    def low(self) -> float:
-        """Lower end of the band, seconds; errors are ratios, so it never reaches 0."""
-        return float(self.seconds) / (1 + self.error)
-
-    @property
-    def high(self) -> float:
-        """Upper end of the band, seconds."""
-        return float(self.seconds) * (1 + self.error)
-
     def band(self, seconds: float) -> Interval:
         """The band of seconds of which this duration is a part, the rest exact.
 
-        A measured error of the duration applies to all of them, because that is what was measured.
+        Errors are ratios, so the lower end never reaches 0. A measured error of the duration
+        applies to all of the seconds, because that is what was measured.
         """
         if self.measured_error is not None:
             return Interval.within(seconds, self.measured_error)
-        known = seconds - float(self.seconds)
-        return Interval(low=self.low + known, high=self.high + known)
+        own = float(self.seconds)
+        band = Interval.within(own, self.error)
+        return Interval(low=band.low + (seconds - own), high=band.high + (seconds - own))
 
     def times(self, factor: Figure) -> Duration:
         """A duration `factor` times as long, with `factor` times the work."""
@@ -178,10 +170,7 @@ def _error_of_both(duration: Duration, other: Duration) -> float | None:
 
 def total_duration(durations: Iterable[Duration]) -> Duration:
     """All durations, one after the other."""
-    total = Duration()
-    for duration in durations:
-        total = total.plus(duration)
-    return total
+    return functools.reduce(Duration.plus, durations, Duration())
 
 
 def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Duration:
@@ -235,30 +224,18 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
     return ends
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Many kernels, issued evenly; floats, or arrays with one element per workload.
-
-    Attributes:
-        device: Seconds of the kernels on the GPU.
-        host: Seconds of issuing them.
-    """
-
-    device: Figure
-    host: Figure
-
-
-def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Figure]:
+def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
     """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
-    A stretch ends once its kernels have run after the previous stretch, and no earlier than its
-    last kernel is issued.
+    A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them;
+    floats, or arrays with one element per workload. It ends once its kernels have run after the
+    previous stretch, and no earlier than its last kernel is issued.
     """
     issued: Figure = 0.0
     end: Figure = 0.0
-    for stretch in stretches:
+    for device, host in stretches:
         started = np.maximum(end, issued)
-        issued = issued + stretch.host
-        ended = np.maximum(started + stretch.device, issued)
+        issued = issued + host
+        ended = np.maximum(started + device, issued)
         yield ended - end
         end = ended

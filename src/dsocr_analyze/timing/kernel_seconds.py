@@ -30,6 +30,7 @@ __all__ = [
     "KernelSeconds",
     "KindError",
     "kernel_seconds",
+    "kind_of",
     "product_of",
     "weight_bytes",
 ]
@@ -216,7 +217,7 @@ def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
 # --- kernels that are priced together -------------------------------------------------------
 
 
-def _kind_of(sizes: Dimensions) -> str:
+def kind_of(sizes: Dimensions) -> str:
     """The kernel kind of a device profile."""
     if isinstance(sizes, Gemm | Convolution):
         return "gemm"
@@ -235,7 +236,7 @@ def _kind_of(sizes: Dimensions) -> str:
 
 def _group_of(kernel: Kernel) -> Hashable:
     """What kernels that are priced together share."""
-    kind = _kind_of(kernel.dimensions)
+    kind = kind_of(kernel.dimensions)
     if kind == "movement":
         return kind
     has_weights = kernel.operator not in ACTIVATION_PRODUCTS
@@ -260,7 +261,7 @@ class _Group:
         self.width = _shape(members)
         self.moved = self._work("bytes_moved")
         sizes, operator, self.dtype = members[0].dimensions, members[0].operator, members[0].dtype
-        self.sizes, self.kind = sizes, _kind_of(sizes)
+        self.sizes, self.kind = sizes, kind_of(sizes)
         self.reads_weights = cold and operator not in ACTIVATION_PRODUCTS
         is_quantized = isinstance(sizes, Gemm | Experts) and operator not in (
             ACTIVATION_PRODUCTS | UNQUANTIZED

@@ -20,7 +20,6 @@ from dsocr_analyze.tape.polynomial import Size, ceil_div, minimum
 from dsocr_analyze.timing.duration import (
     Duration,
     Figure,
-    Stretch,
     duration_of_kernels,
     stretch_times,
 )
@@ -134,7 +133,7 @@ class ServedModel:
         host = chunks * launches * self.server.compiled_launch_us * _US
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         parts = [*encoded, (stage, prompt, host)]
-        times = stretch_times(Stretch(duration.seconds, issued) for _, duration, issued in parts)
+        times = stretch_times((duration.seconds, issued) for _, duration, issued in parts)
         durations: dict[str, Duration] = {}
         for (name, duration, _), seconds in zip(parts, times, strict=True):
             waited = duration.plus(Duration(launches=maximum_of_zero(seconds - duration.seconds)))
