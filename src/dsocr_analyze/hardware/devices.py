@@ -29,6 +29,8 @@ __all__ = [
     "ProductTypes",
     "catalogue_name",
     "check_features",
+    "check_keys",
+    "check_that",
     "dtype_name",
     "gpu_aliases",
     "gpu_catalogue",
@@ -37,7 +39,6 @@ __all__ = [
     "is_positive",
     "missing_features",
     "product_types",
-    "refuse_unknown",
 ]
 
 
@@ -46,10 +47,18 @@ def is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
 
 
-def refuse_unknown(table: Table, known: Iterable[str], where: str) -> None:
-    """Raises DeviceError, which begins with `where`, for a key of `table` that is not `known`."""
+def check_that(is_right: bool, where: str, right: str, value: object) -> None:
+    """Raises DeviceError, which begins with `where`, unless the value there is right."""
+    if not is_right:
+        raise DeviceError(f"{where} must be {right}, not {value!r}")
+
+
+def check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
+    """Raises DeviceError, which begins with `where`, for unknown keys and for missing ones."""
     if unknown := [name for name in table if name not in set(known)]:
         raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
+    if missing := [name for name in needed if name not in table]:
+        raise DeviceError(f"{where} lacks {', '.join(missing)}")
 
 
 _FLASH_CAPABILITY: Final = 8.0
@@ -177,15 +186,13 @@ def gpu_from_entry(name: str, entry: object, where: str) -> Gpu:
     types = {field.name: str(field.type) for field in fields(Gpu) if field.name != "name"}
     if not isinstance(entry, dict):
         raise DeviceError(f"{where} must be a table")
-    refuse_unknown(entry, types, where)
-    if missing := [each for each in _NEEDED if each not in entry]:
-        raise DeviceError(f"{where} lacks {', '.join(missing)}")
+    check_keys(entry, types, where, _NEEDED)
     for key, value in entry.items():
         if types[key] == "str":
-            if not isinstance(value, str):
-                raise DeviceError(f"{where}.{key} must be a string, not {value!r}")
-        elif not is_positive(value) or (types[key] == "int" and not isinstance(value, int)):
-            raise DeviceError(f"{where}.{key} must be a positive number, not {value!r}")
+            check_that(isinstance(value, str), f"{where}.{key}", "a string", value)
+        else:
+            is_right = is_positive(value) and (types[key] != "int" or isinstance(value, int))
+            check_that(is_right, f"{where}.{key}", "a positive number", value)
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
     return Gpu(name=name, **entry)
