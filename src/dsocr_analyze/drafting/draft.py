@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 import transformers
@@ -157,7 +157,7 @@ def drafted(
             raise failure from None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Drafter:
     """Drafts one model's file.
 
@@ -171,20 +171,22 @@ class _Drafter:
     model_class: str | None
     may_generate: bool = True
 
-    @property
-    def module(self) -> PreTrainedModel:
-        return self.model.module
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Arguments of its forward."""
-        return frozenset(inspect.signature(self.module.forward).parameters)
-
-    @property
-    def generates(self) -> bool:
-        """Whether `generate` runs it."""
-        can: bool = self.may_generate and self.module.can_generate()
-        return can and not _is_masked(self.module)
+    def __post_init__(self) -> None:
+        self.module = cast("PreTrainedModel", self.model.module)
+        # Arguments of its forward.
+        self.names = frozenset(inspect.signature(self.module.forward).parameters)
+        # Whether `generate` runs it.
+        can_generate = self.may_generate and self.module.can_generate()
+        self.generates = can_generate and not _is_masked(self.module)
+        self._reads_text = "input_ids" in self.names
+        # Whether a decoder reads what an encoder makes of the inputs; or generate() hands the
+        # inputs on to a language model, which starts its decoder.
+        hands_on = self.generates and hasattr(self.module, "language_model")
+        reads_both = self.module.config.is_encoder_decoder and "decoder_input_ids" in self.names
+        self._is_seq2seq = reads_both and not hands_on
+        takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
+        reads_any = self._reads_text or "decoder_input_ids" in self.names
+        self._has_towers = takes_more and reads_any
 
     def text(self) -> str:
         """The file's text, read back before it is given away."""
@@ -285,23 +287,6 @@ class _Drafter:
         unfit = ModelCodeError(f"it puts other rows in the place of {[*done]} tokens")
         return None, (failed or [Tried(unfit)])[0]
 
-    @property
-    def _reads_text(self) -> bool:
-        return "input_ids" in self.names
-
-    @property
-    def _is_seq2seq(self) -> bool:
-        """Whether a decoder reads what an encoder makes of the inputs."""
-        if self.generates and hasattr(self.module, "language_model"):
-            return False  # generate() hands the inputs on to that model, which starts its decoder
-        is_both: bool = self.module.config.is_encoder_decoder
-        return is_both and "decoder_input_ids" in self.names
-
-    @property
-    def _has_towers(self) -> bool:
-        takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
-        return takes_more and (self._reads_text or "decoder_input_ids" in self.names)
-
     def _description(
         self, inputs: dict[str, Input], token: int | None, count: int, *, has_text: bool = True
     ) -> Description:
@@ -371,7 +356,7 @@ _STAGE_NOTES: Final[Mapping[str, str]] = {
 def _toml_text(
     description: Description, opening: list[str], notes: Mapping[str, str], expert: str | None
 ) -> str:
-    """The file's text.
+    """The file's text; values in TOML are here as in JSON.
 
     Args:
         description: What it says.
@@ -380,11 +365,11 @@ def _toml_text(
         expert: The path of routed experts with stars; None without any.
     """
     lines = [f"# {line}" for line in opening]
-    lines.append(f"name = {_shown(description.name)}")
+    lines.append(f"name = {json.dumps(description.name)}")
     if description.model_class is not None:
-        lines.append(f"class = {_shown(description.model_class)}")
+        lines.append(f"class = {json.dumps(description.model_class)}")
     if expert is not None:
-        lines.append(f"routed_expert = {_shown(expert)}")
+        lines.append(f"routed_expert = {json.dumps(expert)}")
     for stage in description.stages:
         lines += ["", *_stage(stage)]
     if description.prompt is not None:
@@ -395,24 +380,19 @@ def _toml_text(
     return "\n".join([*lines, ""])
 
 
-def _shown(value: Any) -> str:
-    """A value as in TOML, which for these is as in JSON."""
-    return json.dumps(value)
-
-
 def _stage(stage: Stage) -> Iterator[str]:
     yield "[[stages]]"
     note = _STAGE_NOTES.get(stage.name)
-    yield f"name = {_shown(stage.name)}" + (f"  # {note}" if note else "")
-    yield f"prefixes = {_shown(list(stage.prefixes))}"
+    yield f"name = {json.dumps(stage.name)}" + (f"  # {note}" if note else "")
+    yield f"prefixes = {json.dumps(list(stage.prefixes))}"
     if stage.role != "vision":
-        yield f"role = {_shown(stage.role)}"
+        yield f"role = {json.dumps(stage.role)}"
 
 
 def _prompt(prompt: Prompt, note: str | None) -> Iterator[str]:
     yield f"tokens = {prompt.tokens}" + (f"  # {note}" if note else "")
     if prompt.argument != "input_ids":
-        yield f"argument = {_shown(prompt.argument)}"
+        yield f"argument = {json.dumps(prompt.argument)}"
     if prompt.fill:
         yield f"fill = {prompt.fill}"
     yield from _placed(prompt.placed)
@@ -428,9 +408,9 @@ def _placed(runs: tuple[Run, ...]) -> Iterator[str]:
 
 def _tensor(value: TensorInput, note: str | None) -> Iterator[str]:
     key, items = ("shape", value.shape) if value.values is None else ("values", value.values)
-    yield f"{key} = {_shown(items)}" + (f"  # {note}" if note else "")
+    yield f"{key} = {json.dumps(items)}" + (f"  # {note}" if note else "")
     if value.dtype != MODEL_DTYPE and value.values is None:
-        yield f"dtype = {_shown(value.dtype)}"
+        yield f"dtype = {json.dumps(value.dtype)}"
     if value.fill != 1:
         yield f"fill = {value.fill}"
     yield from _placed(value.placed)

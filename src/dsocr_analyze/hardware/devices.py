@@ -10,14 +10,11 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.names import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.toml_table import Table
 
 __all__ = [
@@ -264,20 +261,18 @@ def missing_features(
         dtype: Type of the model's weights and activations.
         flash_attention: Whether its decoder runs FlashAttention-2.
     """
-    return tuple(_missing_features(gpu, dtype, flash_attention))
-
-
-def _missing_features(gpu: Gpu, dtype: Dtype, flash_attention: bool) -> Iterator[MissingFeature]:
+    lacks = []
     if dtype != FLOAT32 and dtype.name not in gpu.dtypes:
         there = " or ".join(each for each in gpu.dtypes if each.endswith("float16"))
-        yield MissingFeature(dtype.name, "", f"dtype {there}", "dtype")
+        lacks.append(MissingFeature(dtype.name, "", f"dtype {there}", "dtype"))
     eager = ("flash_attention=False", "flash_attention")
     if flash_attention and dtype == FLOAT32:
-        yield MissingFeature("FlashAttention-2 in float32", ", which computes in 16 bits", *eager)
+        why = ", which computes in 16 bits"
+        lacks.append(MissingFeature("FlashAttention-2 in float32", why, *eager))
     elif flash_attention and gpu.has_flash_attention is False:
-        yield MissingFeature(
-            "FlashAttention-2", f", which needs {gpu.flash_attention_needs}", *eager
-        )
+        why = f", which needs {gpu.flash_attention_needs}"
+        lacks.append(MissingFeature("FlashAttention-2", why, *eager))
+    return tuple(lacks)
 
 
 def check_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:

@@ -13,12 +13,11 @@ from msgspec.structs import replace as with_changes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import BytesAlive
 from dsocr_analyze.figures.origin import Count
-from dsocr_analyze.hardware.devices import missing_features
+from dsocr_analyze.hardware.devices import Gpu, missing_features
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -201,21 +200,17 @@ def fit(
             arguments=["reserved"],
         )
     usable = int(gpu.memory_bytes * (1 - reserved))
-
     lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
 
     def batch_need(order: Order) -> BatchNeed:
         """The need in one order; the largest batch is 0 if the GPU cannot run the model."""
 
         def need(batch: int) -> MemoryNeed:
+            pages = replace(workload, batch_size=batch)
             return memory_need(
-                architecture,
-                dimensions,
-                replace(workload, batch_size=batch),
-                dtype=dtype,
-                flash_attention=flash_attention,
+                architecture, dimensions, pages, dtype=dtype, flash_attention=flash_attention,
                 order=order,
-            )
+            )  # fmt: skip
 
         found, largest, part, moment = need(workload.batch_size), 0, None, None
         if not lacks:

@@ -246,29 +246,23 @@ CallOf = Callable[[int, torch.dtype], Run]
 """From a number of rows of 1280 elements, and a type, to a call."""
 
 
+def _calling(operator: Callable[..., Value], *others: bool) -> CallOf:
+    """Calls an operator on a tensor and on `others`: whole ones too, or, if False, a row."""
+
+    def make(rows: int, dtype: torch.dtype) -> Run:
+        tensors = [_tensor(rows if whole else 1, dtype) for whole in (True, *others)]
+        return lambda: operator(*tensors)
+
+    return make
+
+
 def _of_two() -> Iterator[tuple[str, CallOf]]:
-    operators: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    operators: dict[str, Callable[..., Value]] = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     }  # fmt: skip
     for name, operator in operators.items():
-        yield name, _pairwise(operator)
-        yield f"{name} of a row", _with_row(operator)
-
-
-def _pairwise(operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> CallOf:
-    def make(rows: int, dtype: torch.dtype) -> Run:
-        x, y = _tensor(rows, dtype), _tensor(rows, dtype)
-        return lambda: operator(x, y)
-
-    return make
-
-
-def _with_row(operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> CallOf:
-    def make(rows: int, dtype: torch.dtype) -> Run:
-        x, y = _tensor(rows, dtype), _tensor(1, dtype)
-        return lambda: operator(x, y)
-
-    return make
+        yield name, _calling(operator, True)
+        yield f"{name} of a row", _calling(operator, False)
 
 
 def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
@@ -288,15 +282,7 @@ def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
         "masked_fill": lambda x: x.masked_fill(x > 0, 0.0),
     }  # fmt: skip
     for name, operator in operators.items():
-        yield name, _alone(operator)
-
-
-def _alone(operator: Callable[[torch.Tensor], Value]) -> CallOf:
-    def make(rows: int, dtype: torch.dtype) -> Run:
-        x = _tensor(rows, dtype)
-        return lambda: operator(x)
-
-    return make
+        yield name, _calling(operator)
 
 
 def _of_layouts() -> Iterator[tuple[str, CallOf]]:

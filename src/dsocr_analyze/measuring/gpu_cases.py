@@ -59,49 +59,39 @@ class Case(NamedTuple):
     """For movement: a key of `MOVED_BYTES`."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes read and written."""
-        size = 4 if self.dtype == "float32" else 2
-        match self.sizes:
+    def _figures(self) -> tuple[int, int, tuple[int, ...]]:
+        """Multiply-accumulates, bytes, and the sizes that define the group."""
+        size, s = 4 if self.dtype == "float32" else 2, self.sizes
+        match s:
             case Gemm(batch, m, n, k):
-                return size * batch * (m * k + n * k + m * n)
+                return batch * m * n * k, size * batch * (m * k + n * k + m * n), (n, k)
             case Attention():
-                s = self.sizes
+                scores = s.heads * s.queries * s.keys
                 rows = 2 * s.heads * s.queries + 2 * s.kv_heads * s.keys
-                bias = s.heads * s.queries * s.keys if s.masked else 0
-                return size * s.batch * (rows * s.head_dim + bias)
+                nbytes = size * s.batch * (rows * s.head_dim + (scores if s.masked else 0))
+                group = s.heads, s.head_dim, s.kv_heads, s.keys if s.masked else 0
+                return 2 * s.batch * scores * s.head_dim, nbytes, group
             case Experts(tokens, hidden, inter, experts, top_k):
-                return size * (3 * experts * hidden * inter + tokens * top_k * (hidden + 3 * inter))
+                moved = 3 * experts * hidden * inter + tokens * top_k * (hidden + 3 * inter)
+                group = hidden, inter, top_k, experts
+                return 3 * tokens * top_k * hidden * inter, size * moved, group
             case Elements(elements):
-                return MOVED_BYTES[self.operator] * elements
+                return 0, MOVED_BYTES[self.operator] * elements, (elements,)
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
-        match self.sizes:
-            case Gemm(batch, m, n, k):
-                return batch * m * n * k
-            case Attention():
-                s = self.sizes
-                return 2 * s.batch * s.heads * s.queries * s.keys * s.head_dim
-            case Experts(tokens, hidden, inter, _, top_k):
-                return 3 * tokens * top_k * hidden * inter
-            case Elements():
-                return 0
+        return self._figures[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self._figures[1]
 
     @property
     def group(self) -> tuple[int, ...]:
         """Sizes that define its group, which is held out of a fit as a whole."""
-        match self.sizes:
-            case Gemm(_, _, n, k):
-                return n, k
-            case Attention():
-                s = self.sizes
-                return s.heads, s.head_dim, s.kv_heads, s.keys if s.masked else 0
-            case Experts(_, hidden, inter, experts, top_k):
-                return hidden, inter, top_k, experts
-            case Elements(elements):
-                return (elements,)
+        return self._figures[2]
 
 
 def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:

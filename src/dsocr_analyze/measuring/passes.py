@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -123,7 +122,15 @@ def measure_pages(
     clock = StageClock(model.module, architecture.stages, timer)
     repeats: list[list[dict[str, float]]] = [[] for _ in workloads]
     reference: list[list[float]] = [[] for _ in workloads]
-    with _ready(model, protocol) as announce:
+    device = model.device
+    with (
+        exclusive(),
+        kept_memory(device),
+        blamed_on(model.directory, f"failed on {device}", str(device), model.module) as announce,
+        left_as_it_was(model.module),
+        running_unwatched(device, flash_attention, has_weights=model.has_weights),
+        torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
+    ):
         for number in range(-protocol.warmups, protocol.repeats):
             name = f"warm-up {number + protocol.warmups + 1} of {protocol.warmups}"
             if number >= 0:
@@ -153,21 +160,6 @@ def _measured(
         [sum(each[name] for name in stages if name != decode) for each in repeats]
     )
     return MeasuredPage(stages, prefill, MeasuredSeconds.of(reference), peak)
-
-
-@contextlib.contextmanager
-def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[Callable[[str], None]]:
-    """Context in which passes are measured; to be told each pass as it starts."""
-    device = model.device
-    with (
-        exclusive(),
-        kept_memory(device),
-        blamed_on(model.directory, f"failed on {device}", str(device), model.module) as announce,
-        left_as_it_was(model.module),
-        running_unwatched(device, flash_attention, has_weights=model.has_weights),
-        torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
-    ):
-        yield announce
 
 
 def _repeat(

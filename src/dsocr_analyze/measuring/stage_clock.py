@@ -8,60 +8,39 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 
+from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.modules import RunningModules
-
-if TYPE_CHECKING:
-    import torch
-
-    from dsocr_analyze.architectures.architecture import Stage
 
 __all__ = ["Laps", "StageClock", "Timer", "timer_of"]
 
 
-class Timer(Protocol):
-    """A device's clock; marks are opaque to callers."""
+class Timer:
+    """A device's clock; marks are opaque to callers. That of the CPU, which works synchronously."""
 
     def mark(self) -> Any:
         """Mark the moment at which everything issued so far is done."""
+        return time.perf_counter()
 
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds from one mark to a later one; waits until both have passed."""
+        return float(end - start)
 
     def open_range(self, name: str) -> None:
-        """Name the work that follows, for profilers."""
+        """Name the work that follows, for profilers; the CPU has no ranges."""
 
     def close_range(self) -> None:
         """End the last named range."""
 
     def wait(self) -> None:
-        """Wait until everything issued is done."""
+        """Wait until everything issued is done; on the CPU, nothing is ever pending."""
 
 
-class _HostTimer:
-    """Clock of a device that works synchronously: the CPU."""
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def open_range(self, name: str) -> None:
-        """Do nothing: the CPU has no ranges."""
-
-    def close_range(self) -> None:
-        """Do nothing."""
-
-    def wait(self) -> None:
-        """Return at once: nothing is ever pending."""
-
-
-class _CudaTimer:
+class _CudaTimer(Timer):
     """CUDA events on the current stream, and NVTX ranges."""
 
     def __init__(self, device: torch.device) -> None:
@@ -89,7 +68,7 @@ class _CudaTimer:
 
 def timer_of(device: torch.device) -> Timer:
     """The clock of a device."""
-    return _CudaTimer(device) if device.type == "cuda" else _HostTimer()
+    return _CudaTimer(device) if device.type == "cuda" else Timer()
 
 
 # --- stages ----------------------------------------------------------------------------------

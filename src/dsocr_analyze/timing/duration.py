@@ -82,17 +82,17 @@ class Duration:
             "launches": float(self.launches),
             "host": float(self.host),
         }
-        return max(parts, key=lambda each: parts[each])
+        return max(parts, key=parts.__getitem__)
 
     @property
     def error(self) -> float:
         """Relative half-width of the band: errors add up within a kind, kinds are independent."""
         if self.measured_error is not None:
             return self.measured_error
-        parts = [kind.p90 * float(seconds) for kind, seconds in self.kinds.items()]
-        parts.append(HOST_ERROR.p90 * float(self.launches + self.host))
+        squares = [(kind.p90 * float(seconds)) ** 2 for kind, seconds in self.kinds.items()]
+        squares.append((HOST_ERROR.p90 * float(self.launches + self.host)) ** 2)
         seconds = float(self.seconds)
-        return math.sqrt(sum(part**2 for part in parts)) / seconds if seconds else 0.0
+        return math.sqrt(sum(squares)) / seconds if seconds else 0.0
 
     def band(self, seconds: float) -> Interval:
         """The band of seconds of which this duration is a part, the rest exact.
