@@ -130,9 +130,6 @@ def _predicted(
 
 SEED: Final = 20240715
 
-_GEMM: Final = records.GemmCoefficients(
-    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0, 0.3
-)
 _SCALED: Final = records.ScaledGemmCoefficients(
     0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7,
     1.0,
@@ -140,24 +137,25 @@ _SCALED: Final = records.ScaledGemmCoefficients(
 _PREFILL: Final = records.PrefillCoefficients(
     128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1
 )
-_GENERATION: Final = records.GenerationCoefficients(
-    64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
-)
-_EXPERTS: Final = records.ExpertsCoefficients(
-    0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
-    0.3, 10.0, 1.8,
-)  # fmt: skip
-_MASKED: Final = records.MaskedCoefficients(64, 64, 0.35, 20.0, 1.0, 1.0, 0.8, 2.0, 2.0, 2.0, 3.0)
-_MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
 _STARTS: Final[dict[str, records.Coefficients]] = {
-    "gemm": _GEMM,
+    "gemm": records.GemmCoefficients(
+        0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0,
+        0.3,
+    ),
     "encoder_attention": _PREFILL,
     "context_attention": _PREFILL,
-    "generation_attention": _GENERATION,
-    "masked_attention": _MASKED,
-    "experts": _EXPERTS,
-    "movement": _MOVEMENT,
-}
+    "generation_attention": records.GenerationCoefficients(
+        64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
+    ),
+    "masked_attention": records.MaskedCoefficients(
+        64, 64, 0.35, 20.0, 1.0, 1.0, 0.8, 2.0, 2.0, 2.0, 3.0
+    ),
+    "experts": records.ExpertsCoefficients(
+        0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
+        0.3, 10.0, 1.8,
+    ),
+    "movement": records.MovementCoefficients(0.8, 1.5, 0.1, 2.0),
+}  # fmt: skip
 
 _FEW_ROWS: Final = 8
 _CLEARLY: Final = 0.975
