@@ -300,7 +300,7 @@ class TestSeconds:
         gpu, kernels = FakeGpu(), object.__new__(GpuKernels)
         kernels._device, kernels._timer = torch.device("cpu"), gpu.timer
         kernels._stream, kernels._flushed = SimpleNamespace(synchronize=int), torch.ones(1)
-        kernels._calls = SimpleNamespace(call_of=lambda _: (gpu.call, copies))
+        kernels.call_of = lambda _: (gpu.call, copies)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 1 << 30))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: gpu)
         for name in ("device", "stream"):

@@ -94,17 +94,25 @@ class Duration:
         seconds = float(self.seconds)
         return math.sqrt(sum(squares)) / seconds if seconds else 0.0
 
+    @property
+    def low(self) -> float:
+        """Lower end of the band, seconds; errors are ratios, so it never reaches 0."""
+        return float(self.seconds) / (1 + self.error)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the band, seconds."""
+        return float(self.seconds) * (1 + self.error)
+
     def band(self, seconds: float) -> Interval:
         """The band of seconds of which this duration is a part, the rest exact.
 
-        Errors are ratios, so the lower end never reaches 0. A measured error of the duration
-        applies to all of the seconds, because that is what was measured.
+        A measured error of the duration applies to all of them, because that is what was measured.
         """
         if self.measured_error is not None:
             return Interval.within(seconds, self.measured_error)
-        own = float(self.seconds)
-        band = Interval.within(own, self.error)
-        return Interval(low=band.low + (seconds - own), high=band.high + (seconds - own))
+        known = seconds - float(self.seconds)
+        return Interval(low=self.low + known, high=self.high + known)
 
     def times(self, factor: Figure) -> Duration:
         """A duration `factor` times as long, with `factor` times the work."""

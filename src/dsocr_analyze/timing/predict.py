@@ -237,12 +237,10 @@ class _Load:
 
 
 def _stage(duration: Duration) -> TimeStage:
-    seconds = float(duration.seconds)
-    band = duration.band(seconds)
     return TimeStage(
-        seconds=seconds,
-        low=band.low,
-        high=band.high,
+        seconds=float(duration.seconds),
+        low=duration.low,
+        high=duration.high,
         bound=duration.bound,
         peak_share=float(duration.least_compute / duration.seconds),
         bandwidth_share=float(duration.least_memory / duration.seconds),
