@@ -436,11 +436,7 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
 
 def is_half_cached(kernel: Kernel, timed: Device) -> bool:
     """Whether what it moves is about as much as L2 holds."""
-    weights = 0.0
-    if isinstance(kernel.dimensions, Experts):  # those that are touched are in no record
-        tokens, hidden, inter, experts, top_k = kernel.dimensions
-        weights = 6 * float(expected_experts(tokens, experts, top_k)) * hidden * inter
-    moved = (weights + kernel.work.bytes_moved) / (timed.gpu.l2_mb * 1e6)
+    moved = kernel_seconds([kernel], timed).moved.item() / (timed.gpu.l2_mb * 1e6)
     return bool(0.5 < moved < 2)
 
 

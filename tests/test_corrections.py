@@ -162,7 +162,7 @@ class TestPrediction:
         bare, corrected = spans(), spans(kept(1.5, 1.2))
         for name, span in bare.items():
             assert float(corrected[name].least_compute) == float(span.least_compute)
-            assert float(corrected[name].least_memory) == float(span.least_memory)
+            assert float(corrected[name].nbytes) == float(span.nbytes)
             assert corrected[name].bound == span.bound
 
     def test_one_benchmark_leaves_the_band_as_wide_as_it_was(self):

@@ -22,7 +22,7 @@ MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)
 
 def duration(**changes):
     parts = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
-             "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
+             "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
     return Duration(**{**parts, **changes})
 
 
@@ -56,13 +56,13 @@ class TestError:
 
     def test_the_band_is_a_ratio_either_way(self):
         error = duration().error
-        band = duration().band(10.0)
-        assert (band.low, band.high) == pytest.approx((10 / (1 + error), 10 * (1 + error)))
+        assert duration().low == pytest.approx(10 / (1 + error))
+        assert duration().high == pytest.approx(10 * (1 + error))
         unknown = Duration({KindError("x", 1, 3, False, True): 1.0})
-        assert unknown.band(1.0) == Interval(low=0.25, high=4)
+        assert (unknown.low, unknown.high) == (0.25, 4)
 
     def test_no_time_has_no_error(self):
-        assert (Duration().error, Duration().band(0)) == (0, Interval(low=0, high=0))
+        assert (Duration().error, Duration().low, Duration().high) == (0, 0, 0)
 
     def test_seconds_known_besides_are_exact(self):
         band = Duration({GEMM: 2.0}).band(7.0)
@@ -74,12 +74,14 @@ class TestError:
 
 class TestArithmetic:
     def test_times_multiplies_every_part(self):
-        assert duration().times(2) == Duration({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 8.0, 6.0)
+        assert duration().times(2) == Duration(
+            {GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0
+        )
 
     def test_plus_adds_every_part_and_every_kind(self):
-        other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 0.5, 0.25)
+        other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 16.0, 0.5, 0.25)
         assert duration().plus(other) == Duration(
-            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 4.5, 3.25
+            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 56.0, 4.5, 3.25
         )
         assert total_duration([duration(), other, Duration()]) == duration().plus(other)
         assert total_duration([]) == Duration()
@@ -100,10 +102,10 @@ class TestKernels:
         ]  # fmt: skip
         priced = KernelSeconds(
             kernels, np.array([[2.0], [1.0]]), np.array([[True], [False]]), [GEMM, MOVE],
-            np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
+            np.array([[160.0], [48.0]]), np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
         )  # fmt: skip
         found = duration_of_kernels(priced, launches=0.5, host=0.25).at(0)
-        assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 2.25, 5.0)
+        assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
 
 
 class TestMeanStep:

@@ -13,7 +13,7 @@ from dsocr_analyze.architectures.ocr_family import served as fused
 from dsocr_analyze.architectures.ocr_family.served import FUSIONS
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.hardware import Device, device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
 from dsocr_analyze.tape.symbolic import RecordTape
 from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED
@@ -189,15 +189,6 @@ def at(counts, row, column):
     return [int(np.broadcast_to(count, (2, 3))[row, column]) for count in counts]
 
 
-def moved_bytes(name, precision, sequences, keys):
-    """Bytes that a step moves, by the seconds that a memory takes which serves every byte."""
-    timed = device(name)
-    without_cache = dataclasses.replace(timed.gpu, l2_mb=0)
-    memory = Device(dataclasses.replace(timed.profile, gpu=without_cache))
-    model = ServedModel(DEFAULT, REFERENCE, BFLOAT16, memory, SERVERS["vllm"], precision)
-    return model.step(sequences, keys).least_memory * 1e9 * timed.gpu.bandwidth_gb_s
-
-
 class TestArrays:
     def test_a_step_of_arrays_is_a_step_of_each(self):
         sequences, keys = np.array([1, 2, 64]), np.array([900, 1, 5000])
@@ -238,6 +229,7 @@ class TestArrays:
             alone = model.step(int(B), int(K))
             one = together.at(index)
             assert one.seconds == pytest.approx(alone.seconds, rel=1e-12)
+            assert one.nbytes == pytest.approx(alone.nbytes)
             assert one.least_compute == pytest.approx(alone.least_compute)
             assert one.least_memory == pytest.approx(alone.least_memory)
             assert one.bound == alone.bound
@@ -329,7 +321,10 @@ class TestBytes:
         """
 
         def moved(**precision):
-            return moved_bytes("h100-sxm", Precision(**precision), 2, 100)
+            return ServedModel(
+                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"],
+                Precision(**precision),
+            ).step(2, 100).nbytes  # fmt: skip
 
         touched = 64 * (1 - (58 / 64) ** 2)
         quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (touched + 2) * 3 * 1280 * 896
@@ -350,8 +345,7 @@ class TestBytes:
                             Precision(weights))  # fmt: skip
         for sequences in (1, 8, 64):
             step = model.step(sequences, 1000)
-            moved = moved_bytes(name, Precision(weights), sequences, 1000)
-            assert moved / step.seconds < 1e9 * timed.gpu.bandwidth_gb_s
+            assert step.nbytes / step.seconds < 1e9 * timed.gpu.bandwidth_gb_s
 
 
 def test_an_engine_holds_no_logits_but_the_last():

@@ -48,6 +48,7 @@ class Duration:
         memory: The part of these in memory-bound kernels.
         launches: Seconds that the GPU waits for launches.
         host: Seconds that it waits for other work of the host.
+        nbytes: Bytes read and written, including those that caches serve.
         least_compute: Seconds that the necessary matrix FLOPs take at peak.
         least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
             memory.
@@ -59,6 +60,7 @@ class Duration:
     memory: Figure = 0.0
     launches: Figure = 0.0
     host: Figure = 0.0
+    nbytes: Figure = 0.0
     least_compute: Figure = 0.0
     least_memory: Figure = 0.0
     measured_error: float | None = None
@@ -119,7 +121,7 @@ class Duration:
         return Duration(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
             factor * self.memory, factor * self.launches, factor * self.host,
-            factor * self.least_compute, factor * self.least_memory,
+            factor * self.nbytes, factor * self.least_compute, factor * self.least_memory,
             self.measured_error,
         )  # fmt: skip
 
@@ -135,6 +137,7 @@ class Duration:
         # server was spared some of it, such as prompts that it had cached.
         return replace(
             duration,
+            nbytes=self.nbytes,
             least_compute=np.minimum(self.least_compute, duration.seconds),
             least_memory=np.minimum(self.least_memory, duration.seconds),
             measured_error=error,
@@ -147,7 +150,7 @@ class Duration:
             kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
         return Duration(
             kinds, self.memory + other.memory, self.launches + other.launches,
-            self.host + other.host,
+            self.host + other.host, self.nbytes + other.nbytes,
             self.least_compute + other.least_compute, self.least_memory + other.least_memory,
             _error_of_both(self, other),
         )  # fmt: skip
@@ -162,7 +165,7 @@ class Duration:
             self,
             kinds={kind: taken(seconds) for kind, seconds in self.kinds.items()},
             memory=taken(self.memory), launches=taken(self.launches), host=taken(self.host),
-            least_compute=taken(self.least_compute),
+            nbytes=taken(self.nbytes), least_compute=taken(self.least_compute),
             least_memory=taken(self.least_memory),
         )  # fmt: skip
 
@@ -212,7 +215,7 @@ def duration_of_kernels(
     seconds = priced.seconds
     return Duration(
         {error: priced.summed(seconds, numbers) for error, numbers in rows.items()},
-        priced.summed(seconds * priced.is_memory), launches, host,
+        priced.summed(seconds * priced.is_memory), launches, host, priced.summed(priced.moved),
         priced.summed(priced.least_compute), priced.summed(priced.least_memory),
     )  # fmt: skip
 

@@ -92,6 +92,8 @@ class KernelSeconds:
         seconds: Seconds per call, `[kernels, workloads]`.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak, same shape.
         errors: Accuracy of each kernel's kind, `[kernels]`.
+        moved: Bytes read and written per call, `[kernels, workloads]`: the record's, the weights of
+            the experts that are touched, less what weights of fewer bits save.
         least_compute: Seconds per call that the necessary matrix FLOPs take at the peak of their
             type, `[kernels, workloads]`; `seconds` are no less.
         least_memory: Seconds per call that the bytes which L2 does not serve take at the bandwidth
@@ -102,6 +104,7 @@ class KernelSeconds:
     seconds: Floats
     is_memory: NDArray[np.bool_]
     errors: Sequence[KindError]
+    moved: Floats
     least_compute: Floats
     least_memory: Floats
 
@@ -147,7 +150,7 @@ def kernel_seconds(
         places = {key: number for number, key in enumerate(known)}
         distinct, alike = [*known.values()], [places[key] for key in keys]
     shape = (len(distinct), *_shape(distinct))
-    seconds, compute, memory = (np.zeros(shape) for _ in range(3))
+    seconds, moved, compute, memory = (np.zeros(shape) for _ in range(4))
     is_memory = np.zeros(shape, dtype=bool)
     errors: dict[int, KindError] = {}
     groups: dict[Hashable, list[int]] = {}
@@ -156,13 +159,14 @@ def kernel_seconds(
     for numbers in groups.values():
         group = _Group([distinct[number] for number in numbers], device, precision, cold)
         fitted, error = group.fitted()
+        moved[numbers] = group.moved
         is_memory[numbers], compute[numbers], memory[numbers] = group.least()
         least = np.maximum(compute[numbers], memory[numbers])
         seconds[numbers] = np.maximum(fitted, least)
         errors |= dict.fromkeys(numbers, error)
     return KernelSeconds(
         kernels, seconds[alike], is_memory[alike], [errors[place] for place in alike],
-        compute[alike], memory[alike],
+        moved[alike], compute[alike], memory[alike],
     )  # fmt: skip
 
 
@@ -182,7 +186,9 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
     streamed = np.where(moved > CACHED_BYTES, memory, 0.0)
     least = (np.minimum(each[:, None], seconds) for each in (compute, streamed))
-    return KernelSeconds(kernels, seconds, (memory > compute)[:, None], errors, *least)
+    return KernelSeconds(
+        kernels, seconds, (memory > compute)[:, None], errors, moved[:, None], *least
+    )
 
 
 def product_of(sizes: Dimensions) -> Gemm | None:
@@ -259,7 +265,7 @@ class _Group:
     ) -> None:
         self.members, self.device, self.precision, self.cold = members, device, precision, cold
         self.width = _shape(members)
-        self.moved = self._work("bytes_moved")
+        self.recorded = self._work("bytes_moved")
         sizes, operator, self.dtype = members[0].dimensions, members[0].operator, members[0].dtype
         self.sizes, self.kind = sizes, kind_of(sizes)
         self.reads_weights = cold and operator not in ACTIVATION_PRODUCTS
@@ -267,6 +273,7 @@ class _Group:
             ACTIVATION_PRODUCTS | UNQUANTIZED
         )
         self.weights = precision.weights if is_quantized else None
+        self.moved = self.recorded + self._weight_bytes_besides()
 
     def _work(self, name: str) -> Floats:
         """A figure of each kernel's work, `[kernels, *width]`."""
@@ -309,8 +316,7 @@ class _Group:
 
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats | float, Floats]:
         """Whether memory bounds kernels, and the least seconds of compute and of memory."""
-        moved = self.moved + self._weight_bytes_besides()
-        bandwidth = self.device.gpu.bandwidth_gb_s * 1e9
+        moved, bandwidth = self.moved, self.device.gpu.bandwidth_gb_s * 1e9
         is_cold = self.kind == "generation_attention"
         if self.kind in ("gemm", "experts"):
             is_cold = self.reads_weights
@@ -330,9 +336,9 @@ class _Group:
         cache = self.precision.cache if self.members[0].operator == _CACHED else None
         if kind == "movement":
             dtype = device.gpu.tensor_dtype
-            seconds = device.elementwise_seconds(np.maximum(1.0, self.moved))
+            seconds = device.elementwise_seconds(np.maximum(1.0, self.recorded))
         elif kind == "gemm" and dtype == "float32" and not device.is_measured(kind, dtype):
-            moved = device.elementwise_seconds(self.moved, cold=self.cold)
+            moved = device.elementwise_seconds(self.recorded, cold=self.cold)
             rate = _FLOAT32_SHARE * self.rate()
             return moved + 2 * self._work("macs") / rate, _FLOAT32_ERROR
         elif kind == "gemm":
@@ -351,7 +357,7 @@ class _Group:
         else:
             sizes = self.columns("batch", "queries", "keys", "heads", "head_dim")
             if kind == "masked_attention":
-                seconds = device.masked_attention_seconds(*sizes, moved=self.moved)
+                seconds = device.masked_attention_seconds(*sizes, moved=self.recorded)
             else:
                 [kv_heads] = self.columns("kv_heads")
                 seconds = device.attention_seconds(
@@ -370,5 +376,5 @@ class _Group:
         blocks = np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
         flops = 2 * batch * heads * _MASKED_BLOCK**2 * blocks * (head_dim + value_dim)
         rate = _MASKED_SHARE * self.device.gpu.mma_share * self.rate()
-        seconds: Floats = np.maximum(flops / rate, self.device.elementwise_seconds(self.moved))
+        seconds: Floats = np.maximum(flops / rate, self.device.elementwise_seconds(self.recorded))
         return seconds

@@ -251,6 +251,6 @@ def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -
 
     return Duration(
         {kind: summed(seconds) for kind, seconds in duration.kinds.items()},
-        *map(summed, (duration.memory, duration.launches, duration.host)),
+        *map(summed, (duration.memory, duration.launches, duration.host, duration.nbytes)),
         *map(summed, (duration.least_compute, duration.least_memory)),
     )
