@@ -301,9 +301,7 @@ STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _SCALE_BYTES: Final = 2 / 128
 """A scale of two bytes per 128 weights."""
-_WEIGHT_ONLY_BYTES: Final = {
-    name: STORED_BITS[name] / 8 + _SCALE_BYTES for name in ("int8", "int4")
-}
+_WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
 
 WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
 """Median and 90th percentile error assumed for products with weight-only integers.
