@@ -404,7 +404,13 @@ def page(timed: Device, sequences: int) -> list[tuple[Kernel, float]]:
     )
     model = ServedModel(DEFAULT, DEFAULT.forms.dimensions(config), BFLOAT16, timed, SERVERS["vllm"])
     views = [(view.count, view.resolution) for view in workload.views]
-    prefill = [kernel for part in model.vision_kernels(views).values() for kernel in part]
+    served = DEFAULT.forms.served
+    prefill = [
+        kernel
+        for count, side in views
+        for part in served.views(count, side, model.dimensions, BFLOAT16).values()
+        for kernel in part
+    ]
     prefill += model.prompt_kernels(workload.seq_len, workload.visual_tokens)
     share = (NEW_TOKENS - 1) / sequences
     step = model.step_kernels(sequences, workload.seq_len + NEW_TOKENS // 2)
@@ -430,8 +436,7 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
 
 def is_half_cached(kernel: Kernel, timed: Device) -> bool:
     """Whether what it moves is about as much as L2 holds."""
-    [read] = kernel_seconds([kernel], timed).more_bytes.tolist()
-    moved = (read / kernel.calls + kernel.work.bytes_moved) / (timed.gpu.l2_mb * 1e6)
+    moved = kernel_seconds([kernel], timed).moved.item() / (timed.gpu.l2_mb * 1e6)
     return bool(0.5 < moved < 2)
 
 

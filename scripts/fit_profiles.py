@@ -32,16 +32,22 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.experts import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
+    Rows,
     first_guess,
     fit_errors,
     fitted,
+    predicted,
     with_slow_sizes,
 )
-from dsocr_analyze.hardware.kernel_times.gemm import TILES
-from dsocr_analyze.hardware.kernel_times.rows import Rows, predicted
+from dsocr_analyze.hardware.kernel_times.products import (
+    BEST_64,
+    BEST_128,
+    BY_EXPERTS,
+    BY_TOKENS,
+    TILES,
+)
 from dsocr_analyze.hardware.profile import kind_text
 
 PROFILES: Final = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"

@@ -51,20 +51,20 @@ def spans(*benchmarks):
 
 class TestCombination:
     def test_one_benchmark_is_taken_as_it_is(self):
-        one = Correction((kept(1.5, 0.8),))
+        one = Correction((kept(1.5, 0.8),)).found
         assert (one.first_token, one.per_token) == pytest.approx((1.5, 0.8))
         assert (one.first_token_error, one.per_token_error) == (None, None)
 
     def test_several_are_combined_by_the_geometric_mean(self):
-        both = Correction((kept(1, 2), kept(4, 2)))
+        both = Correction((kept(1, 2), kept(4, 2))).found
         assert both.first_token == pytest.approx(2)
         assert both.per_token == pytest.approx(2)
 
     def test_the_error_is_the_largest_distance_from_what_the_others_say(self):
-        both = Correction((kept(1, 2), kept(4, 2)))
+        both = Correction((kept(1, 2), kept(4, 2))).found
         assert both.first_token_error == pytest.approx(3)  # 4 times as long as the other
         assert both.per_token_error == pytest.approx(0)
-        three = Correction((kept(1), kept(2), kept(4)))
+        three = Correction((kept(1), kept(2), kept(4))).found
         assert three.first_token_error == pytest.approx(math.sqrt(8) - 1)
 
     def test_the_sentence_says_how_much_from_what_and_when(self):
@@ -85,7 +85,7 @@ class TestCombination:
 class TestChoice:
     def test_it_is_of_the_gpu_the_server_and_the_model(self):
         corrections = Corrections((kept(1.5),))
-        assert corrections.of(H100, VLLM, "deepseek-ocr").first_token == 1.5
+        assert corrections.of(H100, VLLM, "deepseek-ocr").found.first_token == 1.5
         for other in ((device("l4").profile, VLLM, "deepseek-ocr"),
                       (H100, SERVERS["vllm-v1"], "deepseek-ocr"),
                       (H100, VLLM, "deepseek-ocr-2")):  # fmt: skip
@@ -93,8 +93,7 @@ class TestChoice:
 
     def test_where_nothing_is_kept_nothing_changes(self):
         nothing = Correction()
-        assert (nothing.is_nothing, nothing.first_token, nothing.per_token) == (True, 1, 1)
-        assert (nothing.first_token_error, nothing.per_token_error) == (None, None)
+        assert nothing.found is None
         assert nothing.sentences() == []
         assert nothing.prefill(SPAN) is nothing.decode(SPAN) is SPAN
 
@@ -102,10 +101,10 @@ class TestChoice:
         old, new = kept(1.5), kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
         names = (H100, VLLM, "deepseek-ocr")
         found = Corrections((new, old)).of(*names)
-        assert (found.benchmarks, found.first_token) == ((new,), 2)
+        assert (found.benchmarks, found.found.first_token) == ((new,), 2)
         assert found.other_versions == ("0.14.1",)
-        assert Corrections((new, old), "0.14.1").of(*names).first_token == 1.5
-        assert Corrections((new, old), "0.13").of(*names).is_nothing
+        assert Corrections((new, old), "0.14.1").of(*names).found.first_token == 1.5
+        assert Corrections((new, old), "0.13").of(*names).found is None
 
     def test_other_kernel_times_or_host_figures_are_not_corrected(self):
         corrections = Corrections((kept(1.5),))
@@ -115,12 +114,12 @@ class TestChoice:
         calibrated = replace(H100, fitted={**H100.fitted, ("gemm", "bfloat16"): other})
         for asked in ((calibrated, VLLM), (H100, replace(VLLM, hidden_step_us=501.0))):
             found = corrections.of(*asked, "deepseek-ocr")
-            assert found.is_nothing
+            assert found.found is None
             [said] = found.sentences()
             assert said.startswith("not corrected for h100-sxm under vllm (0.14.1) by a benchmark")
             assert "(a.json, kept 2026-01-31): compared with other kernel times" in said
         rewritten = replace(H100, source="the same figures from elsewhere")
-        assert corrections.of(rewritten, VLLM, "deepseek-ocr").first_token == 1.5
+        assert corrections.of(rewritten, VLLM, "deepseek-ocr").found.first_token == 1.5
 
     def test_the_same_benchmark_counts_once(self):
         twice = Corrections((kept(1.5),)).with_these([kept(2, id="1.5-1.0"), kept(3)])

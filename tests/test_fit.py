@@ -25,7 +25,7 @@ from dsocr_analyze.hardware.devices import (
     gpu_named,
     missing_features,
 )
-from dsocr_analyze.hardware.fit import Limit, MemoryNeed, fit, memory_need
+from dsocr_analyze.hardware.fit import MemoryNeed, fit, memory_need
 from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.model.directory import read_config
@@ -101,14 +101,14 @@ class TestByHand:
     @pytest.mark.parametrize(
         ("change", "largest", "limit"),
         [
-            ({"weights": 1001}, 0, Limit("weights", None)),
+            ({"weights": 1001}, 0, ("weights", None)),
             # The weights fit, with nothing beside them.
-            ({"weights": 1000}, 0, Limit("logits", "prefill")),
-            ({"prefill": (50, 20, 30, 40)}, 2, Limit("inputs", "prefill")),
-            ({"prefill": (10, 45, 30, 40)}, 3, Limit("cache", "prefill")),
-            ({"prefill": (10, 20, 60, 40)}, 3, Limit("activations", "prefill")),
-            ({"decode": (10, 27, 0, 70)}, 3, Limit("logits", "decode")),
-            ({"decode": (80, 27, 0, 1)}, 3, Limit("inputs", "decode")),
+            ({"weights": 1000}, 0, ("logits", "prefill")),
+            ({"prefill": (50, 20, 30, 40)}, 2, ("inputs", "prefill")),
+            ({"prefill": (10, 45, 30, 40)}, 3, ("cache", "prefill")),
+            ({"prefill": (10, 20, 60, 40)}, 3, ("activations", "prefill")),
+            ({"decode": (10, 27, 0, 70)}, 3, ("logits", "decode")),
+            ({"decode": (80, 27, 0, 1)}, 3, ("inputs", "decode")),
         ],
     )
     def test_every_part_can_be_the_limit(self, change, largest, limit):
@@ -146,7 +146,7 @@ class TestParts:
         assert need.prefill.cache_bytes == batch * 913 * 12 * 2 * 1280 * 2
         assert need.prefill.logits_bytes == batch * 913 * 129_280 * (2 + 4)
         assert need.prefill.activation_bytes > 0
-        assert need.prefill_bytes == memory.peak.nbytes + memory.inputs_bytes
+        assert need.prefill.nbytes == memory.peak.nbytes + memory.inputs_bytes
 
     def test_the_last_decode_step_holds_the_caches_and_what_generate_was_called_with(self):
         need, page = self.need(batch_size=5), 61_440 * (913 + 1023)

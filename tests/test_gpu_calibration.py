@@ -22,15 +22,14 @@ from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS
 from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
-from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
-from dsocr_analyze.hardware.kernel_times.rows import machine_of
+from dsocr_analyze.hardware.kernel_times.machine import Machine
+from dsocr_analyze.hardware.kernel_times.products import gemm_seconds
 from dsocr_analyze.hardware.profile import MeasuredHost, profile_from_file
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_host import step_times
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
-from dsocr_analyze.measuring.gpu_peaks import FoundGpu, described_gpu, found_gpu
+from dsocr_analyze.measuring.installed_gpu import FoundGpu, described_gpu, found_gpu, step_times
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]
@@ -44,7 +43,7 @@ def time_of(timed: Device, case: Case) -> float:
     sizes = case.sizes
     if isinstance(sizes, Gemm):
         if case.dtype == "float32":
-            machine = machine_of(timed.gpu, "float32", cold=case.cold)
+            machine = Machine.of(timed.gpu, "float32", cold=case.cold)
             c = timed.fitted("gemm").coefficients
             batch, m, n, k = (np.array(float(size)) for size in sizes)
             return float(gemm_seconds(m, n, k, 4, machine, c, batch=batch, activation_bytes=4))
@@ -301,7 +300,7 @@ class TestSeconds:
         gpu, kernels = FakeGpu(), object.__new__(GpuKernels)
         kernels._device, kernels._timer = torch.device("cpu"), gpu.timer
         kernels._stream, kernels._flushed = SimpleNamespace(synchronize=int), torch.ones(1)
-        kernels._calls = SimpleNamespace(call_of=lambda _: (gpu.call, copies))
+        kernels.call_of = lambda _: (gpu.call, copies)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 1 << 30))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: gpu)
         for name in ("device", "stream"):
@@ -435,7 +434,7 @@ def said_of(timed, case):
         )
     if case.dtype == "float32":
         batch, *shape = case.sizes
-        return timed.float32_gemm_seconds(*shape, batch=batch, cold=case.cold)
+        return timed.gemm_seconds(*shape, batch=batch, cold=case.cold, dtype="float32")
     return time_of(timed, case)
 
 

@@ -76,16 +76,16 @@ class TestFit:
         cache = 61_440 * (913 + 1023)
         assert need.weights_bytes == 2 * 3_336_106_240
         memory = DEFAULT.forms.memory(DIMENSIONS, PAGE, BFLOAT16, False)
-        assert need.prefill_bytes == memory.peak.nbytes + memory.inputs_bytes
+        assert need.prefill.nbytes == memory.peak.nbytes + memory.inputs_bytes
         step = cache + cache // 12 + 129_280 * (2 + 4)
-        assert need.decode_bytes == memory.inputs_bytes + step
-        assert need.total_bytes == need.weights_bytes + need.prefill_bytes
+        assert need.decode.nbytes == memory.inputs_bytes + step
+        assert need.total_bytes == need.weights_bytes + need.prefill.nbytes
 
     def test_a_long_answer_makes_the_cache_the_higher_peak(self):
         long = plan_workload(page=(600, 500), image_size=512, crop_mode=False, max_new_tokens=8000)
         need = memory_need(DEFAULT, DIMENSIONS, long, **COUNTED)
-        assert need.decode_bytes > need.prefill_bytes
-        assert need.total_bytes == need.weights_bytes + need.decode_bytes
+        assert need.decode.nbytes > need.prefill.nbytes
+        assert need.total_bytes == need.weights_bytes + need.decode.nbytes
 
     @pytest.mark.parametrize("name", ["l4", "a100-40gb", "h200-sxm"])
     def test_the_largest_batch_fits_and_one_more_does_not(self, name):

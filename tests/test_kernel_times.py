@@ -12,14 +12,13 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import device
-from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.devices import WEIGHT_ONLY_ERROR, gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.kernel_times.coefficients import (
     COEFFICIENTS,
     OPTIONAL,
     coefficients_of,
 )
 from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
-from dsocr_analyze.hardware.weight_types import WEIGHT_ONLY_ERROR
 
 PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",

@@ -13,8 +13,13 @@ from dsocr_analyze.hardware import Device
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.attention import AttentionSizes, masked_bytes
 from dsocr_analyze.hardware.kernel_times.coefficients import GemmCoefficients
-from dsocr_analyze.hardware.kernel_times.fitting import FitErrors, first_guess
-from dsocr_analyze.hardware.kernel_times.rows import Rows, held_out_groups, predicted
+from dsocr_analyze.hardware.kernel_times.fitting import (
+    FitErrors,
+    Rows,
+    first_guess,
+    held_out_groups,
+    predicted,
+)
 from dsocr_analyze.hardware.profile import (
     MeasuredHost,
     all_profiles,
@@ -131,10 +136,10 @@ class TestFloat32:
         timed = Device(read(GPU, float32_text()))
         # 2 x 8192^3 FLOPs at 10 TFLOP/s; 4 bytes an
         # element of 10^9 outputs at 0.7 of the bandwidth, where nothing else takes time.
-        compute = timed.float32_gemm_seconds(8192, 8192, 8192)
+        compute = timed.gemm_seconds(8192, 8192, 8192, dtype="float32")
         assert 1 < compute / (2 * 8192**3 / 10e12) < 1.5
         quick = Device(read(GPU.replace("lops = 10\n", "lops = 1e6\n"), float32_text()))
-        memory = quick.float32_gemm_seconds(10**5, 10**4, 1, cold=True)
+        memory = quick.gemm_seconds(10**5, 10**4, 1, cold=True, dtype="float32")
         assert memory == pytest.approx(4 * 10**9 / (0.7 * 1e12), rel=0.1)
 
     @pytest.mark.parametrize("batch", [1, 5])
@@ -148,7 +153,7 @@ class TestFloat32:
         none = np.zeros(len(m), bool)
         rows = Rows(columns, m, none, none, np.zeros((len(m), 2), int), "")
         expected = [
-            timed.float32_gemm_seconds(*shape, batch=batch, cold=is_cold)
+            timed.gemm_seconds(*shape, batch=batch, cold=is_cold, dtype="float32")
             for *shape, is_cold in sizes
         ]
         assert predicted("gemm", rows, timed.gpu, "float32", c).tolist() == expected
@@ -162,7 +167,7 @@ class TestFloat32:
         kernel = Kernel("gemm", "linear", sizes, "float32", "float32", Work(macs=10**6))
         timed = Device(read(GPU, float32_text()))
         priced = kernel_seconds([kernel], timed)
-        assert priced.seconds.item() == timed.float32_gemm_seconds(*product, cold=True)
+        assert priced.seconds.item() == timed.gemm_seconds(*product, cold=True, dtype="float32")
         assert [(each.kind, each.p90, each.assumed) for each in priced.errors] == [
             ("gemm.float32", 0.05, False)
         ]

@@ -41,7 +41,6 @@ from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
 from dsocr_analyze.measuring import (
     cpu_calibration,
-    cpu_kernels,
     cpu_passes,
     cpu_samples,
     machine,
@@ -541,7 +540,7 @@ def a_sample(shape, macs=0, refs=()):
         refs.append(weakref.ref(tensor))
         return lambda: torch.add(tensor, tensor)
 
-    return cpu_kernels.Sample(f"add {shape}", call, macs)
+    return cpu_samples.Sample(f"add {shape}", call, macs)
 
 
 @pytest.fixture
@@ -571,10 +570,10 @@ def test_no_tensor_outlives_its_sample(monkeypatch, uncollected):
 
 
 def test_no_tensor_of_a_real_sample_outlives_it(uncollected):
-    made = cpu_kernels._products_of([1, 2], 256, 512, torch.float32)
-    made += cpu_kernels._alone_of(cpu_kernels._attended, 1, 2, 9, 9, torch.float32, masked=True)
-    made += cpu_kernels._alone_of(cpu_kernels._convolved, (1, 3, 32), 8, 16, 16, torch.float32)
-    made += [make()[0] for each in cpu_kernels._elements(torch.float32, random.Random(0))
+    made = cpu_samples._products_of([1, 2], 256, 512, torch.float32)
+    made += cpu_samples._alone_of(cpu_samples._attended, 1, 2, 9, 9, torch.float32, masked=True)
+    made += cpu_samples._alone_of(cpu_samples._convolved, (1, 3, 32), 8, 16, 16, torch.float32)
+    made += [make()[0] for each in cpu_samples._elements(torch.float32, random.Random(0))
              for make in each[:1]]  # fmt: skip
     tensors = tensors_alive()
     for sample in made:
@@ -628,9 +627,9 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_any_first_part_of_the_samples_has_every_kind(dtype):
-    kinds = [each.func if each.func is not cpu_kernels._alone_of else each.args[0]
-             if each.args[0] is not cpu_kernels._attended else each.keywords["masked"]
-             for each in cpu_kernels.sample_makers(dtype)]  # fmt: skip
+    kinds = [each.func if each.func is not cpu_samples._alone_of else each.args[0]
+             if each.args[0] is not cpu_samples._attended else each.keywords["masked"]
+             for each in cpu_samples.sample_makers(dtype)]  # fmt: skip
     assert len(kinds) > 400
     shares = collections.Counter(kinds)
     assert len(shares) == 6

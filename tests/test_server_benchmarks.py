@@ -48,22 +48,26 @@ def changed(result, path, value):
 class TestVllm:
     def test_what_is_read(self):
         [found] = read_benchmarks(DATA / "bench_vllm.json")
-        assert (found.source.program, found.source.date) == ("vllm bench serve", "20260110-101500")
+        assert (found.program, found.date) == ("vllm bench serve", "20260110-101500")
         assert (found.model, found.engine, found.version) == (
             "deepseek-ai/DeepSeek-OCR", None, None,
         )  # fmt: skip
-        load, measured = found.load, found.measured
-        assert (load.requests, load.failed, load.concurrency, load.is_steady) == (200, 0, 16, True)
-        assert (load.prompt_tokens, load.new_tokens) == (10, 800)
-        assert (measured.ttft_seconds, measured.tpot_seconds) == (0.165, 0.0044)
-        assert (measured.requests_per_second, measured.tokens_per_second) == (4.329004, 3463.2)
-        assert measured.request_seconds is None
+        assert (found.requests, found.failed, found.concurrency, found.is_steady) == (
+            200,
+            0,
+            16,
+            True,
+        )
+        assert (found.prompt_tokens, found.new_tokens) == (10, 800)
+        assert (found.ttft_seconds, found.tpot_seconds) == (0.165, 0.0044)
+        assert (found.requests_per_second, found.tokens_per_second) == (4.329004, 3463.2)
+        assert found.measured_seconds is None
         assert found.request_seconds == pytest.approx(0.165 + 799 * 0.0044)
         assert found.doubts() == []
 
     def test_whole_requests_are_read_where_they_were_asked_for(self, written):
         [found] = read_benchmarks(written(changed(VLLM, "mean_e2el_ms", 3650.0)))
-        assert found.measured.request_seconds == found.request_seconds == 3.65
+        assert found.measured_seconds == found.request_seconds == 3.65
 
     @pytest.mark.parametrize(
         ("backend", "engine"),
@@ -79,8 +83,8 @@ class TestVllm:
         for key in ("failed", "total_token_throughput", "rtfx", "max_concurrent_requests"):
             old.pop(key)
         [found] = read_benchmarks(written(old | {"input_throughput": 50.0}))
-        assert found.source.program == "vllm bench serve"
-        assert found.load.failed == 0
+        assert found.program == "vllm bench serve"
+        assert found.failed == 0
 
     def test_the_version_is_read_where_metadata_say_it(self, written):
         [found] = read_benchmarks(written(changed(VLLM, "vllm_version", "v0.11.2")))
@@ -91,35 +95,35 @@ class TestVllm:
     def test_appended_results_are_each_read(self, written):
         second = changed(VLLM, "max_concurrency", 8)
         found = read_benchmarks(written(f"{json.dumps(VLLM)}\n{json.dumps(second)}"))
-        assert [each.load.concurrency for each in found] == [16, 8]
-        assert len({each.source.digest for each in found}) == 2
+        assert [each.concurrency for each in found] == [16, 8]
+        assert len({each.digest for each in found}) == 2
 
     def test_requests_that_did_not_complete_are_failures(self, written):
         few = changed(VLLM, "completed", 195) | {"failed": 5}
         [found] = read_benchmarks(written(few))
-        assert found.load.failed == 5
+        assert found.failed == 5
         assert found.doubts()[0].startswith("5 of 200 requests failed")
         [found] = read_benchmarks(written(changed(few, "failed", ...)))
-        assert found.load.failed == 5
+        assert found.failed == 5
         with pytest.raises(BenchmarkError, match=r"20 of 200 requests failed; .* at most 5 % fail"):
             read_benchmarks(written(changed(VLLM, "completed", 180) | {"failed": 20}))
 
     @pytest.mark.parametrize("limit", [None, 200, 64])
     def test_all_requests_at_once_are_a_burst(self, written, limit):
         [found] = read_benchmarks(written(changed(VLLM, "max_concurrency", limit)))
-        assert found.load.concurrency == (limit or 200)
-        assert not found.load.is_steady
+        assert found.concurrency == (limit or 200)
+        assert not found.is_steady
         assert "a burst rather than a steady load" in found.doubts()[0]
 
     def test_a_limit_above_the_requests_does_not_count(self, written):
         [found] = read_benchmarks(written(changed(VLLM, "max_concurrency", 500)))
-        assert found.load.concurrency == 200
+        assert found.concurrency == 200
 
     def test_one_client_is_steady_from_the_first_request(self, written):
         one = VLLM | {"max_concurrency": 1, "num_prompts": 2, "completed": 2,
                       "total_output_tokens": 1600}  # fmt: skip
         [found] = read_benchmarks(written(one))
-        assert found.load.is_steady
+        assert found.is_steady
 
     def test_figures_that_contradict_each_other_are_doubted(self, written):
         [found] = read_benchmarks(written(changed(VLLM, "request_throughput", 43.0)))
@@ -131,19 +135,19 @@ class TestVllm:
 class TestSglang:
     def test_each_line_is_a_result(self):
         one, two = read_benchmarks(DATA / "bench_sglang.jsonl")
-        assert (one.source.program, one.source.where[:7]) == ("sglang.bench_serving", "line 1 ")
+        assert (one.program, one.where[:7]) == ("sglang.bench_serving", "line 1 ")
         assert (one.model, one.engine, one.version) == (
             "deepseek-ai/DeepSeek-OCR", "sglang", "0.5.5",
         )  # fmt: skip
-        assert (one.load.requests, one.load.concurrency, one.load.new_tokens) == (80, 4, 800)
-        assert one.load.prompt_tokens == 913
-        assert (one.measured.ttft_seconds, one.measured.tpot_seconds) == (0.142, 0.0019)
-        assert one.measured.request_seconds == 1.661
-        assert (two.load.requests, two.load.concurrency) == (320, 16)
+        assert (one.requests, one.concurrency, one.new_tokens) == (80, 4, 800)
+        assert one.prompt_tokens == 913
+        assert (one.ttft_seconds, one.tpot_seconds) == (0.142, 0.0019)
+        assert one.measured_seconds == 1.661
+        assert (two.requests, two.concurrency) == (320, 16)
 
     def test_a_pretty_printed_result_is_read(self, written):
         [found] = read_benchmarks(written(json.dumps(SGLANG, indent=2)))
-        assert found.load.concurrency == 4
+        assert found.concurrency == 4
 
     def test_it_may_have_measured_vllm(self, written):
         other = changed(changed(SGLANG, "backend", "vllm-chat"), "server_info", ...)
@@ -154,19 +158,19 @@ class TestSglang:
 class TestGenaiPerf:
     def test_what_is_read(self):
         [found] = read_benchmarks(DATA / "bench_genai_perf.json")
-        assert (found.source.program, found.model) == ("genai-perf", "deepseek-ai/DeepSeek-OCR")
+        assert (found.program, found.model) == ("genai-perf", "deepseek-ai/DeepSeek-OCR")
         assert (found.engine, found.version) == (None, None)  # its backend is a default
-        assert (found.load.requests, found.load.concurrency, found.load.new_tokens) == (120, 8, 800)
-        seconds = (found.measured.ttft_seconds, found.measured.tpot_seconds)
+        assert (found.requests, found.concurrency, found.new_tokens) == (120, 8, 800)
+        seconds = (found.ttft_seconds, found.tpot_seconds)
         assert seconds == pytest.approx((0.1875, 0.0031))
-        assert found.measured.request_seconds == pytest.approx(2.664)
-        assert (found.measured.requests_per_second, found.measured.tokens_per_second) == (3, 2400)
+        assert found.measured_seconds == pytest.approx(2.664)
+        assert (found.requests_per_second, found.tokens_per_second) == (3, 2400)
 
     @pytest.mark.parametrize(("unit", "value"), [("s", 0.1875), ("us", 187500), ("ns", 187500000)])
     def test_units_are_read(self, written, unit, value):
         other = changed(GENAI, "time_to_first_token", {"unit": unit, "avg": value})
         [found] = read_benchmarks(written(other))
-        assert found.measured.ttft_seconds == pytest.approx(0.1875)
+        assert found.ttft_seconds == pytest.approx(0.1875)
 
     def test_flat_options_of_versions_before_0_0_13_are_read(self, written):
         flat = {"model": ["deepseek-ai/DeepSeek-OCR"], "service_kind": "openai", "backend": "vllm",
@@ -174,7 +178,7 @@ class TestGenaiPerf:
                 "streaming": True}  # fmt: skip
         old = changed(changed(GENAI, "input_config", flat), "request_count", ...)
         [found] = read_benchmarks(written(old))
-        assert (found.load.concurrency, found.load.requests) == (8, 120)
+        assert (found.concurrency, found.requests) == (8, 120)
         assert (found.model, found.engine) == ("deepseek-ai/DeepSeek-OCR", None)
 
     def test_behind_triton_the_backend_served(self, written):
@@ -186,13 +190,13 @@ class TestGenaiPerf:
         options = {"endpoint": {"model_names": ["deepseek-ai/DeepSeek-OCR"]},
                    "loadgen": {"concurrency": 8, "request_count": 120}}  # fmt: skip
         [found] = read_benchmarks(written(changed(GENAI, "input_config", options)))
-        assert (found.source.program, found.load.concurrency) == ("AIPerf", 8)
+        assert (found.program, found.concurrency) == ("AIPerf", 8)
         assert found.model == "deepseek-ai/DeepSeek-OCR"
 
     def test_its_failures_count(self, written):
         other = changed(GENAI, "error_request_count", {"unit": "requests", "avg": 3.0})
         [found] = read_benchmarks(written(other))
-        assert found.load.failed == 3
+        assert found.failed == 3
 
 
 class TestConditions:
@@ -313,7 +317,7 @@ class TestHostileFiles:
     def test_a_byte_order_mark_and_unknown_keys_do_no_harm(self, written):
         text = "\ufeff" + json.dumps(VLLM | {"new_key": [1, {"a": None}]})
         [found] = read_benchmarks(written(text))
-        assert found.load.requests == 200
+        assert found.requests == 200
 
 
 def benchmark_of(written, **changes):

@@ -24,10 +24,9 @@ from dsocr_analyze.timing.assumptions import (
     estimated_preprocessing,
 )
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
-from dsocr_analyze.timing.kernel_seconds import Precision
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
 
 INPUTS = (
     "page_width", "page_height", "mode", "base_size", "image_size", "crop_mode", "dtype",

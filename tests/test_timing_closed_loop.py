@@ -119,7 +119,7 @@ def constant_times(clients, *, prepare=0.0, workers=1, prefill=0.1, chunks=1, st
 
 def steady(clients, times):
     """One loop: an array of one."""
-    found = closed_loop(np.array([clients]), times).parts()
+    found = closed_loop(np.array([clients]), times)
     return LoopPoint(*(float(part[0]) for part in found))
 
 

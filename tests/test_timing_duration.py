@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dsocr_analyze.kernels import Elements, Experts, Gemm, Kernel, Work
+from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
 from dsocr_analyze.timing.duration import (
     HOST_ERROR,
     Duration,
@@ -102,17 +102,10 @@ class TestKernels:
         ]  # fmt: skip
         priced = KernelSeconds(
             kernels, np.array([[2.0], [1.0]]), np.array([[True], [False]]), [GEMM, MOVE],
-            np.zeros(1), np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
+            np.array([[160.0], [48.0]]), np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
         )  # fmt: skip
         found = duration_of_kernels(priced, launches=0.5, host=0.25).at(0)
         assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
-
-    def test_weights_of_experts_are_read_besides(self):
-        kernel = Kernel("gemm", "grouped_experts", Experts(1, 8, 4, 4, 2), "bfloat16", "bfloat16",
-                        Work(bytes_read=10), calls=2)  # fmt: skip
-        priced = KernelSeconds([kernel], np.ones((1, 1)), np.ones((1, 1), dtype=bool), [GEMM],
-                               np.array([384.0]), *np.zeros((2, 1, 1)))  # fmt: skip
-        assert duration_of_kernels(priced).at(0).nbytes == 20 + 384
 
 
 class TestMeanStep:

@@ -9,11 +9,10 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark, basis_of
-from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
 
 HOSTS = {"eager": EAGER, "vllm": SERVERS["vllm"], "sglang": SERVERS["sglang"]}
 DIMENSIONS = {

@@ -17,10 +17,10 @@ from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
 from dsocr_analyze.timing.duration import Duration
-from dsocr_analyze.timing.kernel_seconds import NATIVE, KindError, Precision, kernel_seconds
+from dsocr_analyze.timing.kernel_seconds import KindError, kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
 
 REFERENCE = dimensions_of(PUBLISHED)
 SMALL_DIRECTORY = small_directory()

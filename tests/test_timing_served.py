@@ -16,8 +16,8 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
 from dsocr_analyze.tape.symbolic import RecordTape
-from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED, Precision
-from dsocr_analyze.timing.runtimes import SERVERS
+from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED
+from dsocr_analyze.timing.runtimes import SERVERS, Precision
 from dsocr_analyze.timing.serving import ServedModel
 
 SERVED = DEFAULT.forms.served

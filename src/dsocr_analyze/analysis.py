@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.sweep.combinations import Names, Numbers, Pages, SweepRows, Switches
-    from dsocr_analyze.timing import assumptions, kernel_seconds, prediction
+    from dsocr_analyze.timing import assumptions, prediction, runtimes
 
 __all__ = [
     "ENGINES",
@@ -189,7 +189,7 @@ class Engine:
         )
 
 
-def check_precision(device: Device, precision: kernel_seconds.Precision) -> None:
+def check_precision(device: Device, precision: runtimes.Precision) -> None:
     """Raise, before any work, for a data type that the GPU lacks."""
     if precision.weights is not None:
         device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)

@@ -251,13 +251,13 @@ class DeepSeekOCRSession:
         Raises:
             WorkloadError: The batch is too large to run page by page.
         """
-        is_known = self.loaded.directory.code != "other" and self._dimensions is not None
+        sizes = None if self.loaded.directory.code == "other" else self._dimensions
         trace = partial(
             trace_passes,
             self.loaded,
             workload,
             self.architecture,
-            repeats=self.architecture.forms.repeats(self._dimensions) if is_known else None,
+            repeats=None if sizes is None else self.architecture.forms.repeats(sizes),
             on_progress=on_progress,
         )
         routed_expert = self.architecture.routed_expert

@@ -83,7 +83,7 @@ def time_request(
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.hardware.timed_device import dtype_name
-    from dsocr_analyze.timing import assumptions, kernel_seconds, output_lengths, runtimes
+    from dsocr_analyze.timing import assumptions, output_lengths, runtimes
 
     asked = (each.strip() for each in runtime.split(","))
     names = dict.fromkeys(options.chosen("--runtime", each, runtimes.RUNTIMES) for each in asked)
@@ -93,10 +93,10 @@ def time_request(
     host = runtimes.server_named(server)
     types = (None if each is None else dtype_name(each) for each in (weights_dtype, kv_dtype))
     # Those of 16 bits are the model's own.
-    precision = kernel_seconds.Precision(
+    precision = runtimes.Precision(
         *(None if each in ("bfloat16", "float16") else each for each in types)
     )
-    if precision != kernel_seconds.NATIVE and "serving" not in names:
+    if precision != runtimes.NATIVE and "serving" not in names:
         raise WorkloadError(
             "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
         )
@@ -106,7 +106,7 @@ def time_request(
             runtimes.EAGER if each == "eager" else host,
             lengths or output_lengths.OutputLengths.fixed,
             None if preprocess_ms is None else preprocess_ms / 1e3, workers,
-            kernel_seconds.NATIVE if each == "eager" else precision, reserved, price, offline, kept,
+            runtimes.NATIVE if each == "eager" else precision, reserved, price, offline, kept,
         )
         for each in names
     ]  # fmt: skip

@@ -130,10 +130,19 @@ def alternatives(
     elif "input_features" in names or "input_values" in names:
         found = list(_sounds(names, top.part(_OF_SOUND)))
     elif "flattened_patches" in names:
-        found = [_flattened(top.part(_OF_PICTURES))]
+        # In rows, each after the numbers of its row and column.
+        part = top.part(_OF_PICTURES)
+        width = part.number("patch_embed_hidden_size", default=768)
+        patches = part.number("seq_len", default=2048)
+        found = [{"flattened_patches": tensor("batch", patches, 2 + width, fill=1)}]
     else:
         found = [{}]
-    return [{**each, **_others(names)} for each in found]
+    others: dict[str, Input] = {
+        "qformer_input_ids": tensor("batch", 32, fill=1, dtype="int64"),
+        "bbox": tensor("batch", TOKENS, 4, fill=0, dtype="int64"),
+    }
+    given = {name: rule for name, rule in others.items() if name in names}
+    return [{**each, **given} for each in found]
 
 
 def _pictures(
@@ -230,21 +239,6 @@ def _sounds(names: frozenset[str], config: _Config) -> Iterator[dict[str, Input]
                 if name in names
             }
             yield {"input_features": tensor("batch", *shape, fill=0.5), **masks}
-
-
-def _flattened(config: _Config) -> dict[str, Input]:
-    """Patches in rows, each after the numbers of its row and column."""
-    width = config.number("patch_embed_hidden_size", default=768)
-    patches = config.number("seq_len", default=2048)
-    return {"flattened_patches": tensor("batch", patches, 2 + width, fill=1)}
-
-
-def _others(names: frozenset[str]) -> dict[str, Input]:
-    rules: dict[str, Input] = {
-        "qformer_input_ids": tensor("batch", 32, fill=1, dtype="int64"),
-        "bbox": tensor("batch", TOKENS, 4, fill=0, dtype="int64"),
-    }
-    return {name: rule for name, rule in rules.items() if name in names}
 
 
 # --- prompts ---------------------------------------------------------------------------------

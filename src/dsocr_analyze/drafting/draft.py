@@ -1,4 +1,4 @@
-"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`.
+"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`, then written.
 
 A config that names no class of model gets one by its type.
 """
@@ -6,23 +6,28 @@ A config that names no class of model gets one by its type.
 from __future__ import annotations
 
 import inspect
+import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 import transformers
 
 from dsocr_analyze.architectures.any_model import undescribed
 from dsocr_analyze.architectures.any_model.description import (
+    MODEL_DTYPE,
     Description,
     Input,
     Prompt,
+    Run,
+    TensorInput,
     read_description,
 )
 from dsocr_analyze.architectures.config_file import Config
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.drafting.arguments import (
     DESCRIBED,
     PICTURE_OR_SOUND,
@@ -34,14 +39,15 @@ from dsocr_analyze.drafting.arguments import (
     tensor,
     text_id,
 )
-from dsocr_analyze.drafting.first_pass import Tried, said, tried
-from dsocr_analyze.drafting.parts import (
+from dsocr_analyze.drafting.first_pass import (
+    Tried,
     beside_the_text,
     routed_expert_of,
+    said,
     stages_of,
     text_embedding,
+    tried,
 )
-from dsocr_analyze.drafting.toml_text import toml_text
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import LoadedModel, load_model
@@ -49,10 +55,7 @@ from dsocr_analyze.running.loading import LoadedModel, load_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "drafted",
-]
-
+__all__ = ["drafted"]
 
 _GENERATING: Final = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
@@ -154,7 +157,7 @@ def drafted(
             raise failure from None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Drafter:
     """Drafts one model's file.
 
@@ -168,26 +171,28 @@ class _Drafter:
     model_class: str | None
     may_generate: bool = True
 
-    @property
-    def module(self) -> PreTrainedModel:
-        return self.model.module
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Arguments of its forward."""
-        return frozenset(inspect.signature(self.module.forward).parameters)
-
-    @property
-    def generates(self) -> bool:
-        """Whether `generate` runs it."""
-        can: bool = self.may_generate and self.module.can_generate()
-        return can and not _is_masked(self.module)
+    def __post_init__(self) -> None:
+        self.module = cast("PreTrainedModel", self.model.module)
+        # Arguments of its forward.
+        self.names = frozenset(inspect.signature(self.module.forward).parameters)
+        # Whether `generate` runs it.
+        can_generate = self.may_generate and self.module.can_generate()
+        self.generates = can_generate and not _is_masked(self.module)
+        self._reads_text = "input_ids" in self.names
+        # Whether a decoder reads what an encoder makes of the inputs; or generate() hands the
+        # inputs on to a language model, which starts its decoder.
+        hands_on = self.generates and hasattr(self.module, "language_model")
+        reads_both = self.module.config.is_encoder_decoder and "decoder_input_ids" in self.names
+        self._is_seq2seq = reads_both and not hands_on
+        takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
+        reads_any = self._reads_text or "decoder_input_ids" in self.names
+        self._has_towers = takes_more and reads_any
 
     def text(self) -> str:
         """The file's text, read back before it is given away."""
         self._refuse_undescribed()
         found, notes = self._found()
-        text = toml_text(found, self._opening(), notes, routed_expert_of(self.module))
+        text = _toml_text(found, self._opening(), notes, routed_expert_of(self.module))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "draft.toml"
             file.write_text(text, encoding="utf-8")
@@ -282,23 +287,6 @@ class _Drafter:
         unfit = ModelCodeError(f"it puts other rows in the place of {[*done]} tokens")
         return None, (failed or [Tried(unfit)])[0]
 
-    @property
-    def _reads_text(self) -> bool:
-        return "input_ids" in self.names
-
-    @property
-    def _is_seq2seq(self) -> bool:
-        """Whether a decoder reads what an encoder makes of the inputs."""
-        if self.generates and hasattr(self.module, "language_model"):
-            return False  # generate() hands the inputs on to that model, which starts its decoder
-        is_both: bool = self.module.config.is_encoder_decoder
-        return is_both and "decoder_input_ids" in self.names
-
-    @property
-    def _has_towers(self) -> bool:
-        takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
-        return takes_more and (self._reads_text or "decoder_input_ids" in self.names)
-
     def _description(
         self, inputs: dict[str, Input], token: int | None, count: int, *, has_text: bool = True
     ) -> Description:
@@ -353,3 +341,78 @@ class _Drafter:
                 else "change it to your prompt's"
             )
         return notes
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+_STAGE_NOTES: Final[Mapping[str, str]] = {
+    "prefill": "the rest of the first pass",
+    "decode": "one step, which computes the logits of one token",
+    "model": "the one pass of a model that generates nothing",
+}
+
+
+def _toml_text(
+    description: Description, opening: list[str], notes: Mapping[str, str], expert: str | None
+) -> str:
+    """The file's text; values in TOML are here as in JSON.
+
+    Args:
+        description: What it says.
+        opening: Lines of comment at its top.
+        notes: What to say about the prompt (`prompt`) and about inputs, by their names.
+        expert: The path of routed experts with stars; None without any.
+    """
+    lines = [f"# {line}" for line in opening]
+    lines.append(f"name = {json.dumps(description.name)}")
+    if description.model_class is not None:
+        lines.append(f"class = {json.dumps(description.model_class)}")
+    if expert is not None:
+        lines.append(f"routed_expert = {json.dumps(expert)}")
+    for stage in description.stages:
+        lines += ["", *_stage(stage)]
+    if description.prompt is not None:
+        lines += ["", "[prompt]", *_prompt(description.prompt, notes.get("prompt"))]
+    for name, value in description.inputs.items():
+        assert isinstance(value, TensorInput), "every rule of a draft gives a tensor"
+        lines += ["", f"[inputs.{name}]", *_tensor(value, notes.get(name))]
+    return "\n".join([*lines, ""])
+
+
+def _stage(stage: Stage) -> Iterator[str]:
+    yield "[[stages]]"
+    note = _STAGE_NOTES.get(stage.name)
+    yield f"name = {json.dumps(stage.name)}" + (f"  # {note}" if note else "")
+    yield f"prefixes = {json.dumps(list(stage.prefixes))}"
+    if stage.role != "vision":
+        yield f"role = {json.dumps(stage.role)}"
+
+
+def _prompt(prompt: Prompt, note: str | None) -> Iterator[str]:
+    yield f"tokens = {prompt.tokens}" + (f"  # {note}" if note else "")
+    if prompt.argument != "input_ids":
+        yield f"argument = {json.dumps(prompt.argument)}"
+    if prompt.fill:
+        yield f"fill = {prompt.fill}"
+    yield from _placed(prompt.placed)
+
+
+def _placed(runs: tuple[Run, ...]) -> Iterator[str]:
+    if runs:
+        yield "placed = ["
+        for run in runs:
+            yield f"  {{ value = {run.value}, start = {run.start}, count = {run.count} }},"
+        yield "]"
+
+
+def _tensor(value: TensorInput, note: str | None) -> Iterator[str]:
+    key, items = ("shape", value.shape) if value.values is None else ("values", value.values)
+    yield f"{key} = {json.dumps(items)}" + (f"  # {note}" if note else "")
+    if value.dtype != MODEL_DTYPE and value.values is None:
+        yield f"dtype = {json.dumps(value.dtype)}"
+    if value.fill != 1:
+        yield f"fill = {value.fill}"
+    yield from _placed(value.placed)
+    if value.is_repeated:
+        yield 'repeat = "batch"'

@@ -1,4 +1,4 @@
-"""The GPU catalogue: `devices.toml`, read once."""
+"""The GPU catalogue, `devices.toml`, read once; what a GPU lacks, and how it multiplies types."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.names import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.toml_table import Table
 
 __all__ = [
+    "NBYTES",
+    "STORED_BITS",
+    "WEIGHT_ONLY_ERROR",
     "Gpu",
     "MissingFeature",
+    "ProductTypes",
     "catalogue_name",
     "check_features",
+    "check_keys",
+    "check_that",
+    "dtype_name",
     "gpu_aliases",
     "gpu_catalogue",
     "gpu_from_entry",
     "gpu_named",
     "is_positive",
     "missing_features",
-    "refuse_unknown",
+    "product_types",
 ]
 
 
@@ -40,10 +44,18 @@ def is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
 
 
-def refuse_unknown(table: Table, known: Iterable[str], where: str) -> None:
-    """Raises DeviceError, which begins with `where`, for a key of `table` that is not `known`."""
+def check_that(is_right: bool, where: str, right: str, value: object) -> None:
+    """Raises DeviceError, which begins with `where`, unless the value there is right."""
+    if not is_right:
+        raise DeviceError(f"{where} must be {right}, not {value!r}")
+
+
+def check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
+    """Raises DeviceError, which begins with `where`, for unknown keys and for missing ones."""
     if unknown := [name for name in table if name not in set(known)]:
         raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
+    if missing := [name for name in needed if name not in table]:
+        raise DeviceError(f"{where} lacks {', '.join(missing)}")
 
 
 _FLASH_CAPABILITY: Final = 8.0
@@ -171,15 +183,13 @@ def gpu_from_entry(name: str, entry: object, where: str) -> Gpu:
     types = {field.name: str(field.type) for field in fields(Gpu) if field.name != "name"}
     if not isinstance(entry, dict):
         raise DeviceError(f"{where} must be a table")
-    refuse_unknown(entry, types, where)
-    if missing := [each for each in _NEEDED if each not in entry]:
-        raise DeviceError(f"{where} lacks {', '.join(missing)}")
+    check_keys(entry, types, where, _NEEDED)
     for key, value in entry.items():
         if types[key] == "str":
-            if not isinstance(value, str):
-                raise DeviceError(f"{where}.{key} must be a string, not {value!r}")
-        elif not is_positive(value) or (types[key] == "int" and not isinstance(value, int)):
-            raise DeviceError(f"{where}.{key} must be a positive number, not {value!r}")
+            check_that(isinstance(value, str), f"{where}.{key}", "a string", value)
+        else:
+            is_right = is_positive(value) and (types[key] != "int" or isinstance(value, int))
+            check_that(is_right, f"{where}.{key}", "a positive number", value)
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
     return Gpu(name=name, **entry)
@@ -251,20 +261,18 @@ def missing_features(
         dtype: Type of the model's weights and activations.
         flash_attention: Whether its decoder runs FlashAttention-2.
     """
-    return tuple(_missing_features(gpu, dtype, flash_attention))
-
-
-def _missing_features(gpu: Gpu, dtype: Dtype, flash_attention: bool) -> Iterator[MissingFeature]:
+    lacks = []
     if dtype != FLOAT32 and dtype.name not in gpu.dtypes:
         there = " or ".join(each for each in gpu.dtypes if each.endswith("float16"))
-        yield MissingFeature(dtype.name, "", f"dtype {there}", "dtype")
+        lacks.append(MissingFeature(dtype.name, "", f"dtype {there}", "dtype"))
     eager = ("flash_attention=False", "flash_attention")
     if flash_attention and dtype == FLOAT32:
-        yield MissingFeature("FlashAttention-2 in float32", ", which computes in 16 bits", *eager)
+        why = ", which computes in 16 bits"
+        lacks.append(MissingFeature("FlashAttention-2 in float32", why, *eager))
     elif flash_attention and gpu.has_flash_attention is False:
-        yield MissingFeature(
-            "FlashAttention-2", f", which needs {gpu.flash_attention_needs}", *eager
-        )
+        why = f", which needs {gpu.flash_attention_needs}"
+        lacks.append(MissingFeature("FlashAttention-2", why, *eager))
+    return tuple(lacks)
 
 
 def check_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:
@@ -280,3 +288,83 @@ def check_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:
             f" use {' and '.join(lack.instead for lack in lacks)}",
             arguments=[lack.argument for lack in lacks],
         )
+
+
+# --- types of products ------------------------------------------------------------------------
+
+
+NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
+"""Bytes per multiplied element."""
+STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
+"""Bits per weight (without scales) or cached element, in types below 16 bits."""
+
+_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
+_SCALE_BYTES: Final = 2 / 128
+"""A scale of two bytes per 128 weights."""
+_WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
+
+WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
+"""Median and 90th percentile error assumed for products with weight-only integers.
+
+Their times are not fitted: they are those of 16-bit weights with fewer bytes to stream, as if
+converting integers to 16 bits were free. Errors against measured libraries (median / 90th
+percentile; aiconfigurator-core 0.12.0, printed by `benchmarks/bench_kernel_times.py`):
+
+- TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8 and 24 / 57 % in int4; measured times are
+  a third longer up to 4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
+- SGLang 0.5.6's int8 products on H100 take three to four times as long, outside the band.
+- Experts in int4, mostly one model's sizes: vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 /
+  53 to 83 %, with thousands of tokens taking two to three times as long on Hopper and Blackwell;
+  SGLang's on A100 29 / 132 %.
+"""
+
+
+class ProductTypes(NamedTuple):
+    """The type that a product is computed in, and how its weights are stored."""
+
+    dtype: str
+    """Type of the multiplication."""
+    weight_bytes: float
+    """Bytes per weight, scales included."""
+    weight_only: bool
+    """Whether weights are integers that are converted to 16 bits for the product."""
+
+
+def dtype_name(name: str) -> str:
+    """The full name of a data type: `bfloat16` for `bf16`."""
+    return _ALIASES.get(name.lower(), name.lower())
+
+
+def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTypes:
+    """The types in which a product of `dtype` with weights of `weights_dtype` is computed.
+
+    Args:
+        gpu: The GPU.
+        dtype: Type of the activations.
+        weights_dtype: Type of the weights; None for the activations' type.
+
+    Raises:
+        DeviceError: The GPU lacks a type, or the two cannot be multiplied.
+    """
+    own = dtype_name(dtype)
+    usable = [each for each in gpu.dtypes if each in NBYTES]
+    if own not in usable:
+        raise DeviceError(
+            f"{gpu.title} has no {dtype}; use dtype {' or '.join(usable)}", arguments=["dtype"]
+        )
+    weights = own if weights_dtype is None else dtype_name(weights_dtype)
+    if weights not in gpu.weight_dtypes:
+        raise DeviceError(
+            f"{gpu.title} has no weights in {weights_dtype};"
+            f" use weights_dtype {' or '.join(gpu.weight_dtypes)}"
+        )
+    if weights == "float8":
+        return ProductTypes("float8", NBYTES["float8"], weight_only=False)
+    if own == "float8":
+        raise DeviceError(
+            f"activations in float8 cannot be multiplied with weights in {weights_dtype};"
+            " use weights_dtype float8, or dtype " + gpu.tensor_dtype
+        )
+    if weights in _WEIGHT_ONLY_BYTES:
+        return ProductTypes(own, _WEIGHT_ONLY_BYTES[weights], weight_only=True)
+    return ProductTypes(own, NBYTES[weights], weight_only=False)

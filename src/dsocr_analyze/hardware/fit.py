@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -13,12 +13,11 @@ from msgspec.structs import replace as with_changes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import BytesAlive
 from dsocr_analyze.figures.origin import Count
-from dsocr_analyze.hardware.devices import missing_features
+from dsocr_analyze.hardware.devices import Gpu, missing_features
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "LARGEST_BATCH",
     "BatchNeed",
     "GpuFit",
-    "Limit",
     "MemoryNeed",
     "Order",
     "fit",
@@ -52,15 +50,6 @@ Part = Literal["weights", "inputs", "cache", "activations", "logits"]
 """What takes memory."""
 
 
-class Limit(NamedTuple):
-    """What stops a larger batch from fitting."""
-
-    part: Part
-    """`activations` are the rest of a peak: not inputs, cache or logits."""
-    moment: Literal["prefill", "decode"] | None
-    """Which of the two peaks; None for the weights, which are always present."""
-
-
 @dataclass(frozen=True)
 class MemoryNeed:
     """Bytes that a batch needs at its two peaks.
@@ -76,28 +65,19 @@ class MemoryNeed:
     decode: BytesAlive
 
     @property
-    def prefill_bytes(self) -> int:
-        """Bytes alive at the peak of a prefill pass, weights excluded."""
-        return self.prefill.nbytes
-
-    @property
-    def decode_bytes(self) -> int:
-        """Bytes alive in the last decode step, weights excluded."""
-        return self.decode.nbytes
-
-    @property
     def total_bytes(self) -> int:
         """Weights plus the larger of the two peaks."""
-        return self.weights_bytes + max(self.prefill_bytes, self.decode_bytes)
+        return self.weights_bytes + max(self.prefill.nbytes, self.decode.nbytes)
 
-    def limit(self, usable_bytes: int) -> Limit:
-        """What takes the most of a memory that is too small for this need.
+    def limit(self, usable_bytes: int) -> tuple[Part, Literal["prefill", "decode"] | None]:
+        """What takes the most of a memory that is too small for this need, and at which peak.
 
-        The weights if they alone do not fit, else the largest part of the larger peak.
+        The weights, which are always present, if they alone do not fit, else the largest part of
+        the larger peak; `activations` are the rest of it: not inputs, cache or logits.
         """
         if self.weights_bytes > usable_bytes:
-            return Limit("weights", None)
-        is_prefill = self.prefill_bytes >= self.decode_bytes
+            return "weights", None
+        is_prefill = self.prefill.nbytes >= self.decode.nbytes
         alive = self.prefill if is_prefill else self.decode
         parts: dict[Part, int] = {
             "inputs": alive.inputs_bytes,
@@ -106,7 +86,7 @@ class MemoryNeed:
             "logits": alive.logits_bytes,
         }
         largest = max(parts, key=parts.__getitem__)
-        return Limit(largest, "prefill" if is_prefill else "decode")
+        return largest, "prefill" if is_prefill else "decode"
 
 
 class BatchNeed(Struct, frozen=True, kw_only=True):
@@ -220,21 +200,36 @@ def fit(
             arguments=["reserved"],
         )
     usable = int(gpu.memory_bytes * (1 - reserved))
-
     lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
 
     def batch_need(order: Order) -> BatchNeed:
-        def need(batch: int) -> MemoryNeed:
-            return memory_need(
-                architecture,
-                dimensions,
-                replace(workload, batch_size=batch),
-                dtype=dtype,
-                flash_attention=flash_attention,
-                order=order,
-            )
+        """The need in one order; the largest batch is 0 if the GPU cannot run the model."""
 
-        return _batch_need(order, need, workload.batch_size, usable, runs=not lacks)
+        def need(batch: int) -> MemoryNeed:
+            pages = replace(workload, batch_size=batch)
+            return memory_need(
+                architecture, dimensions, pages, dtype=dtype, flash_attention=flash_attention,
+                order=order,
+            )  # fmt: skip
+
+        found, largest, part, moment = need(workload.batch_size), 0, None, None
+        if not lacks:
+            largest = largest_batch(lambda batch: need(batch).total_bytes <= usable)
+        if not lacks and largest < LARGEST_BATCH:
+            part, moment = need(largest + 1).limit(usable)
+        return BatchNeed(
+            assumption=ASSUMPTIONS[order],
+            needed_bytes=found.total_bytes,
+            weights_bytes=found.weights_bytes,
+            prefill_bytes=found.prefill.nbytes,
+            prefill=found.prefill,
+            decode_bytes=found.decode.nbytes,
+            decode=found.decode,
+            fits=not lacks and found.total_bytes <= usable,
+            largest_batch=largest,
+            limit=part,
+            limit_moment=moment,
+        )
 
     return GpuFit(
         **asdict(batch_need("at once")),
@@ -243,28 +238,6 @@ def fit(
         usable_bytes=usable,
         lacks=tuple(lack.what for lack in lacks),
         one_at_a_time=batch_need("one at a time"),
-    )
-
-
-def _batch_need(
-    order: Order, need: Callable[[int], MemoryNeed], batch: int, usable: int, *, runs: bool
-) -> BatchNeed:
-    """The need of a batch in one order; the largest batch is 0 if the GPU cannot run the model."""
-    largest = largest_batch(lambda batch: need(batch).total_bytes <= usable) if runs else 0
-    limit = need(largest + 1).limit(usable) if runs and largest < LARGEST_BATCH else None
-    found = need(batch)
-    return BatchNeed(
-        assumption=ASSUMPTIONS[order],
-        needed_bytes=found.total_bytes,
-        weights_bytes=found.weights_bytes,
-        prefill_bytes=found.prefill_bytes,
-        prefill=found.prefill,
-        decode_bytes=found.decode_bytes,
-        decode=found.decode,
-        fits=runs and found.total_bytes <= usable,
-        largest_batch=largest,
-        limit=limit and limit.part,
-        limit_moment=limit and limit.moment,
     )
 
 

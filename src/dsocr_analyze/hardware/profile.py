@@ -13,11 +13,10 @@ A kind states `held_out_median` and `held_out_p90`, measured on sizes that the f
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,10 +27,11 @@ from dsocr_analyze.hardware.cpu_kernels import CpuKernels, Family, names_of
 from dsocr_analyze.hardware.devices import (
     Gpu,
     catalogue_name,
+    check_keys,
+    check_that,
     gpu_catalogue,
     gpu_from_entry,
     is_positive,
-    refuse_unknown,
 )
 from dsocr_analyze.hardware.kernel_times.coefficients import (
     COEFFICIENTS,
@@ -41,10 +41,6 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dsocr_analyze.hardware.devices import Gpu
-    from dsocr_analyze.hardware.kernel_times.coefficients import Coefficients
     from dsocr_analyze.hardware.kernel_times.fitting import FitErrors
     from dsocr_analyze.toml_table import Table
 
@@ -171,28 +167,24 @@ def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
 
 @cache
 def _shipped() -> dict[str, Profile]:
-    folder = resources.files(__package__).joinpath("profiles")
-    own: dict[str, tuple[Table, dict[tuple[str, str], Fitted]]] = {}
-    for name in gpu_catalogue():
-        file = folder.joinpath(f"{name}.toml")
-        table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        own[name] = table, _own_kinds(table, name, f"{name}.toml")
+    folder, catalogue = resources.files(__package__).joinpath("profiles"), gpu_catalogue()
     found: dict[str, Profile] = {}
 
     def complete(name: str) -> Profile:
         if name not in found:
-            gpu = gpu_catalogue()[name]
-            table, kinds = own[name]
+            gpu, file = catalogue[name], folder.joinpath(f"{name}.toml")
+            table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            kinds = _own_kinds(table, name, f"{name}.toml")
             if not gpu.like and not kinds:
                 raise DeviceError(
                     f"devices.toml: {name} has no profile of its own, so name in `like` a GPU that"
                     " has one"
                 )
-            base = complete(catalogue_name(gpu.like, gpu_catalogue())) if gpu.like else None
+            base = complete(catalogue_name(gpu.like, catalogue)) if gpu.like else None
             found[name] = _profile(gpu, table, kinds, base)
         return found[name]
 
-    return {name: complete(name) for name in gpu_catalogue()}
+    return {name: complete(name) for name in catalogue}
 
 
 def _profile(
@@ -234,13 +226,16 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
-    refuse_unknown(table, _TOP, str(file))
-    name = table.get("name")
-    if not isinstance(name, str) or not name or name != name.lower():
-        raise DeviceError(f"{file}: name must be a lower-case string, not {name!r}")
+    check_keys(table, _TOP, str(file))
+    name: Any = table.get("name")
+    is_name = isinstance(name, str) and bool(name) and name == name.lower()
+    check_that(is_name, f"{file}: name", "a lower-case string", name)
     for key in ("source", "licence", "system"):
         _text(table, key, str(file))
-    gpu = _gpu(table, name, str(file), known)
+    if "gpu" not in table and name not in known:
+        raise DeviceError(f"{file}: {name} is not in the catalogue, so give a table [gpu]")
+    entry = table.get("gpu")
+    gpu = known[name].gpu if entry is None else gpu_from_entry(name, entry, f"{file}: gpu")
     if "cpu" in table:
         kernels = _cpu_kernels(table, str(file))
         return Profile(gpu, str(table.get("source", file)), "", {}, cpu=kernels)
@@ -261,22 +256,10 @@ def _host(table: Table, where: str) -> MeasuredHost | None:
     names = [field.name for field in fields(MeasuredHost)]
     if not isinstance(entry, dict):
         raise DeviceError(f"{where}: host must be a table")
-    refuse_unknown(entry, names, f"{where}: host")
-    if missing := [name for name in names if name not in entry]:
-        raise DeviceError(f"{where}: host lacks {', '.join(missing)}")
+    check_keys(entry, names, f"{where}: host", names)
     for name, value in entry.items():
-        if not is_positive(value):
-            raise DeviceError(f"{where}: host.{name} must be a positive number, not {value!r}")
+        check_that(is_positive(value), f"{where}: host.{name}", "a positive number", value)
     return MeasuredHost(**{name: float(value) for name, value in entry.items()})
-
-
-def _gpu(table: Table, name: str, where: str, known: Mapping[str, Profile]) -> Gpu:
-    entry = table.get("gpu")
-    if entry is None:
-        if name not in known:
-            raise DeviceError(f"{where}: {name} is not in the catalogue, so give a table [gpu]")
-        return known[name].gpu
-    return gpu_from_entry(name, entry, f"{where}: gpu")
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
@@ -284,10 +267,11 @@ def _cpu_kernels(table: Table, where: str) -> CpuKernels:
     cpu = table["cpu"]
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
-    refuse_unknown(cpu, ("threads", "operator_us"), f"{where}: cpu")
+    check_keys(cpu, ("threads", "operator_us"), f"{where}: cpu")
     for key, whole in (("threads", True), ("operator_us", False)):
-        if not is_positive(cpu.get(key)) or (whole and not isinstance(cpu[key], int)):
-            raise DeviceError(f"{where}: cpu.{key} must be a number above 0, not {cpu.get(key)!r}")
+        value = cpu.get(key)
+        is_right = is_positive(value) and (not whole or isinstance(value, int))
+        check_that(is_right, f"{where}: cpu.{key}", "a number above 0", value)
     families = {}
     kernels = table.get("kernels", {})
     if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
@@ -303,16 +287,15 @@ def _cpu_kernels(table: Table, where: str) -> CpuKernels:
 def _family(entry: Any, family: str, where: str) -> Family:
     if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
         raise DeviceError(f"{where} must be a table with a table of coefficients")
-    refuse_unknown(entry, ("coefficients", *_STATED_OF_CPU), where)
+    check_keys(entry, ("coefficients", *_STATED_OF_CPU), where)
     given = entry["coefficients"]
-    refuse_unknown(given, names_of(family), f"{where}.coefficients")
+    check_keys(given, names_of(family), f"{where}.coefficients")
     for name, value in given.items():
-        if value != 0 and not is_positive(value):
-            raise DeviceError(f"{where}.coefficients.{name} must be 0 or above, not {value!r}")
+        is_right = value == 0 or is_positive(value)
+        check_that(is_right, f"{where}.coefficients.{name}", "0 or above", value)
     for name in _STATED_OF_CPU:
         value = entry.get(name)
-        if value != 0 and not is_positive(value):
-            raise DeviceError(f"{where}.{name} must be a number, not {value!r}")
+        check_that(value == 0 or is_positive(value), f"{where}.{name}", "a number", value)
     return Family(
         {name: float(value) for name, value in given.items()},
         float(entry["held_out_median"]), float(entry["held_out_p90"]),
@@ -324,8 +307,7 @@ def _own_kinds(table: Table, gpu: str, where: str) -> dict[tuple[str, str], Fitt
     found = {}
     for kind in COEFFICIENTS:
         entries = table.get(kind, {})
-        if not isinstance(entries, dict):
-            raise DeviceError(f"{where}: {kind} must be a table of data types, not {entries!r}")
+        check_that(isinstance(entries, dict), f"{where}: {kind}", "a table of data types", entries)
         for dtype, entry in entries.items():
             types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
             if dtype not in types:
@@ -338,19 +320,16 @@ def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
     where = f"{where}: {kind}.{dtype}"
     if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
         raise DeviceError(f"{where} must be a table with a table of coefficients")
-    refuse_unknown(entry, ("coefficients", *_STATED), where)
+    check_keys(entry, ("coefficients", *_STATED), where)
     record = coefficients_of(kind, dtype)
     types = {field.name: str(field.type) for field in fields(record)}
     given = entry["coefficients"]
-    refuse_unknown(given, types, f"{where}.coefficients")
-    if missing := [name for name in types if name not in given]:
-        raise DeviceError(f"{where}.coefficients lacks {', '.join(missing)}")
+    check_keys(given, types, f"{where}.coefficients", types)
     for name, value in given.items():
-        whole = types[name] == "int"
-        if whole and (type(value) is not int or value < 0):
-            raise DeviceError(f"{where}.coefficients.{name} must be a whole number, not {value!r}")
-        if not whole and not is_positive(value):
-            raise DeviceError(f"{where}.coefficients.{name} must be above 0, not {value!r}")
+        right, is_right = "above 0", is_positive(value)
+        if types[name] == "int":
+            right, is_right = "a whole number", type(value) is int and value >= 0
+        check_that(is_right, f"{where}.coefficients.{name}", right, value)
     (median, p90), assumed = _errors(entry, where)
     return Fitted(
         record(**given), gpu, _text(entry, "framework", where), median, p90,
@@ -364,8 +343,8 @@ def _errors(entry: Table, where: str) -> tuple[tuple[float, float], bool]:
     """Median and 90th percentile of a kind's error, and whether they are assumed."""
     names = ("held_out_median", "held_out_p90")
     derived = entry.get("derived")
-    if derived is not None and (not isinstance(derived, str) or not derived):
-        raise DeviceError(f"{where}.derived must be a string naming the origin, not {derived!r}")
+    is_right = derived is None or (isinstance(derived, str) and bool(derived))
+    check_that(is_right, f"{where}.derived", "a string naming the origin", derived)
     missing = [name for name in names if name not in entry]
     if derived is not None and len(missing) == len(names):
         return _DERIVED_ERROR, True
@@ -375,23 +354,21 @@ def _errors(entry: Table, where: str) -> tuple[tuple[float, float], bool]:
             ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
     for name in names:
-        if not is_positive(entry[name]):
-            raise DeviceError(f"{where}.{name} must be a number above 0, not {entry[name]!r}")
+        check_that(is_positive(entry[name]), f"{where}.{name}", "a number above 0", entry[name])
     return (float(entry[names[0]]), float(entry[names[1]])), False
 
 
 def _text(entry: Table, key: str, where: str) -> str:
-    value = entry.get(key, "")
-    if not isinstance(value, str):
-        raise DeviceError(f"{where}: {key} must be a string, not {value!r}")
+    value: str = entry.get(key, "")
+    check_that(isinstance(value, str), f"{where}: {key}", "a string", value)
     return value
 
 
 def _rows(entry: Table, key: str, where: str) -> int:
     """How many sizes were measured."""
-    value = entry.get(key, 0)
-    if type(value) is not int or not 0 <= value < 1e30:
-        raise DeviceError(f"{where}.{key} must be a whole number, not {value!r}")
+    value: int = entry.get(key, 0)
+    is_right = type(value) is int and 0 <= value < 1e30
+    check_that(is_right, f"{where}.{key}", "a whole number", value)
     return value
 
 
@@ -409,8 +386,8 @@ def top_text(**entries: str) -> str:
 
 def gpu_text(gpu: Gpu) -> str:
     """The `[gpu]` table of a GPU that is not in the catalogue."""
-    defaults = {field.name: field.default for field in dataclasses.fields(gpu)}
-    values: Mapping[str, str | float] = dataclasses.asdict(gpu)
+    defaults = {field.name: field.default for field in fields(gpu)}
+    values: Mapping[str, str | float] = asdict(gpu)
     lines = [
         f"{key} = {json.dumps(value) if isinstance(value, str) else _number(value)}"
         for key, value in values.items()
@@ -421,7 +398,7 @@ def gpu_text(gpu: Gpu) -> str:
 
 def host_text(host: MeasuredHost) -> str:
     """The `[host]` table of measured host figures."""
-    values: Mapping[str, float] = dataclasses.asdict(host)
+    values: Mapping[str, float] = asdict(host)
     return "".join(["[host]\n", *(f"{key} = {_number(each)}\n" for key, each in values.items())])
 
 
@@ -456,7 +433,7 @@ def kind_text(
           else [f"left_out_median = {left_out[0]:.4f}", f"left_out_p90 = {left_out[1]:.4f}"]),
         "", f"[{kind}.{dtype}.coefficients]",
         *(f"{name} = {_number(value)}"
-          for name, value in dataclasses.asdict(coefficients).items()),
+          for name, value in asdict(coefficients).items()),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -9,38 +9,33 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
-from dsocr_analyze.hardware.devices import Gpu, catalogue_name
-from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.profile import (
-    EXTRAPOLATED_BAND,
-    Fitted,
-    MeasuredHost,
-    Profile,
-    all_profiles,
-)
-from dsocr_analyze.hardware.weight_types import (
+from dsocr_analyze.hardware.cpu_kernels import CpuKernels
+from dsocr_analyze.hardware.devices import (
     NBYTES,
     STORED_BITS,
     WEIGHT_ONLY_ERROR,
+    Gpu,
+    ProductTypes,
+    catalogue_name,
     dtype_name,
     product_types,
 )
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, all_profiles
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
-    from dsocr_analyze.hardware.kernel_times.machine import Machine
+    from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
 
-    Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
-    Seconds: TypeAlias = float | NDArray[np.float64]
+    Sizes: TypeAlias = int | float | NDArray[np.int64] | Floats
+    Seconds: TypeAlias = float | Floats
 
 __all__ = ["Device", "device", "dtype_name"]
 
 _CACHE_NBYTES: Final = {**NBYTES, **{name: bits / 8 for name, bits in STORED_BITS.items()}}
-_CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
-"""Types of cached keys and values."""
+"""Bytes per cached element, by the type of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell fall back to a second kernel."""
 
@@ -85,11 +80,6 @@ class Device:
         """Measured kernel families if it is a CPU, which no other formula applies to; else None."""
         return self.profile.cpu
 
-    @property
-    def host(self) -> MeasuredHost | None:
-        """Measurements of the machine around it; None if there are none."""
-        return self.profile.host
-
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
         """Whether its profile has a kernel kind in a data type, its own or another GPU's."""
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
@@ -116,10 +106,20 @@ class Device:
         """
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
             raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
-        if kv_dtype is not None:
-            return self._cached(kind, dtype, dtype_name(kv_dtype))
-        types = product_types(self.gpu, dtype, weights_dtype)
-        found = self._fitted(kind, types.dtype, dtype)
+        in_float8 = kv_dtype is not None and self._is_float8_cache(dtype_name(kv_dtype))
+        if in_float8 and self.is_measured(kind, "float8"):
+            return self.profile.fitted[kind, "float8"]
+        types = self._types(kind, dtype, weights_dtype)
+        # Both 16-bit types run at the same rate.
+        stored = "bfloat16" if types.dtype == "float16" else types.dtype
+        found = self.profile.fitted.get((kind, stored))
+        if found is None:
+            there = [each for each in self.gpu.dtypes if self.is_measured(kind, each)]
+            raise DeviceError(
+                f"{self.gpu.title} has no {kind} in {dtype}; use dtype {' or '.join(there)}"
+                if there else f"the profile of {self.gpu.title} has no {kind}",
+                arguments=["dtype"],
+            )  # fmt: skip
         if not types.weight_only:
             return found
         wider = EXTRAPOLATED_BAND if found.extrapolated else 1.0
@@ -134,18 +134,26 @@ class Device:
             assumed=True,
         )
 
-    def _fitted(self, kind: str, name: str, dtype: str) -> Fitted:
-        # Both 16-bit types run at the same rate.
-        stored = "bfloat16" if name == "float16" else name
-        found = self.profile.fitted.get((kind, stored))
-        if found is None:
-            there = [each for each in self.gpu.dtypes if self.is_measured(kind, each)]
+    def _types(self, kind: str, dtype: str, weights_dtype: str | None = None) -> ProductTypes:
+        """The types of a kind; products in float32 only if they were measured."""
+        is_float32 = (kind, dtype, weights_dtype) == ("gemm", "float32", None)
+        if is_float32 and self.is_measured(kind, dtype):
+            return ProductTypes(dtype, 4, weight_only=False)
+        return product_types(self.gpu, dtype, weights_dtype)
+
+    def _is_float8_cache(self, cached: str) -> bool:
+        """Whether the cache is in float8, whose attention may have been measured."""
+        if cached not in _CACHE_NBYTES:
             raise DeviceError(
-                f"{self.gpu.title} has no {kind} in {dtype}; use dtype {' or '.join(there)}"
-                if there else f"the profile of {self.gpu.title} has no {kind}",
-                arguments=["dtype"],
-            )  # fmt: skip
-        return found
+                f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}",
+                arguments=["kv_dtype"],
+            )
+        if cached == "float8" and not self.gpu.float8_tflops:
+            raise DeviceError(
+                f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
+                arguments=["kv_dtype"],
+            )
+        return cached == "float8"
 
     def gemm_seconds(
         self,
@@ -177,40 +185,21 @@ class Device:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds, scaled_gemm_seconds
+        from dsocr_analyze.hardware.kernel_times import products
 
         c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
-        types = product_types(self.gpu, dtype, weights_dtype)
-        M, N, K, products = _arrays(m=m, n=n, k=k, batch=batch)
+        types = self._types("gemm", dtype, weights_dtype)
+        M, N, K, count = _arrays(m=m, n=n, k=k, batch=batch)
         machine = self._machine(types.dtype, cold)
         if isinstance(c, records.ScaledGemmCoefficients):
-            if (products != 1).any():
+            if (count != 1).any():
                 raise WorkloadError("batch must be 1 for a product in float8")
-            return _like(scaled_gemm_seconds(M, N, K, machine, c), m, n, k)
-        gemm = cast("records.GemmCoefficients", c)
-        seconds = gemm_seconds(M, N, K, types.weight_bytes, machine, gemm, batch=products)
-        return _like(seconds, m, n, k, batch)
-
-    def float32_gemm_seconds(
-        self, m: Sizes, n: Sizes, k: Sizes, *, batch: Sizes = 1, cold: bool = False
-    ) -> Seconds:
-        """Seconds of one kernel with `batch` products in float32; arguments as for `gemm_seconds`.
-
-        Raises:
-            DeviceError: Products in float32 were not measured.
-            WorkloadError: A size is below 1.
-        """
-        from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
-
-        found = self.profile.fitted.get(("gemm", "float32"))
-        if found is None:
-            raise DeviceError(f"the profile of {self.gpu.title} has no gemm in float32")
-        M, N, K, products = _arrays(m=m, n=n, k=k, batch=batch)
-        c = cast("records.GemmCoefficients", found.coefficients)
-        seconds = gemm_seconds(
-            M, N, K, 4, self._machine("float32", cold), c, batch=products, activation_bytes=4
-        )
-        return _like(seconds, m, n, k, batch)
+            return _like(products.scaled_gemm_seconds(M, N, K, machine, c))
+        seconds = products.gemm_seconds(
+            M, N, K, types.weight_bytes, machine, cast("records.GemmCoefficients", c), batch=count,
+            activation_bytes=max(2, types.weight_bytes),
+        )  # fmt: skip
+        return _like(seconds)
 
     def masked_attention_seconds(
         self,
@@ -236,20 +225,17 @@ class Device:
             DeviceError: This kind was not measured.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times.attention import (
-            AttentionSizes,
-            masked_attention_seconds,
-        )
+        from dsocr_analyze.hardware.kernel_times import attention
 
-        found = self._fitted("masked_attention", "bfloat16", "bfloat16")
+        found = self.fitted("masked_attention", self.gpu.tensor_dtype)
         B, Q, K, H, D, nbytes = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
                                         head_dim=head_dim, moved=moved)  # fmt: skip
-        seconds = masked_attention_seconds(
-            AttentionSizes(B, Q, K, H, D, H), nbytes,
+        seconds = attention.masked_attention_seconds(
+            attention.AttentionSizes(B, Q, K, H, D, H), nbytes,
             self._machine(self.gpu.tensor_dtype, cold=False),
             cast("records.MaskedCoefficients", found.coefficients),
         )  # fmt: skip
-        return _like(seconds, batch, queries, keys, heads, head_dim, moved)
+        return _like(seconds)
 
     def attention_seconds(
         self,
@@ -291,10 +277,10 @@ class Device:
         """
         from dsocr_analyze.hardware.kernel_times import attention
 
-        given = (batch, queries, keys, heads, head_dim, heads if kv_heads is None else kv_heads)
-        arrays = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
-                         head_dim=head_dim, kv_heads=given[5])  # fmt: skip
-        sizes = attention.AttentionSizes(*arrays)
+        sizes = attention.AttentionSizes(*_arrays(
+            batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
+            kv_heads=heads if kv_heads is None else kv_heads,
+        ))  # fmt: skip
         if causal and (sizes.queries > sizes.keys).any():
             raise WorkloadError("causal attention cannot have more queries than keys")
         if (sizes.heads % sizes.kv_heads).any():
@@ -318,7 +304,7 @@ class Device:
                 sizes, machine, cast("records.PrefillCoefficients", c),
                 causal=causal, element_bytes=nbytes,
             )  # fmt: skip
-        return _like(seconds, *given)
+        return _like(seconds)
 
     def grouped_experts_seconds(
         self,
@@ -356,9 +342,7 @@ class Device:
             WorkloadError: A size is impossible, such as `top_k` above `experts`, or the activation
                 is unknown.
         """
-        import numpy as np
-
-        from dsocr_analyze.hardware.kernel_times import experts as formula
+        from dsocr_analyze.hardware.kernel_times import products
 
         if activation not in _ACTIVATIONS:
             raise WorkloadError(
@@ -367,27 +351,16 @@ class Device:
         fitted = self.fitted("experts", dtype, weights_dtype=weights_dtype)
         types = product_types(self.gpu, dtype, weights_dtype)
         T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
-                                top_k=top_k)  # fmt: skip
+                                    top_k=top_k)  # fmt: skip
         if (k > E).any():
             raise WorkloadError("top_k must be at most experts")
-        expected = expected_experts(T, E, k)
-        with_tokens = expected if touched is None else _arrays(touched=touched)[0]
+        with_tokens = expected_experts(T, E, k) if touched is None else _arrays(touched=touched)[0]
+        sizes = products.ExpertSizes(
+            T, d, width, E, k, with_tokens, gated, _ACTIVATIONS[activation]
+        )
         c = cast("records.ExpertsCoefficients", fitted.coefficients)
-        sizes = formula.ExpertSizes(
-            T,
-            d,
-            width,
-            E,
-            k,
-            with_tokens,
-            np.asarray(gated),
-            np.asarray(_ACTIVATIONS[activation]),
-        )
-        seconds = formula.experts_seconds(
-            sizes, self._machine(types.dtype, cold), c, weight_bytes=types.weight_bytes
-        )
-        given = (tokens, hidden, inter, experts, top_k)
-        return _like(seconds, *given, *(() if touched is None else (touched,)))
+        machine = self._machine(types.dtype, cold)
+        return _like(products.experts_seconds(sizes, machine, c, weight_bytes=types.weight_bytes))
 
     def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
         """Seconds of a kernel that moves bytes: elementwise, normalization, copy.
@@ -401,53 +374,31 @@ class Device:
         native = self.gpu.tensor_dtype
         c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)
         [moved] = _arrays(bytes_moved=bytes_moved)
-        return _like(movement_seconds(moved, self._machine(native, cold), c), bytes_moved)
+        return _like(movement_seconds(moved, self._machine(native, cold), c))
 
     def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
         """Whether so many bytes may still be in L2; never if they are `cold`."""
-        import numpy as np
-
-        return self._machine(self.gpu.tensor_dtype, cold).in_l2(np.asarray(nbytes, np.float64))
-
-    def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
-        """Coefficients of attention over a cache of another type: float8's if measured."""
-        if cached not in _CACHE_DTYPES:
-            raise DeviceError(
-                f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_DTYPES)}",
-                arguments=["kv_dtype"],
-            )
-        if cached == "float8" and not self.gpu.float8_tflops:
-            raise DeviceError(
-                f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
-                arguments=["kv_dtype"],
-            )
-        if cached == "float8" and self.is_measured(kind, cached):
-            return self.profile.fitted[kind, cached]
-        return self.fitted(kind, dtype)
+        return self._machine(self.gpu.tensor_dtype, cold).in_l2(nbytes)
 
     def _machine(self, dtype: str, cold: bool) -> Machine:
-        from dsocr_analyze.hardware.kernel_times.rows import machine_of
+        from dsocr_analyze.hardware.kernel_times.machine import Machine
 
-        return machine_of(self.gpu, dtype, cold=cold)
+        return Machine.of(self.gpu, dtype, cold=cold)
 
 
-def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:
+def _arrays(**sizes: Sizes) -> list[Floats]:
     """Sizes as arrays of floats; raises WorkloadError for one that is below 1 or not finite."""
     import numpy as np
 
-    arrays = []
-    for name, size in sizes.items():
-        array: NDArray[np.float64] = np.asarray(size, dtype=np.float64)
+    arrays = [np.asarray(size, dtype=np.float64) for size in sizes.values()]
+    for name, array in zip(sizes, arrays, strict=True):
         if not (np.isfinite(array).all() and (array >= 1).all()):
             wrong = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
             raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")
-        arrays.append(array)
     return arrays
 
 
-def _like(seconds: NDArray[np.float64], *given: Sizes) -> Seconds:
-    """A float if only numbers were given, else the array."""
-    import numpy as np
-
-    return float(seconds) if all(np.ndim(each) == 0 for each in given) else seconds
+def _like(seconds: Floats) -> Seconds:
+    """A float if all sizes were numbers, else the array."""
+    return float(seconds) if seconds.ndim == 0 else seconds

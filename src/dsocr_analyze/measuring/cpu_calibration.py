@@ -237,13 +237,14 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
             rates[each.kernel.dtype] = max(rates[each.kernel.dtype], rate)
     moved = max(_bytes_per_second(each.kernel, each.seconds) for each in rows)
     highest = max(rates.values())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Gpu(
         name=CPU_NAME,
         title=f"{cpu_title()}, {threads} threads",
         tensor_tflops=float(f"{(rates['bfloat16'] or highest) / 1e12:.4g}"),
         float32_tflops=float(f"{(rates['float32'] or highest) / 1e12:.4g}"),
         bandwidth_gb_s=float(f"{moved / 1e9:.4g}"),
-        memory_gb=max(1, round(_memory_bytes() / 1e9)),
+        memory_gb=max(1, round(memory / 1e9)),
         source=source,
         sms=threads,
         l2_mb=1,
@@ -267,10 +268,6 @@ def cpu_title() -> str:
             if key.strip() == "model name" and value.strip():
                 return " ".join(value.split())
     return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # --- least squares ---------------------------------------------------------------------------

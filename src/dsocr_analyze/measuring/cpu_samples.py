@@ -1,26 +1,340 @@
-"""Measured samples of kernels: the record that a trace has of each, and its seconds."""
+"""Kernels that a page runs on a CPU, each called on its own, and the seconds that they take.
+
+Sizes are those of the published networks and random ones in between, so that a profile also holds
+for models and pages that were not measured.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, ParamSpec, TypeAlias
 
 import torch
+from torch.nn import functional as F
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.measuring.cpu_kernels import Run, sample_makers
 from dsocr_analyze.measuring.memory import give_back_memory
 from dsocr_analyze.running.torch_calls import Value
 from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["KernelsAlone", "MeasuredKernel"]
+__all__ = ["KernelsAlone", "Make", "MeasuredKernel", "Sample", "sample_makers"]
+
+_COLD_BYTES: Final = 300e6
+"""Bytes of weight copies that calls cycle through, since in a pass no weight is still cached."""
+_MOST_MACS: Final = 20e9
+"""Limit per call; larger calls take the same time per MAC."""
+
+
+_Inputs = ParamSpec("_Inputs")
+
+Run: TypeAlias = Callable[[], Value]
+"""Runs a kernel on tensors that it holds."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A kernel to measure.
+
+    Attributes:
+        group: Key shared by samples of nearly the same size; a group is held out as a whole.
+        call: Makes its tensors, which live as long as the call that it returns.
+        macs: Multiply-accumulates of a call; 0 for what only moves bytes.
+    """
+
+    group: str
+    call: Callable[[], Run]
+    macs: int = 0
+
+
+Make = Callable[[], list[Sample]]
+"""Makes samples, with the tensors that they share, which live only as long as the samples."""
+
+
+def sample_makers(dtype: torch.dtype) -> list[Make]:
+    """Makers of all samples in a data type, in a fixed order.
+
+    Each kind begins with a quick one; the others are shuffled and spread evenly, so that any first
+    part has all kinds, and a disturbance affects all of them.
+    """
+    chance = random.Random(0)
+    kinds = [
+        [*each]
+        for each in (
+            _products(dtype, chance),
+            _batched_products(dtype, chance),
+            _masked_attention(dtype),
+            _attention(dtype),
+            _convolutions(dtype),
+            *_elements(dtype, chance),
+        )
+    ]
+    for makers in kinds:
+        first, *others = makers
+        chance.shuffle(others)
+        makers[:] = [first, *others]
+    placed = [(place / len(makers), make) for makers in kinds for place, make in enumerate(makers)]
+    return [make for _, make in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of numbers between 0 and 1, random along the last dimension and repeated."""
+    return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
+
+
+def _drawn(chance: random.Random, low: int, high: int) -> int:
+    """A random whole number, log-uniform."""
+    return round(math.exp(chance.uniform(math.log(low), math.log(high))))
+
+
+# --- products --------------------------------------------------------------------------------
+
+_WIDTHS: Final = (
+    (768, 768), (2304, 768), (3072, 768), (768, 3072),  # SAM
+    (1024, 1024), (3072, 1024), (4096, 1024), (1024, 4096),  # CLIP
+    (1280, 1280), (896, 1280), (1280, 896), (1792, 1280), (6848, 1280), (1280, 6848),  # decoder
+    (64, 1280), (1280, 2048),  # router, projector
+    (896, 896), (128, 896), (4864, 896), (896, 4864),  # the encoder of DeepSeek-OCR-2
+)  # fmt: skip
+"""Columns and inner sizes of the published networks' layers."""
+
+
+_ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
+
+
+def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+    for n, k in _WIDTHS:
+        near = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
+        yield partial(_products_of, near, n, k, dtype)
+    # The output head, by far the widest layer.
+    yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype)
+    for _ in range(16):
+        n, k = _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
+        yield partial(_products_of, [1, *(_drawn(chance, 2, 4096) for _ in range(3))], n, k, dtype)
+
+
+def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> list[Sample]:
+    copies = min(64, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize)))
+    weights = itertools.cycle([torch.full((n, k), 0.01, dtype=dtype) for _ in range(copies)])
+    return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= _MOST_MACS]
+
+
+def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
+    def call() -> Run:
+        x = _filled(m, k, dtype=dtype)
+        return lambda: F.linear(x, next(weights))
+
+    return Sample(f"product {round(2 * math.log2(m))} {n} {k}", call, m * n * k)
+
+
+def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+    for _ in range(24):  # eager attention over a prompt
+        T, heads = _drawn(chance, 40, 1600), chance.choice([1, 5, 10])
+        yield partial(_alone_of, _batched, heads, T, T, 128, dtype)
+        yield partial(_alone_of, _batched, heads, T, 128, T, dtype)
+    for _ in range(12):  # and over a cache
+        K, heads = _drawn(chance, 40, 3000), 10
+        yield partial(_alone_of, _batched, heads, 1, K, 128, dtype)
+        yield partial(_alone_of, _batched, heads, 1, 128, K, dtype)
+    for _ in range(12):  # SAM's relative positions: few columns
+        windows = _drawn(chance, 4, 300)
+        yield partial(_alone_of, _batched, 14, windows * 14, 14, 64, dtype)
+        yield partial(_alone_of, _batched, 64, windows * 8, 64, 64, dtype)
+
+
+def _alone_of(
+    make: Callable[_Inputs, Sample], *args: _Inputs.args, **kwargs: _Inputs.kwargs
+) -> list[Sample]:
+    return [make(*args, **kwargs)]
+
+
+def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
+    def call() -> Run:
+        one, other = _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
+        return lambda: torch.matmul(one, other)
+
+    group = f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}"
+    return Sample(group, call, batch * m * n * k)
+
+
+# --- attention and convolutions --------------------------------------------------------------
+
+
+def _masked_attention(dtype: torch.dtype) -> Iterator[Make]:
+    for batch in (4, 9, 25, 50):
+        yield partial(_alone_of, _attended, batch, 12, 196, 196, dtype, masked=True)
+    for side in (16, 24, 32, 40, 52, 64):
+        yield partial(_alone_of, _attended, 1, 12, side * side, side * side, dtype, masked=True)
+
+
+def _attention(dtype: torch.dtype) -> Iterator[Make]:
+    for batch, tokens in ((1, 65), (1, 101), (2, 101), (6, 101), (1, 197), (1, 257), (4, 257),
+                          (1, 401), (1, 800), (1, 1300)):  # fmt: skip
+        yield partial(_alone_of, _attended, batch, 16, tokens, tokens, dtype, masked=False)
+
+
+def _attended(
+    batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, *, masked: bool
+) -> Sample:
+    def call() -> Run:
+        q = _filled(batch, heads, queries, 64, dtype=dtype)
+        k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
+        bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
+        return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    macs = 2 * batch * heads * queries * keys * 64
+    return Sample(f"attention {masked} {batch} {keys}", call, macs)
+
+
+def _convolutions(dtype: torch.dtype) -> Iterator[Make]:
+    for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512)):
+        grid = side // 16
+        for inputs, outputs, size, step, pixels in (
+            (768, 256, 1, 1, grid),
+            (3, 768, 16, 16, side),
+            (256, 256, 3, 1, grid),
+            (256, 512, 3, 2, grid),
+            (512, 1024, 3, 2, grid // 2),
+        ):
+            yield partial(
+                _alone_of, _convolved, (images, inputs, pixels), outputs, size, step, dtype
+            )
+    for images in (1, 4):
+        yield partial(_alone_of, _convolved, (images, 3, 224), 1024, 14, 14, dtype)
+
+
+def _convolved(
+    shape: tuple[int, int, int], outputs: int, size: int, step: int, dtype: torch.dtype
+) -> Sample:
+    images, inputs, pixels = shape
+
+    def call() -> Run:
+        x = _filled(images, inputs, pixels, pixels, dtype=dtype)
+        weight = _filled(outputs, inputs, size, size, dtype=dtype)
+        return lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0)
+
+    macs = images * (pixels // step) ** 2 * inputs * outputs * size**2
+    return Sample(f"convolution {shape} {size}", call, macs)
+
+
+# --- everything else -------------------------------------------------------------------------
+
+_SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_000_000, 20_000_000)
+"""Elements per tensor, before random variation."""
+
+
+def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Make]]:
+    """Makers of each operator."""
+    for name, call_of in (*_of_two(), *_of_one(dtype), *_of_layouts()):
+        several = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
+        yield [partial(_element, name, call_of, max(1, rows), dtype) for rows in several]
+
+
+def _element(name: str, call_of: CallOf, rows: int, dtype: torch.dtype) -> list[Sample]:
+    return [Sample(f"{name} {rows}", partial(call_of, rows, dtype))]
+
+
+CallOf = Callable[[int, torch.dtype], Run]
+"""From a number of rows of 1280 elements, and a type, to a call."""
+
+
+def _calling(operator: Callable[..., Value], *others: bool) -> CallOf:
+    """Calls an operator on a tensor and on `others`: whole ones too, or, if False, a row."""
+
+    def make(rows: int, dtype: torch.dtype) -> Run:
+        tensors = [_tensor(rows if whole else 1, dtype) for whole in (True, *others)]
+        return lambda: operator(*tensors)
+
+    return make
+
+
+def _of_two() -> Iterator[tuple[str, CallOf]]:
+    operators: dict[str, Callable[..., Value]] = {
+        "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    }  # fmt: skip
+    for name, operator in operators.items():
+        yield name, _calling(operator, True)
+        yield f"{name} of a row", _calling(operator, False)
+
+
+def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
+    wide = torch.float32
+    other = wide if dtype != wide else torch.bfloat16
+    weight = torch.ones(1280, dtype=dtype)
+    operators: dict[str, Callable[[torch.Tensor], Value]] = {
+        "neg": torch.neg, "sigmoid": torch.sigmoid, "gelu": F.gelu, "silu": F.silu,
+        "cos": torch.cos, "sin": torch.sin, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
+        "pow": lambda x: x.pow(2), "mul by a number": lambda x: x * 1.702,
+        "mean": lambda x: x.mean(-1, keepdim=True), "sum": lambda x: x.sum(-1),
+        "softmax": lambda x: F.softmax(x, dim=-1, dtype=wide),
+        "native_layer_norm": lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6),
+        "_to_copy": lambda x: x.to(other),
+        "topk": lambda x: torch.topk(x, 6, dim=-1),
+        "sort": lambda x: x.view(-1)[: 6 * len(x)].argsort(),
+        "masked_fill": lambda x: x.masked_fill(x > 0, 0.0),
+    }  # fmt: skip
+    for name, operator in operators.items():
+        yield name, _calling(operator)
+
+
+def _of_layouts() -> Iterator[tuple[str, CallOf]]:
+    def heads(rows: int, dtype: torch.dtype) -> Run:
+        x = _tensor(rows, dtype).view(rows, 10, 128).transpose(0, 1)
+        return x.contiguous
+
+    def windows(rows: int, dtype: torch.dtype) -> Run:
+        side = max(1, rows // 14)
+        x = torch.zeros(1, 14, side, 14, 92, dtype=dtype).permute(0, 2, 1, 3, 4)
+        return x.contiguous
+
+    def cat(rows: int, dtype: torch.dtype) -> Run:
+        x, y = _tensor(rows, dtype), _tensor(1, dtype)
+        return lambda: torch.cat((x, y))
+
+    def index(rows: int, dtype: torch.dtype) -> Run:
+        x, places = _tensor(rows, dtype), torch.randint(rows, (rows,))
+        return lambda: x[places]
+
+    def index_put(rows: int, dtype: torch.dtype) -> Run:
+        x, y, places = _tensor(rows, dtype), _tensor(rows, dtype), torch.randperm(rows)
+
+        def put() -> None:
+            x[places] = y
+
+        return put
+
+    def embedding(rows: int, dtype: torch.dtype) -> Run:
+        table, places = torch.zeros(20_000, 1280, dtype=dtype), torch.randint(20_000, (rows,))
+        return lambda: F.embedding(places, table)
+
+    def pad(rows: int, dtype: torch.dtype) -> Run:
+        side = max(1, math.isqrt(rows))
+        x = torch.zeros(1, side, side, 1280, dtype=dtype)
+        return lambda: F.pad(x, (0, 0, 0, 6, 0, 6))
+
+    yield "clone of heads", heads
+    yield "clone of windows", windows
+    yield "cat", cat
+    yield "index", index
+    yield "index_put", index_put
+    yield "embedding", embedding
+    yield "constant_pad_nd", pad
+
+
+def _tensor(rows: int, dtype: torch.dtype) -> torch.Tensor:
+    return _filled(rows, 1280, dtype=dtype)
+
+
+# --- measuring them --------------------------------------------------------------------------
+
 
 _KEPT: Final = 3
 """Outputs kept alive, so that the next one is written elsewhere, as in a pass."""

@@ -15,16 +15,16 @@ import torch
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.experts import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
+    Rows,
     check_can_fit,
     first_guess,
     fit_errors,
     fitted,
     with_slow_sizes,
 )
-from dsocr_analyze.hardware.kernel_times.rows import Rows
+from dsocr_analyze.hardware.kernel_times.products import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.profile import (
     MeasuredHost,
     all_profiles,
@@ -36,9 +36,8 @@ from dsocr_analyze.hardware.profile import (
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_host import host_figures
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
-from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
+from dsocr_analyze.measuring.installed_gpu import FoundGpu, KernelTimer, found_gpu, host_figures
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.running.process_settings import exclusive
 

@@ -16,11 +16,10 @@ import numpy as np
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
-from dsocr_analyze.hardware.kernel_times.fitting import SEED
-from dsocr_analyze.hardware.kernel_times.rows import Rows, held_out_groups
-from dsocr_analyze.kernels import Attention, Convolution, Elements, Experts, Gemm, Kernel
+from dsocr_analyze.hardware.kernel_times.fitting import SEED, Rows, held_out_groups
+from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS
+from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS, kind_of, product_of
 
 __all__ = ["MOVED_BYTES", "Case", "gpu_cases", "rows_of"]
 
@@ -60,64 +59,50 @@ class Case(NamedTuple):
     """For movement: a key of `MOVED_BYTES`."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes read and written."""
-        size = 4 if self.dtype == "float32" else 2
-        match self.sizes:
+    def _figures(self) -> tuple[int, int, tuple[int, ...]]:
+        """Multiply-accumulates, bytes, and the sizes that define the group."""
+        size, s = 4 if self.dtype == "float32" else 2, self.sizes
+        match s:
             case Gemm(batch, m, n, k):
-                return size * batch * (m * k + n * k + m * n)
+                return batch * m * n * k, size * batch * (m * k + n * k + m * n), (n, k)
             case Attention():
-                s = self.sizes
+                scores = s.heads * s.queries * s.keys
                 rows = 2 * s.heads * s.queries + 2 * s.kv_heads * s.keys
-                bias = s.heads * s.queries * s.keys if s.masked else 0
-                return size * s.batch * (rows * s.head_dim + bias)
+                nbytes = size * s.batch * (rows * s.head_dim + (scores if s.masked else 0))
+                group = s.heads, s.head_dim, s.kv_heads, s.keys if s.masked else 0
+                return 2 * s.batch * scores * s.head_dim, nbytes, group
             case Experts(tokens, hidden, inter, experts, top_k):
-                return size * (3 * experts * hidden * inter + tokens * top_k * (hidden + 3 * inter))
+                moved = 3 * experts * hidden * inter + tokens * top_k * (hidden + 3 * inter)
+                group = hidden, inter, top_k, experts
+                return 3 * tokens * top_k * hidden * inter, size * moved, group
             case Elements(elements):
-                return MOVED_BYTES[self.operator] * elements
+                return 0, MOVED_BYTES[self.operator] * elements, (elements,)
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
-        match self.sizes:
-            case Gemm(batch, m, n, k):
-                return batch * m * n * k
-            case Attention():
-                s = self.sizes
-                return 2 * s.batch * s.heads * s.queries * s.keys * s.head_dim
-            case Experts(tokens, hidden, inter, _, top_k):
-                return 3 * tokens * top_k * hidden * inter
-            case Elements():
-                return 0
+        return self._figures[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self._figures[1]
 
     @property
     def group(self) -> tuple[int, ...]:
         """Sizes that define its group, which is held out of a fit as a whole."""
-        match self.sizes:
-            case Gemm(_, _, n, k):
-                return n, k
-            case Attention():
-                s = self.sizes
-                return s.heads, s.head_dim, s.kv_heads, s.keys if s.masked else 0
-            case Experts(_, hidden, inter, experts, top_k):
-                return hidden, inter, top_k, experts
-            case Elements(elements):
-                return (elements,)
+        return self._figures[2]
 
 
 def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:
     """The cases to measure for a kernel kind, in order."""
     draw = random.Random(f"{SEED} {kind} {dtype}")
-    makers = {
-        "gemm": _float32_products if dtype == "float32" else _products,
-        "encoder_attention": _encoders,
-        "context_attention": _contexts,
-        "generation_attention": _generations,
-        "masked_attention": _masked,
-        "experts": _experts,
-        "movement": _movement,
-    }
-    found = dict.fromkeys(makers[kind](draw))
+    makers = {"masked_attention": _masked, "experts": _experts, "movement": _movement}
+    if kind == "gemm":
+        made = _float32_products(draw) if dtype == "float32" else _products(draw)
+    else:
+        made = _unmasked(draw, kind) if kind in _LENGTHS else makers[kind](draw)
+    found = dict.fromkeys(made)
     cases = [each for each in found if each.nbytes <= _MOST_BYTES and each.macs <= _MOST_MACS]
     draw.shuffle(cases)
     return cases
@@ -186,24 +171,13 @@ def _launched() -> tuple[Kernel, ...]:
     return tuple(found)
 
 
-def _has_weights(kernel: Kernel) -> bool:
-    return kernel.operator not in ACTIVATION_PRODUCTS
-
-
-def _as_product(kernel: Kernel) -> Gemm | None:
-    """The product that a kernel is or is equivalent to."""
-    match kernel.dimensions:
-        case Gemm():
-            return kernel.dimensions
-        case Convolution(images, positions, channels, outputs, taps):
-            return Gemm(1, images * positions, outputs, channels * taps)
-        case _:
-            return None
-
-
 def _launched_products(dtype: str) -> list[tuple[Gemm, bool]]:
     """Products in a data type, and whether one input is a weight."""
-    found = ((_as_product(each), _has_weights(each)) for each in _launched() if each.dtype == dtype)
+    found = (
+        (product_of(each.dimensions), each.operator not in ACTIVATION_PRODUCTS)
+        for each in _launched()
+        if each.dtype == dtype
+    )
     return [*dict.fromkeys((sizes, weights) for sizes, weights in found if sizes)]
 
 
@@ -281,43 +255,29 @@ def _batch(draw: random.Random, most: int, elements: int) -> int:
     return _between(draw, 1, max(1, min(most, _MOST_ELEMENTS // elements)))
 
 
-def _encoders(draw: random.Random) -> Iterator[Case]:
-    known = [each for each in _launched_attention(masked=False) if not _is_causal(each)]
+_LENGTHS: Final = {
+    "encoder_attention": (32, 4608, 64),
+    "context_attention": (32, 16384, 8),
+    "generation_attention": (64, 16384, 128),
+}
+"""Fewest and most keys, and most sequences, of a kind of attention."""
+
+
+def _unmasked(draw: random.Random, kind: str) -> Iterator[Case]:
+    is_step, (fewest, longest, most) = kind == "generation_attention", _LENGTHS[kind]
+    known = [
+        each
+        for each in _launched_attention(masked=False)
+        if kind_of(each) == kind and (kind != "context_attention" or each.queries == each.keys)
+    ]
     for each in known:
-        yield Case("encoder_attention", each)
+        yield Case(kind, each._replace(skippable_scores=0), cold=is_step)
     for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
         for _ in range(_EACH):
-            length = _between(draw, 32, 4608)
-            batch = _batch(draw, 64, length * heads * size)
-            yield Case("encoder_attention", _attention(batch, length, length, heads, size))
-
-
-def _is_causal(sizes: Attention) -> bool:
-    return sizes.queries == 1 or bool(sizes.skippable_scores)
-
-
-def _contexts(draw: random.Random) -> Iterator[Case]:
-    every = _launched_attention(masked=False)
-    known = [each for each in every if _is_causal(each) and each.queries == each.keys > 1]
-    for each in known:
-        yield Case("context_attention", each._replace(skippable_scores=0))
-    for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
-        for _ in range(_EACH):
-            length = _between(draw, 32, 16384)
-            batch = _batch(draw, 8, length * heads * size)
-            yield Case("context_attention", _attention(batch, length, length, heads, size))
-
-
-def _generations(draw: random.Random) -> Iterator[Case]:
-    known = [each for each in _launched_attention(masked=False) if each.queries == 1]
-    for each in known:
-        yield Case("generation_attention", each, cold=True)
-    for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
-        for _ in range(_EACH):
-            keys = _between(draw, 64, 16384)
-            batch = _batch(draw, 128, keys * heads * size)
-            sizes = _attention(batch, 1, keys, heads, size)
-            yield Case("generation_attention", sizes, cold=draw.random() < 0.75)
+            keys = _between(draw, fewest, longest)
+            batch = _batch(draw, most, keys * heads * size)
+            sizes = _attention(batch, 1 if is_step else keys, keys, heads, size)
+            yield Case(kind, sizes, cold=is_step and draw.random() < 0.75)
 
 
 def _masked(draw: random.Random) -> Iterator[Case]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_cases import Case
-from dsocr_analyze.measuring.timers import timer_of
+from dsocr_analyze.measuring.stage_clock import timer_of
 from dsocr_analyze.running.torch_calls import Value
 
 __all__ = ["Call", "GpuKernels", "KernelCalls"]
@@ -163,7 +163,7 @@ _FLUSH_L2S: Final = 4
 _FLUSH_BYTES: Final = 1 << 29
 
 
-class GpuKernels:
+class GpuKernels(KernelCalls):
     """Launches kernels on a GPU and times them.
 
     Args:
@@ -172,18 +172,13 @@ class GpuKernels:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self._device, self._dtype = device, dtype
-        self._calls = KernelCalls(device, dtype)
+        super().__init__(device, dtype)
         self._timer = timer_of(device)
         self._stream = torch.cuda.Stream(device)
         properties = torch.cuda.get_device_properties(device)
         wanted = max(_FLUSH_BYTES, _FLUSH_L2S * properties.L2_cache_size)
         flushed = min(wanted, properties.total_memory // 16)
         self._flushed = torch.empty(flushed, dtype=torch.uint8, device=device)
-
-    def framework(self, kind: str) -> str:
-        """What launches the kernels of a kind, with its version."""
-        return self._calls.framework(kind)
 
     def can_launch(self, kind: str) -> bool:
         """Whether kernels of a kind are available."""
@@ -222,7 +217,7 @@ class GpuKernels:
         if _WORKING * case.nbytes > free:
             raise torch.cuda.OutOfMemoryError(f"{case.nbytes} bytes do not fit into {free}")
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            call, copies = self._calls.call_of(case)
+            call, copies = self.call_of(case)
             for number in range(2):  # libraries load and select kernels on their first calls
                 call(number % copies)
             once = self._timed(lambda: call(0))

@@ -17,8 +17,7 @@ from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.infer_call import inferring
 from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
-from dsocr_analyze.measuring.stage_clock import Laps, StageClock
-from dsocr_analyze.measuring.timers import timer_of
+from dsocr_analyze.measuring.stage_clock import Laps, StageClock, timer_of
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.generation import left_as_it_was
 from dsocr_analyze.running.loading import LoadedModel
@@ -216,33 +215,41 @@ def measure_inference(
         ModelCodeError: Its code raised, or does not generate like the published code.
         DeviceError: The device ran out of memory.
     """
-    _check_infers(model)
+    if not callable(getattr(model.module, "infer", None)):
+        raise ConfigError(
+            f"{type(model.module).__name__} in {str(model.directory.path)!r} has no infer(); give a"
+            " directory of DeepSeek-OCR, DeepSeek-OCR-2 or Unlimited-OCR"
+        )
     device = model.device
     with (
         exclusive(),
         kept_memory(device),
         blamed_on(
-            model.directory,
-            f"failed in infer() on {device}",
-            str(device),
-            model.module,
+            model.directory, f"failed in infer() on {device}", str(device), model.module,
             on_progress,
         ) as announce,
         left_as_it_was(model.module),
         inferring(model),
-    ):
+    ):  # fmt: skip
         announce("memory of the prefill pass")
-        scale = _Scale(device)
-        if device.type == "cuda":  # the first pass also allocates what libraries keep
-            _Call(model, _run, 1).run(tokenizer, question, save_results=False)
-        _Call(model, scale.run, 1).run(tokenizer, question, save_results=False)
+        peak_bytes = _peak_bytes(model, tokenizer, question)
         clock = StageClock(model.module, architecture.stages, timer_of(device))
-        watch = _Stopwatch(clock, announce)
-        call = _Call(model, watch.run, question.most_tokens)
+        passes: list[Laps] = []
+
+        def timed(forward: Callable[[], Value]) -> Value:
+            announce(f"infer(), token {len(passes) + 1}")
+            clock.is_decoding = bool(passes)  # the first is the prefill pass
+            laps = clock.begin()
+            output = forward()
+            laps.finish()
+            passes.append(laps)
+            return output
+
+        call = _Call(model, timed, question.most_tokens)
         with clock.attached():
             call.run(tokenizer, question, save_results=question.save_results)
         ran = call.first_pass
-        prefill, *steps = (laps.seconds() for laps in watch.passes)
+        prefill, *steps = (laps.seconds() for laps in passes)
     return MeasuredInference(
         ran=ran,
         text=_text_of(tokenizer, call.new_ids),
@@ -252,27 +259,32 @@ def measure_inference(
         preprocess_seconds=call.generate_began - call.began,
         generate_seconds=call.generate_ended - call.generate_began,
         infer_seconds=call.ended - call.began,
-        peak_bytes=scale.peak_bytes or 0,
+        peak_bytes=peak_bytes,
     )
 
 
-def _check_infers(model: LoadedModel) -> None:
-    if callable(getattr(model.module, "infer", None)):
-        return
-    raise ConfigError(
-        f"{type(model.module).__name__} in {str(model.directory.path)!r} has no infer(); give a"
-        " directory of DeepSeek-OCR, DeepSeek-OCR-2 or Unlimited-OCR"
-    )
+def _peak_bytes(model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: Question) -> int:
+    """Peak bytes of the prefill pass."""
+    peaks: list[int] = []
+
+    def weighed(forward: Callable[[], Value]) -> Value:
+        if peaks:
+            return forward()
+        kept = []
+        peaks.append(allocated_at_most(model.device, lambda: kept.append(forward())))
+        return kept[0]
+
+    # On CUDA, the first pass also allocates what libraries keep.
+    for _ in range(2 if model.device.type == "cuda" else 1):
+        peaks.clear()
+        _Call(model, weighed, 1).run(tokenizer, question, save_results=False)
+    return sum(peaks)
 
 
 def _text_of(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
     ended = bool(ids) and ids[-1] == tokenizer.eos_token_id
     text: str = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=False)
     return text.strip()
-
-
-def _run(forward: Callable[[], Value]) -> Value:
-    return forward()
 
 
 class _Call:
@@ -360,38 +372,3 @@ class _Call:
             return self._run_pass(functools.partial(forward, *args, **kwargs))
 
         return watched
-
-
-class _Scale:
-    """Measures the memory of the first pass that it runs."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.peak_bytes: int | None = None
-
-    def run(self, forward: Callable[[], Value]) -> Value:
-        """Run one pass."""
-        if self.peak_bytes is not None:
-            return forward()
-        kept = []
-        self.peak_bytes = allocated_at_most(self._device, lambda: kept.append(forward()))
-        return kept[0]
-
-
-class _Stopwatch:
-    """Times every pass that it runs; the first is the prefill pass."""
-
-    def __init__(self, clock: StageClock, on_progress: Callable[[str], None]) -> None:
-        self._clock, self._on_progress = clock, on_progress
-        self.passes: list[Laps] = []
-
-    def run(self, forward: Callable[[], Value]) -> Value:
-        """Run one pass."""
-        number = len(self.passes)
-        self._on_progress(f"infer(), token {number + 1}")
-        self._clock.is_decoding = number > 0
-        laps = self._clock.begin()
-        output = forward()
-        laps.finish()
-        self.passes.append(laps)
-        return output

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -15,8 +14,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-from dsocr_analyze.measuring.stage_clock import Laps, StageClock
-from dsocr_analyze.measuring.timers import Timer, timer_of
+from dsocr_analyze.measuring.stage_clock import Laps, StageClock, Timer, timer_of
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
@@ -124,7 +122,15 @@ def measure_pages(
     clock = StageClock(model.module, architecture.stages, timer)
     repeats: list[list[dict[str, float]]] = [[] for _ in workloads]
     reference: list[list[float]] = [[] for _ in workloads]
-    with _ready(model, protocol) as announce:
+    device = model.device
+    with (
+        exclusive(),
+        kept_memory(device),
+        blamed_on(model.directory, f"failed on {device}", str(device), model.module) as announce,
+        left_as_it_was(model.module),
+        running_unwatched(device, flash_attention, has_weights=model.has_weights),
+        torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
+    ):
         for number in range(-protocol.warmups, protocol.repeats):
             name = f"warm-up {number + protocol.warmups + 1} of {protocol.warmups}"
             if number >= 0:
@@ -154,21 +160,6 @@ def _measured(
         [sum(each[name] for name in stages if name != decode) for each in repeats]
     )
     return MeasuredPage(stages, prefill, MeasuredSeconds.of(reference), peak)
-
-
-@contextlib.contextmanager
-def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[Callable[[str], None]]:
-    """Context in which passes are measured; to be told each pass as it starts."""
-    device = model.device
-    with (
-        exclusive(),
-        kept_memory(device),
-        blamed_on(model.directory, f"failed on {device}", str(device), model.module) as announce,
-        left_as_it_was(model.module),
-        running_unwatched(device, flash_attention, has_weights=model.has_weights),
-        torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
-    ):
-        yield announce
 
 
 def _repeat(

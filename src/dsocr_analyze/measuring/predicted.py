@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.passes import Protocol
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
-from dsocr_analyze.timing.runtimes import EAGER, Host
+from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import stage_figures
 from dsocr_analyze.workload import AnyWorkload, Workload
@@ -68,21 +68,19 @@ def predicted_page(
         host = EAGER.on(device.profile)
         spans = eager_pass(prefill, device, host)
         if decode is not None and decode in records:
-            spans[decode] = _step(records[decode], device, host, workload.batch_size)
+            # A step alone, without the work of `generate` between steps.
+            alone = replace(host, step_us=0.0, sequence_us=0.0)
+            spans[decode] = eager_step(records[decode], device, alone, workload.batch_size)
     return Predicted(spans, peak)
-
-
-def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> Duration:
-    """A decode step alone, without the work of `generate` between steps."""
-    return eager_step(kernels, device, replace(host, step_us=0.0, sequence_us=0.0), batch)
 
 
 def _composed(
     model: LoadedModel, workload: Workload, architecture: Architecture
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
+    dtype = dtype_named(str(model.dtype).removeprefix("torch."))
     composed = architecture.forms.compose(
-        model.directory.dimensions(), workload, _dtype_of(model), model.attention != "eager",
-    )  # fmt: skip
+        model.directory.dimensions(), workload, dtype, model.attention != "eager"
+    )
     records: dict[str, Sequence[Kernel]] = {
         name: stage.kernels for name, stage in composed.stages.items()
     }
@@ -101,7 +99,3 @@ def _traced(
         name: stage.kernels for name, stage in stages.items() if stage.kernels
     }
     return records, traces.prefill.peak.nbytes
-
-
-def _dtype_of(model: LoadedModel) -> Dtype:
-    return dtype_named(str(model.dtype).removeprefix("torch."))

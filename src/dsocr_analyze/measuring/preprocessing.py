@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +10,7 @@ from PIL import Image, ImageOps
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-
-if TYPE_CHECKING:
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import Workload
 
 __all__ = ["measured_preprocessing"]
 

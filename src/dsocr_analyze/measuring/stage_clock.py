@@ -1,21 +1,77 @@
-"""Seconds of stages: a pass's timeline, cut at the start and end of each stage's modules."""
+"""Seconds of stages: a pass's timeline, cut at the start and end of each stage's modules.
+
+Device clocks set the marks on it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.modules import RunningModules
 
-if TYPE_CHECKING:
-    import torch
+__all__ = ["Laps", "StageClock", "Timer", "timer_of"]
 
-    from dsocr_analyze.architectures.stages import Stage
-    from dsocr_analyze.measuring.timers import Timer
 
-__all__ = ["Laps", "StageClock"]
+class Timer:
+    """A device's clock; marks are opaque to callers. That of the CPU, which works synchronously."""
+
+    def mark(self) -> Any:
+        """Mark the moment at which everything issued so far is done."""
+        return time.perf_counter()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds from one mark to a later one; waits until both have passed."""
+        return float(end - start)
+
+    def open_range(self, name: str) -> None:
+        """Name the work that follows, for profilers; the CPU has no ranges."""
+
+    def close_range(self) -> None:
+        """End the last named range."""
+
+    def wait(self) -> None:
+        """Wait until everything issued is done; on the CPU, nothing is ever pending."""
+
+
+class _CudaTimer(Timer):
+    """CUDA events on the current stream, and NVTX ranges."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        end.synchronize()
+        milliseconds: float = start.elapsed_time(end)
+        return milliseconds / 1e3
+
+    def open_range(self, name: str) -> None:
+        torch.cuda.nvtx.range_push(name)
+
+    def close_range(self) -> None:
+        torch.cuda.nvtx.range_pop()
+
+    def wait(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+def timer_of(device: torch.device) -> Timer:
+    """The clock of a device."""
+    return _CudaTimer(device) if device.type == "cuda" else Timer()
+
+
+# --- stages ----------------------------------------------------------------------------------
 
 
 class Laps:

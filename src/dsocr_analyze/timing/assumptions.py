@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTION, NO_CORRECTIONS, Correction, Corrections
-from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
-from dsocr_analyze.timing.runtimes import Host
+from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -66,48 +65,91 @@ def _seconds_of(work: PixelWork) -> Any:
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class _Assumed:
+    """What is assumed of one page or of all pages of a job."""
+
+    host: Host
+    lengths: OutputLengths | Callable[[int], OutputLengths]
+    preprocess_seconds: float | None
+    workers: int = 1
+    precision: Precision = NATIVE
+    reserved: float = 0.1
+    price_per_hour: float | None = None
+    is_offline: bool = False
+
+    def __post_init__(self) -> None:
+        prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
+        if not 0 <= prepared < 1e6:
+            raise WorkloadError(
+                f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more",
+                arguments=["preprocess_ms"],
+            )
+        if self.workers < 1:
+            raise WorkloadError(
+                f"workers {self.workers} is too small; give 1 or more", arguments=["workers"]
+            )
+        if price is not None and not 0 < price < 1e9:
+            raise WorkloadError(
+                f"price {price:g} is out of range; give an amount above 0", arguments=["price"]
+            )
+        if not 0 <= self.reserved < 1:
+            raise WorkloadError(
+                f"reserved {self.reserved} is out of range; give a fraction, at least 0 and below"
+                " 1",
+                arguments=["reserved"],
+            )
+
+    @property
+    def runtime(self) -> Literal["eager", "serving"]:
+        """`eager` or `serving`."""
+        return "eager" if self.host.is_eager else "serving"
+
+    def _sentences(
+        self, preprocessing: str, said: Iterable[str], hosts: Iterable[Host]
+    ) -> list[str]:
+        """About preprocessing, then what is `said` of hosts, then of memory and the runtime."""
+        order = "before the first page runs" if self.is_offline else "while the GPU works"
+        if self.host.is_eager:
+            order = "before each batch runs"
+        owners = {"the machine's" if host.computes else "the GPU's" for host in hosts}
+        [owner] = owners if len(owners) == 1 else ["each device's"]
+        return [
+            f"preprocessing {preprocessing}, {self.workers} at a time, {order}",
+            *said,
+            f"{100 * self.reserved:g} % of {owner} memory is kept free",
+            *_runtime_sentences(self.host, self.precision),
+        ]
+
+
+@dataclass(frozen=True)
+class Assumptions(_Assumed):
     """Everything a prediction assumes.
 
     Attributes:
         host: The runtime's host.
         lengths: Tokens that pages generate.
         preprocess_seconds: CPU seconds per page before the model runs.
-        is_preprocess_estimated: Whether that is this program's estimate.
         workers: Pages that the CPU prepares in parallel.
         precision: Types of a served decoder's weights and cache.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Price of one GPU; None if no price was given.
         is_offline: Whether the CPU prepares all pages before the first one runs, as an offline
             script does; otherwise it works ahead of the GPU.
+        is_preprocess_estimated: Whether its seconds are this program's estimate.
         correction: Correction from benchmarks of the server on this GPU.
 
     Raises:
         WorkloadError: A number is out of range.
     """
 
-    host: Host
     lengths: OutputLengths
     preprocess_seconds: float
     is_preprocess_estimated: bool = False
-    workers: int = 1
-    precision: Precision = NATIVE
-    reserved: float = 0.1
-    price_per_hour: float | None = None
-    is_offline: bool = False
     correction: Correction = NO_CORRECTION
-
-    def __post_init__(self) -> None:
-        _check_numbers(self.preprocess_seconds, self.workers, self.reserved, self.price_per_hour)
 
     def on(self, device: Device) -> Assumptions:
         """These assumptions with the host figures that the GPU's profile may have measured."""
         return replace(self, host=self.host.on(device.profile))
-
-    @property
-    def runtime(self) -> Literal["eager", "serving"]:
-        """`eager` or `serving`."""
-        return "eager" if self.host.is_eager else "serving"
 
     @property
     def steps(self) -> float:
@@ -117,19 +159,16 @@ class Assumptions:
     def sentences(self) -> list[str]:
         """What was assumed, one sentence per assumption."""
         origin = "estimated from its pixels" if self.is_preprocess_estimated else "given"
+        preprocessing = f"takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page ({origin})"
         return [
             lengths_sentence(self.lengths),
-            f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
-            f" ({origin}), {self.workers} at a time, {_order(self.host, self.is_offline)}",
-            *_host_sentences(self.host),
-            _memory_sentence([self.host], self.reserved),
-            *_runtime_sentences(self.host, self.precision),
+            *self._sentences(preprocessing, _host_sentences(self.host), [self.host]),
             *self.correction.sentences(),
         ]
 
 
 @dataclass(frozen=True)
-class JobAssumptions:
+class JobAssumptions(_Assumed):
     """What is assumed of all pages of a job; see `Assumptions`.
 
     Attributes:
@@ -147,30 +186,14 @@ class JobAssumptions:
         WorkloadError: A number is out of range.
     """
 
-    host: Host
     lengths: Callable[[int], OutputLengths]
     preprocess_seconds: float | None = None
-    workers: int = 1
-    precision: Precision = NATIVE
-    reserved: float = 0.1
-    price_per_hour: float | None = None
-    is_offline: bool = False
     corrections: Corrections = NO_CORRECTIONS
-
-    def __post_init__(self) -> None:
-        _check_numbers(
-            self.preprocess_seconds or 0.0, self.workers, self.reserved, self.price_per_hour
-        )
 
     @property
     def is_eager(self) -> bool:
         """Whether the runtime is `eager` rather than `serving`."""
         return self.host.is_eager
-
-    @property
-    def runtime(self) -> str:
-        """`eager` or `serving`."""
-        return "eager" if self.is_eager else "serving"
 
     def correction_of(self, architecture: Architecture, profile: Profile) -> Correction:
         """The correction that benchmarks of the server give for a model on a GPU."""
@@ -198,9 +221,9 @@ class JobAssumptions:
         if prepare is None:
             prepare = estimated_preprocessing(architecture, workload)
         return Assumptions(
-            self.host, self.lengths(workload.max_new_tokens), prepare,
-            self.preprocess_seconds is None, self.workers, self.precision, self.reserved,
-            self.price_per_hour, self.is_offline, self.correction_of(architecture, profile),
+            self.host, self.lengths(workload.max_new_tokens), prepare, self.workers, self.precision,
+            self.reserved, self.price_per_hour, self.is_offline, self.preprocess_seconds is None,
+            self.correction_of(architecture, profile),
         )  # fmt: skip
 
     def sentences(self, lengths: str, profiles: Iterable[Profile] = ()) -> list[str]:
@@ -218,41 +241,10 @@ class JobAssumptions:
             for host, gpus in (gpus_of or {self.host: []}).items()
             for said in _host_sentences(host)
         ]
-        preprocessing = "preprocessing is estimated from each page's pixels"
+        preprocessing = "is estimated from each page's pixels"
         if self.preprocess_seconds is not None:
-            given = f"{1e3 * self.preprocess_seconds:.1f} ms"
-            preprocessing = f"preprocessing takes {given} of CPU per page (given)"
-        return [
-            lengths,
-            f"{preprocessing}, {self.workers} at a time, {_order(self.host, self.is_offline)}",
-            *hosts,
-            _memory_sentence(gpus_of or [self.host], self.reserved),
-            *_runtime_sentences(self.host, self.precision),
-        ]
-
-
-def _check_numbers(
-    preprocess_seconds: float, workers: int, reserved: float, price: float | None
-) -> None:
-    """Raise WorkloadError for a number out of range."""
-    if not 0 <= preprocess_seconds < 1e6:
-        raise WorkloadError(
-            f"preprocess_ms {1e3 * preprocess_seconds:g} is out of range; give 0 or more",
-            arguments=["preprocess_ms"],
-        )
-    if workers < 1:
-        raise WorkloadError(
-            f"workers {workers} is too small; give 1 or more", arguments=["workers"]
-        )
-    if price is not None and not 0 < price < 1e9:
-        raise WorkloadError(
-            f"price {price:g} is out of range; give an amount above 0", arguments=["price"]
-        )
-    if not 0 <= reserved < 1:
-        raise WorkloadError(
-            f"reserved {reserved} is out of range; give a fraction, at least 0 and below 1",
-            arguments=["reserved"],
-        )
+            preprocessing = f"takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page (given)"
+        return [lengths, *self._sentences(preprocessing, hosts, gpus_of or [self.host])]
 
 
 def lengths_sentence(lengths: OutputLengths) -> str:
@@ -260,19 +252,6 @@ def lengths_sentence(lengths: OutputLengths) -> str:
     if len(lengths.lengths) == 1:
         return f"every page generates {lengths.longest} tokens"
     return f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at most"
-
-
-def _order(host: Host, is_offline: bool) -> str:
-    if host.is_eager:
-        return "before each batch runs"
-    return "before the first page runs" if is_offline else "while the GPU works"
-
-
-def _memory_sentence(hosts: Iterable[Host], reserved: float) -> str:
-    """How much memory is kept free, on GPUs and on CPUs that run the model."""
-    owners = {"the machine's" if host.computes else "the GPU's" for host in hosts}
-    [owner] = owners if len(owners) == 1 else ["each device's"]
-    return f"{100 * reserved:g} % of {owner} memory is kept free"
 
 
 def _host_sentences(host: Host) -> list[str]:

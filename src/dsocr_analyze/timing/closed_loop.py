@@ -19,22 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.tape import Size
-    from dsocr_analyze.timing.duration import Figure
-    from dsocr_analyze.timing.serving import ServedModel
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from dsocr_analyze.timing.duration import Figure
+from dsocr_analyze.timing.serving import ServedModel
 
 __all__ = ["LoopPoint", "LoopTimes", "ServedLoads", "ServedPages", "closed_loop", "served_loads"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 _HALVINGS: Final = 60
 _LOOPS: Final = 8192
@@ -71,8 +69,7 @@ class LoopTimes:
     table: Size = 0
 
 
-@dataclass(frozen=True)
-class LoopPoint:
+class LoopPoint(NamedTuple):
     """Closed loops in steady state; arrays `[n]`.
 
     Attributes:
@@ -104,11 +101,6 @@ class LoopPoint:
         """Seconds from sending the page to its last token."""
         return self.first_token + self.decode
 
-    def parts(self) -> tuple[Floats, ...]:
-        """All fields, in order."""
-        return (self.pages_per_second, self.prepare, self.wait, self.prefill, self.decode,
-                self.running, self.gpu_seconds)  # fmt: skip
-
 
 def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
     """Solve loops for their steady states.
@@ -117,54 +109,29 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
         clients: Pages in flight, C, `[n]`.
         times: How long a page takes; `step` and `carried` cover at least C sequences.
     """
-    import numpy as np
-
-    n, width = len(clients), np.shape(times.step)[-1]
+    width = np.shape(times.step)[-1]
     size = max(1, min(_LOOPS, _CELLS // width))
-    points = [
-        _Loops.of(clients, times, slice(first, first + size)).balanced().parts()
-        for first in range(0, n, size)
-    ]
-    return LoopPoint(*(np.concatenate(part) for part in zip(*points, strict=True)))
+    parts = (slice(first, first + size) for first in range(0, len(clients), size))
+    points = [_Loops(clients, times, part).balanced() for part in parts]
+    return LoopPoint(*map(np.concatenate, zip(*points, strict=True)))
 
 
-class _Loops(NamedTuple):
-    """Loops to solve, `[n]` each; see `LoopTimes`."""
+class _Loops:
+    """Some of the loops, solved together; arrays `[n]`, and all tables concatenated."""
 
-    clients: Floats
-    prepare: Floats
-    workers: int
-    prefill: Floats
-    chunks: Floats
-    steps: Floats
-    step: Floats
-    """All tables, concatenated."""
-    carried: Floats
-    first: NDArray[np.int64]
-    """Offset of the loop's table."""
-    width: int
-
-    @classmethod
-    def of(cls, clients: Integers, times: LoopTimes, part: slice) -> _Loops:
-        """The loops of a slice of the clients."""
-        import numpy as np
-
-        width = np.shape(times.step)[-1]
-
-        def taken(values: Figure, dtype: type = float) -> Floats:
-            spread: Floats = np.broadcast_to(np.asarray(values, dtype), clients.shape)
-            return spread[part]
-
-        return cls(
-            clients[part].astype(float), taken(times.prepare), times.workers, taken(times.prefill),
-            taken(times.chunks), taken(times.steps), np.ravel(times.step), np.ravel(times.carried),
-            width * taken(times.table, int), width,
-        )  # fmt: skip
+    def __init__(self, clients: Integers, times: LoopTimes, part: slice) -> None:
+        self.clients, self.workers = clients[part].astype(float), times.workers
+        self.prepare, self.prefill, self.chunks, self.steps = (
+            np.broadcast_to(np.asarray(each, float), clients.shape)[part]
+            for each in (times.prepare, times.prefill, times.chunks, times.steps)
+        )
+        self.width = np.shape(times.step)[-1]
+        self.step, self.carried = np.ravel(times.step), np.ravel(times.carried)
+        # Where the loop's table begins.
+        self.first = self.width * np.broadcast_to(np.asarray(times.table, int), clients.shape)[part]
 
     def balanced(self) -> LoopPoint:
         """The loops in steady state, `[n]`."""
-        import numpy as np
-
         with np.errstate(all="ignore"):  # infinity marks what is impossible
             gpu_seconds = self._least_gpu_seconds()
             cpu, gpu = self.workers / self.prepare, 1 / gpu_seconds
@@ -173,33 +140,23 @@ class _Loops(NamedTuple):
             low, high = np.zeros_like(most), np.ones_like(most)
             for _ in range(_HALVINGS):
                 middle = (low + high) / 2
-                is_possible = self._is_possible(self._at(middle, most, gpu_seconds), most)
+                point = self._at(middle, most, gpu_seconds)
+                rate = point.pages_per_second
+                # Within the limit, and pages are fast enough for it.
+                is_possible = (rate <= most) & (point.page <= self.clients / rate)
                 low = np.where(is_possible, middle, low)
                 high = np.where(is_possible, high, middle)
             found = self._at(low, most, gpu_seconds)
         # Pages wait at whichever of the CPU and the GPU is saturated.
         waited = self.clients / found.pages_per_second - found.page
         at_cpu = cpu < gpu
-        return LoopPoint(
-            found.pages_per_second,
-            found.prepare + np.where(at_cpu, waited, 0.0),
-            found.wait + np.where(at_cpu, 0.0, waited),
-            found.prefill,
-            found.decode,
-            found.running,
-            found.gpu_seconds,
+        return found._replace(
+            prepare=found.prepare + np.where(at_cpu, waited, 0.0),
+            wait=found.wait + np.where(at_cpu, 0.0, waited),
         )
-
-    def _is_possible(self, point: LoopPoint, most: Floats) -> NDArray[np.bool_]:
-        """Whether the rate is within the limit and pages are fast enough for it."""
-        rate = point.pages_per_second
-        possible: NDArray[np.bool_] = (rate <= most) & (point.page <= self.clients / rate)
-        return possible
 
     def _least_gpu_seconds(self) -> Floats:
         """Least GPU seconds per page, over all numbers of sequences running together."""
-        import numpy as np
-
         sequences = np.arange(1, self.width + 1)
         each = (self.step.reshape(-1, self.width) / sequences).ravel()
         cells = self.first[:, None] + np.arange(self.width)
@@ -218,8 +175,6 @@ class _Loops(NamedTuple):
         If there are none (a single client, pages of one token), `part` is the fraction of the
         largest possible rate instead. Seconds are infinite if the state is impossible.
         """
-        import numpy as np
-
         beside = part * (self.clients - 1) * (self.steps > 0)
         step, carried, carries = self._read(beside)
         # Every prefill pass of another page costs its own time and saves one step per chunk.
@@ -241,8 +196,6 @@ class _Loops(NamedTuple):
 
     def _prepared(self, rate: Floats) -> Floats:
         """Seconds on the CPU; infinite if the workers fall behind."""
-        import numpy as np
-
         workers = self.workers
         # Only clients beyond one per worker can find all workers busy.
         beyond = np.maximum(0, self.clients - workers) / self.clients
@@ -257,8 +210,6 @@ class _Loops(NamedTuple):
 
         Interpolates between whole numbers of sequences; carrying none takes no time.
         """
-        import numpy as np
-
         whole = np.minimum(beside.astype(np.int64), self.width - 1)
         part = beside - whole
         at = self.first + whole
@@ -324,64 +275,45 @@ def served_loads(
         is_offline: Whether the CPU prepares all pages before the first one runs.
         correction: Correction from benchmarks of the server.
     """
-    import numpy as np
-
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
-    chunks = served.chunks(pages.prompt) * served.server.mixes_prefill
-    columns = [np.zeros(n) for _ in range(5)]
+    chunks = np.broadcast_to(served.chunks(pages.prompt) * served.server.mixes_prefill, n)
+    point = LoopPoint(*np.zeros((7, n)))
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
         times = LoopTimes(
             prepare=0.0 if is_offline else pages.prepare[rows],
             workers=workers,
             prefill=pages.prefill[rows],
-            chunks=np.broadcast_to(chunks, n)[rows],
+            chunks=chunks[rows],
             steps=pages.steps[rows],
             step=step,
             carried=carried,
             table=table,
         )
-        point = closed_loop(running[rows], times)
-        page = pages.concurrency[rows] / point.pages_per_second
-        outside = page - point.page
-        together = np.maximum(1, np.rint(point.running))
-        found = (point.pages_per_second, point.first_token + outside, page, together,
-                 point.gpu_seconds)  # fmt: skip
-        for column, values in zip(columns, found, strict=True):
+        for column, values in zip(point, closed_loop(running[rows], times), strict=True):
             column[rows] = values
-    rate, first_token, page, together, gpu_seconds = columns
-    if not correction.is_nothing:
+    rate, gpu_seconds = point.pages_per_second, point.gpu_seconds
+    page = pages.concurrency / rate
+    first_token = point.first_token + (page - point.page)
+    if correction.found is not None:
+        first, per_token = correction.found.first_token, correction.found.per_token
+        decode = per_token * (page - first_token)
+        # Little's law gives the throughput, since each client sends its pages one after the other.
+        # The CPU needs at least its seconds per page.
         prepare = np.zeros(n) if is_offline else pages.prepare / workers
-        first_token, page = _corrected(correction, pages.concurrency, first_token, page, prepare)
-        rate = pages.concurrency / page
-        decode = gpu_seconds - pages.prefill
-        gpu_seconds = correction.first_token * pages.prefill + correction.per_token * decode
+        page = np.maximum(first * first_token + decode, pages.concurrency * prepare)
+        first_token, rate = page - decode, pages.concurrency / page
+        gpu_seconds = first * pages.prefill + per_token * (gpu_seconds - pages.prefill)
     if is_offline:
         first_token, page = first_token + pages.prepare, page + pages.prepare
         rate = 1 / (1 / rate + pages.prepare / workers)
-    return ServedLoads(rate, first_token, page, together.astype(np.int64), gpu_seconds)
-
-
-def _corrected(
-    correction: Correction, clients: Integers, first_token: Floats, page: Floats, prepare: Floats
-) -> tuple[Floats, Floats]:
-    """Seconds until the first token and per page, `[n]`, corrected by benchmarks of the server.
-
-    Little's law then gives the throughput, since each client sends its pages one after the other.
-    The CPU needs at least `prepare` seconds per page, which is a lower bound.
-    """
-    import numpy as np
-
-    decode = correction.per_token * (page - first_token)
-    page = np.maximum(correction.first_token * first_token + decode, clients * prepare)
-    return page - decode, page
+    together = np.maximum(1, np.rint(point.running)).astype(np.int64)
+    return ServedLoads(rate, first_token, page, together, gpu_seconds)
 
 
 def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
     """Rows in batches of one step table each: rows, distinct keys, each row's index into those."""
-    import numpy as np
-
     distinct, place = np.unique(keys, return_inverse=True)
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=len(distinct)))
@@ -395,8 +327,6 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
 
 def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
     """Seconds of a decode step of 1 to `most` sequences and of its attention, `[keys, most]`."""
-    import numpy as np
-
     sequences = np.arange(1, most + 1)
     duration = served.step(sequences[None, :], keys[:, None])
     attention = sum(

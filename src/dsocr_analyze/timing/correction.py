@@ -12,9 +12,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+
+from dsocr_analyze.timing.prediction import TimeCorrection
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
@@ -92,85 +95,59 @@ class Correction:
     other_versions: tuple[str, ...] = ()
     left_out: tuple[KeptBenchmark, ...] = ()
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether there is no benchmark."""
-        return not self.benchmarks
-
-    @property
-    def first_token(self) -> float:
-        """Measured over predicted seconds until the first token; 1 if nothing was measured."""
-        return _geometric_mean(self._first_tokens)
-
-    @property
-    def per_token(self) -> float:
-        """The same for each token after it."""
-        return _geometric_mean(self._per_tokens)
-
-    @property
-    def first_token_error(self) -> float | None:
-        """Largest deviation of a benchmark's first-token factor from the others, as a ratio less 1.
-
-        None with fewer than two benchmarks.
-        """
-        return _left_out_error(self._first_tokens)
-
-    @property
-    def per_token_error(self) -> float | None:
-        """The same for each token after it."""
-        return _left_out_error(self._per_tokens)
-
-    @property
-    def requests(self) -> int:
-        """Answered requests in all benchmarks."""
-        return sum(each.requests for each in self.benchmarks)
-
-    @property
-    def _first_tokens(self) -> list[float]:
-        return [each.first_token for each in self.benchmarks]
-
-    @property
-    def _per_tokens(self) -> list[float]:
-        return [each.per_token for each in self.benchmarks]
+    @cached_property
+    def found(self) -> TimeCorrection | None:
+        """The factors, their errors and where they are from; None without a benchmark."""
+        if not self.benchmarks:
+            return None
+        first_tokens = [each.first_token for each in self.benchmarks]
+        per_tokens = [each.per_token for each in self.benchmarks]
+        return TimeCorrection(
+            server_version=self.benchmarks[0].version,
+            first_token=_geometric_mean(first_tokens),
+            per_token=_geometric_mean(per_tokens),
+            first_token_error=_left_out_error(first_tokens),
+            per_token_error=_left_out_error(per_tokens),
+            benchmarks=tuple(each.file for each in self.benchmarks),
+            requests=sum(each.requests for each in self.benchmarks),
+            kept=self.benchmarks[-1].kept,
+        )
 
     def prefill(self, duration: Duration) -> Duration:
         """Correct a part of the time to the first token."""
-        if self.is_nothing:
+        if self.found is None:
             return duration
-        return duration.corrected(self.first_token, self.first_token_error)
+        return duration.corrected(self.found.first_token, self.found.first_token_error)
 
     def decode(self, duration: Duration) -> Duration:
         """Correct the time of decode steps."""
-        return (
-            duration
-            if self.is_nothing
-            else duration.corrected(self.per_token, self.per_token_error)
-        )
+        if self.found is None:
+            return duration
+        return duration.corrected(self.found.per_token, self.found.per_token_error)
 
     def sentences(self) -> list[str]:
         """What was corrected, by how much and from which benchmarks, and what was left out."""
-        said = [] if self.is_nothing else [self._corrected()]
+        said, found = [], self.found
+        if found is not None:
+            text = (
+                f"corrected for {_subject(self.benchmarks[0])}: the first token takes"
+                f" {found.first_token:.3g} times and each later token {found.per_token:.3g} times"
+                f" as long as predicted without correction, from {_origin(self.benchmarks)}"
+            )
+            first, rest = found.first_token_error, found.per_token_error
+            if first is not None and rest is not None:
+                text += (
+                    f"; each is within {100 * first:.2g} % and {100 * rest:.2g} % of the others,"
+                    " which gives the band"
+                )
+            if self.other_versions:
+                text += f"; other versions with benchmarks: {', '.join(self.other_versions)}"
+            said.append(text)
         if self.left_out:
             said.append(
                 f"not corrected for {_subject(self.left_out[0])} by {_origin(self.left_out)}:"
                 " compared with other kernel times or host figures; compare again"
             )
-        return said
-
-    def _corrected(self) -> str:
-        said = (
-            f"corrected for {_subject(self.benchmarks[0])}: the first token takes"
-            f" {self.first_token:.3g} times and each later token {self.per_token:.3g} times as"
-            f" long as predicted without correction, from {_origin(self.benchmarks)}"
-        )
-        first, rest = self.first_token_error, self.per_token_error
-        if first is not None and rest is not None:
-            said += (
-                f"; each is within {100 * first:.2g} % and {100 * rest:.2g} % of the others, which"
-                " gives the band"
-            )
-        if self.other_versions:
-            said += f"; other versions with benchmarks: {', '.join(self.other_versions)}"
         return said
 
 
@@ -217,9 +194,9 @@ class Corrections:
         ]
         if not fitting:
             return NO_CORRECTION
-        newest = max(fitting, key=lambda each: (each.kept, each.id))
-        version = newest.version if self.version is None else self.version
-        of_version = _by_age(each for each in fitting if each.version == version)
+        fitting.sort(key=lambda each: (each.kept, each.id))
+        version = fitting[-1].version if self.version is None else self.version
+        of_version = [each for each in fitting if each.version == version]
         basis = basis_of(profile, host)
         return Correction(
             benchmarks=tuple(each for each in of_version if each.basis == basis),
@@ -250,12 +227,8 @@ def basis_of(profile: Profile, host: Host) -> str:
     return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
 
-def _by_age(benchmarks: Iterable[KeptBenchmark]) -> list[KeptBenchmark]:
-    return sorted(benchmarks, key=lambda each: (each.kept, each.id))
-
-
 def _geometric_mean(factors: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, factors)) / max(1, len(factors)))
+    return math.exp(math.fsum(map(math.log, factors)) / len(factors))
 
 
 def _left_out_error(factors: Sequence[float]) -> float | None:

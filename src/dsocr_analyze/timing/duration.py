@@ -5,34 +5,31 @@ A kernel starts once it has been issued and the previous one has ended.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from dsocr_analyze.timing.kernel_seconds import KindError
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.tape import Size
+from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
 from dsocr_analyze.timing.prediction import Bound, Interval
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.tape import Size
-    from dsocr_analyze.timing.kernel_seconds import KernelSeconds
-
-    Floats = NDArray[np.float64]
 
 __all__ = [
     "HOST_ERROR",
     "Duration",
     "Figure",
-    "Stretch",
     "duration_of_kernels",
     "finish_times",
     "mean_step",
     "stretch_times",
     "total_duration",
 ]
+
+Floats = NDArray[np.float64]
 
 Figure: TypeAlias = "float | NDArray[np.float64]"
 """A float, or an array with one element per workload."""
@@ -87,17 +84,17 @@ class Duration:
             "launches": float(self.launches),
             "host": float(self.host),
         }
-        return max(parts, key=lambda each: parts[each])
+        return max(parts, key=parts.__getitem__)
 
     @property
     def error(self) -> float:
         """Relative half-width of the band: errors add up within a kind, kinds are independent."""
         if self.measured_error is not None:
             return self.measured_error
-        parts = [kind.p90 * float(seconds) for kind, seconds in self.kinds.items()]
-        parts.append(HOST_ERROR.p90 * float(self.launches + self.host))
+        squares = [(kind.p90 * float(seconds)) ** 2 for kind, seconds in self.kinds.items()]
+        squares.append((HOST_ERROR.p90 * float(self.launches + self.host)) ** 2)
         seconds = float(self.seconds)
-        return math.sqrt(sum(part**2 for part in parts)) / seconds if seconds else 0.0
+        return math.sqrt(sum(squares)) / seconds if seconds else 0.0
 
     @property
     def low(self) -> float:
@@ -135,8 +132,6 @@ class Duration:
             factor: Measured over predicted seconds.
             error: How far the benchmarks disagree, as a ratio; None for a single benchmark.
         """
-        import numpy as np
-
         duration = self.times(factor)
         # The work does not change with the seconds, unless it cannot be done in them: then the
         # server was spared some of it, such as prompts that it had cached.
@@ -186,10 +181,7 @@ def _error_of_both(duration: Duration, other: Duration) -> float | None:
 
 def total_duration(durations: Iterable[Duration]) -> Duration:
     """All durations, one after the other."""
-    total = Duration()
-    for duration in durations:
-        total = total.plus(duration)
-    return total
+    return functools.reduce(Duration.plus, durations, Duration())
 
 
 def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Duration:
@@ -217,9 +209,13 @@ def duration_of_kernels(
         launches: Seconds of waiting for launches.
         host: Seconds of waiting for other work of the host.
     """
-    nbytes = sum((each.calls * each.work.bytes_moved for each in priced.kernels), 0.0)
+    rows: dict[KindError, list[int]] = {}
+    for number, error in enumerate(priced.errors):
+        rows.setdefault(error, []).append(number)
+    seconds = priced.seconds
     return Duration(
-        priced.by_kind(), priced.memory_total, launches, host, nbytes + priced.more_bytes,
+        {error: priced.summed(seconds, numbers) for error, numbers in rows.items()},
+        priced.summed(seconds * priced.is_memory), launches, host, priced.summed(priced.moved),
         priced.summed(priced.least_compute), priced.summed(priced.least_memory),
     )  # fmt: skip
 
@@ -234,39 +230,23 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
         issued: Time at which each was issued, `[n]`, ascending.
         device: Seconds of each, `[n]`.
     """
-    import numpy as np
-
     done: Floats = np.cumsum(device)
     ends: Floats = done + np.maximum.accumulate(issued - (done - device))
     return ends
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Many kernels, issued evenly; floats, or arrays with one element per workload.
-
-    Attributes:
-        device: Seconds of the kernels on the GPU.
-        host: Seconds of issuing them.
-    """
-
-    device: Figure
-    host: Figure
-
-
-def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Figure]:
+def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
     """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
-    A stretch ends once its kernels have run after the previous stretch, and no earlier than its
-    last kernel is issued.
+    A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them;
+    floats, or arrays with one element per workload. It ends once its kernels have run after the
+    previous stretch, and no earlier than its last kernel is issued.
     """
-    import numpy as np
-
     issued: Figure = 0.0
     end: Figure = 0.0
-    for stretch in stretches:
+    for device, host in stretches:
         started = np.maximum(end, issued)
-        issued = issued + stretch.host
-        ended = np.maximum(started + stretch.device, issued)
+        issued = issued + host
+        ended = np.maximum(started + device, issued)
         yield ended - end
         end = ended

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
 from dsocr_analyze.timing.duration import Duration, duration_of_kernels, finish_times
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds, weight_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.kernel_seconds import KernelSeconds
-    from dsocr_analyze.timing.runtimes import Host
-
-    Floats = NDArray[np.float64]
+from dsocr_analyze.timing.kernel_seconds import KernelSeconds, kernel_seconds, weight_bytes
+from dsocr_analyze.timing.runtimes import Host
 
 __all__ = ["eager_pass", "eager_step", "launched"]
+
+Floats = NDArray[np.float64]
 
 _US: Final = 1e-6
 
@@ -108,39 +105,27 @@ class _Clock:
     """The host's and the GPU's clocks, carried from stage to stage."""
 
     def __init__(self, host: Host) -> None:
-        self.host = host
-        self.issued = 0.0
-        self.ended = 0.0
+        self.host, self.issued, self.ended = host, 0.0, 0.0
 
     def run(self, priced: KernelSeconds) -> Duration:
         """Launch some kernels; return the time from the end of the previous ones to their end."""
-        import numpy as np
-
-        began = self.ended
-        waited = 0.0
-        first = 0
-        seconds = priced.seconds[:, 0]
+        began, waited, first = self.ended, 0.0, 0
+        launch, seconds = self.host.launch_us * _US, priced.seconds[:, 0]
         for number, kernel in enumerate(priced.kernels):
-            if _is_waited_for(kernel) or number == len(priced.kernels) - 1:
-                part = slice(first, number + 1)
-                calls = np.array([each.calls for each in priced.kernels[part]])
-                self._launch(np.repeat(seconds[part], calls))
-                first = number + 1
-                if _is_waited_for(kernel):
-                    self.issued = self.ended + kernel.calls * self.host.sync_us * _US
-                    waited += kernel.calls * self.host.sync_us * _US
-        busy = float(priced.total[0])
-        idle = max(0.0, self.ended - began - busy)
+            is_waited_for = _is_waited_for(kernel)
+            if not is_waited_for and number < len(priced.kernels) - 1:
+                continue
+            calls = [each.calls for each in priced.kernels[first : number + 1]]
+            device = np.repeat(seconds[first : number + 1], calls)
+            issued = self.issued + launch * np.arange(1, len(device) + 1, dtype=np.float64)
+            self.issued = float(issued[-1])
+            issued[0] = max(issued[0], self.ended)
+            self.ended, first = float(finish_times(issued, device)[-1]), number + 1
+            if is_waited_for:
+                self.issued = self.ended + kernel.calls * self.host.sync_us * _US
+                waited += kernel.calls * self.host.sync_us * _US
+        idle = max(0.0, self.ended - began - float(priced.summed(priced.seconds)[0]))
         duration = duration_of_kernels(
             priced, launches=max(0.0, idle - waited), host=min(idle, waited)
         )
         return duration.at(0)
-
-    def _launch(self, device: Floats) -> None:
-        import numpy as np
-
-        launch = self.host.launch_us * _US
-        issued = self.issued + launch * np.arange(1, len(device) + 1, dtype=np.float64)
-        ready = issued.copy()
-        ready[0] = max(ready[0], self.ended)
-        self.issued, self.ended = float(issued[-1]), float(finish_times(ready, device)[-1])

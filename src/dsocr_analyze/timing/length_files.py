@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.row_files.kind import (
@@ -19,10 +22,6 @@ from dsocr_analyze.row_files.source import open_rows
 from dsocr_analyze.row_files.whole_numbers import problem_text, whole_numbers
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.workload.workload import LARGEST_COUNT
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 __all__ = ["read_lengths"]
 
@@ -47,8 +46,6 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> Ou
         WorkloadError: The file is missing, unreadable or has no rows, it has no such column or two
             of them, or a row is not a whole number from 1 to `LARGEST_COUNT`.
     """
-    import numpy as np
-
     pages = np.zeros(LARGEST_COUNT + 1, np.int64)
     source = open_rows(path, _KIND)
     if warn is not None:
@@ -77,8 +74,6 @@ def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
 
 def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tuple[int, str]]:
     """Bad rows and what is wrong with them: rejected rows, and the first row without a length."""
-    import numpy as np
-
     yield from rows.rejected.items()
     if reasons is not None:
         first = int(np.flatnonzero(reasons)[0])

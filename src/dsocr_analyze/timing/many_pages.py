@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, Figure, total_duration
-from dsocr_analyze.timing.predict import check_model, runtime_of
+from dsocr_analyze.timing.predict import TimedModel, check_model, runtime_of
 from dsocr_analyze.timing.serving import ServedModel
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsocr_analyze.timing.assumptions import JobAssumptions
-    from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.workload import Workload
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from dsocr_analyze.workload import Workload
 
 __all__ = ["ManyPages", "ManyTimes", "PageTimer"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -85,24 +80,6 @@ class ManyTimes:
     work: Duration | None = None
 
 
-class _Lengths(NamedTuple):
-    """Output lengths, `[n]`; see `OutputLengths`."""
-
-    mean: Floats
-    running: Integers
-    longest: Integers
-
-
-class _Prompts(NamedTuple):
-    """Prompts of some pages: the rows, and each row's index among distinct prefill passes."""
-
-    rows: Integers
-    place: Integers
-    duration: Duration
-    seconds: Floats
-    fixed_bytes: Integers
-
-
 class PageTimer:
     """Times pages on a GPU and caches what they have in common."""
 
@@ -150,66 +127,57 @@ class PageTimer:
     def _serving(
         self, served: ServedModel, pages: ManyPages, weights: Integers | None
     ) -> ManyTimes:
-        import numpy as np
-
         job, n = self.job, len(pages)
-        lengths = self._lengths_of(pages.max_new_tokens)
+        mean, generated, longest = self._lengths_of(pages.max_new_tokens)
         visual = np.array([each.visual_tokens for each in pages.kinds], np.int64)
         T = visual[pages.kind] + pages.text_tokens
         prefill, fixed = np.zeros(n), np.zeros(n)
-        prompts = list(self._prompts(served, pages, T))
-        for each in prompts:
-            prefill[each.rows] = each.seconds[each.place]
-            fixed[each.rows] = each.fixed_bytes[each.place]
-        steps = lengths.mean - 1
-        fitting = served.fitting(fixed, served.page_bytes(T, lengths.longest), job.reserved)
-        keys = served.keys(T, lengths.running)
-        asked = ServedPages(T, prefill, keys, steps, pages.prepare, pages.concurrency, fitting)
-        loads = served_loads(
-            served, asked, workers=job.workers, is_offline=job.is_offline,
-            correction=self.correction,
-        )  # fmt: skip
-        first, page = loads.first_token, loads.page
-        work = None
-        if weights is not None:
-            each_step = weights * steps / loads.together
-            by_step = _distinct_steps(served, loads.together, keys, each_step)
-            passes = (_weighted(each.duration, each.place, weights[each.rows]) for each in prompts)
-            prefilled = self.correction.prefill(total_duration(passes))
-            work = prefilled.plus(self.correction.decode(by_step))
-        return ManyTimes(
-            first, _per_step(page - first, steps), page, loads.pages_per_second,
-            lengths.mean * loads.pages_per_second, pages.concurrency <= fitting,
-            loads.gpu_seconds, work,
-        )  # fmt: skip
-
-    def _lengths_of(self, limits: Integers) -> _Lengths:
-        import numpy as np
-
-        distinct, place = np.unique(limits, return_inverse=True)
-        found: list[OutputLengths] = [self._lengths(limit) for limit in distinct.tolist()]
-        return _Lengths(
-            np.array([each.mean for each in found])[place],
-            np.array([each.running for each in found], np.int64)[place],
-            np.array([each.longest for each in found], np.int64)[place],
-        )
-
-    def _prompts(self, served: ServedModel, pages: ManyPages, T: Integers) -> Iterator[_Prompts]:
-        """The prefill passes, grouped by equal views."""
-        import numpy as np
-
+        passes = []
         for number, kind in enumerate(pages.kinds):
             rows = np.flatnonzero(pages.kind == number)
             if not len(rows):
                 continue
             found: tuple[Integers, Integers] = np.unique(T[rows], return_inverse=True)
-            lengths, place = found
+            prompts, place = found
             views = [(view.count, view.resolution) for view in kind.views]
-            stages = served.prefill(views, lengths, kind.visual_tokens)
+            stages = served.prefill(views, prompts, kind.visual_tokens)
             duration = total_duration(stages.values())
-            seconds = np.broadcast_to(duration.seconds, len(lengths))
-            fixed = [self._fixed_bytes(served, kind, length) for length in lengths.tolist()]
-            yield _Prompts(rows, place, duration, seconds, np.array(fixed, np.int64))
+            prefill[rows] = np.broadcast_to(duration.seconds, len(prompts))[place]
+            fixed_bytes = [self._fixed_bytes(served, kind, each) for each in prompts.tolist()]
+            fixed[rows] = np.array(fixed_bytes, np.int64)[place]
+            if weights is not None:
+                passes.append(_weighted(duration, place, weights[rows]))
+        steps = mean - 1
+        fitting = served.fitting(fixed, served.page_bytes(T, longest), job.reserved)
+        keys = served.keys(T, generated)
+        asked = ServedPages(T, prefill, keys, steps, pages.prepare, pages.concurrency, fitting)
+        loads = served_loads(
+            served, asked, workers=job.workers, is_offline=job.is_offline,
+            correction=self.correction,
+        )  # fmt: skip
+        first, page, work = loads.first_token, loads.page, None
+        if weights is not None:
+            by_step = _distinct_steps(
+                served, loads.together, keys, weights * steps / loads.together
+            )
+            prefilled = self.correction.prefill(total_duration(passes))
+            work = prefilled.plus(self.correction.decode(by_step))
+        no_step = np.full(n, np.nan)
+        return ManyTimes(
+            first, np.divide(page - first, steps, out=no_step, where=steps > 0), page,
+            loads.pages_per_second, mean * loads.pages_per_second, pages.concurrency <= fitting,
+            loads.gpu_seconds, work,
+        )  # fmt: skip
+
+    def _lengths_of(self, limits: Integers) -> tuple[Floats, Integers, Integers]:
+        """Mean, running and longest lengths, `[n]`; see `OutputLengths`."""
+        distinct, place = np.unique(limits, return_inverse=True)
+        found = [self._lengths(limit) for limit in distinct.tolist()]
+        return (
+            np.array([each.mean for each in found])[place],
+            np.array([each.running for each in found], np.int64)[place],
+            np.array([each.longest for each in found], np.int64)[place],
+        )
 
     def _fixed_bytes(self, served: ServedModel, kind: Workload, T: int) -> int:
         key = (kind.grid, kind.views, T)
@@ -227,8 +195,6 @@ class PageTimer:
         They share no array `[kernels, n]`: the order of launches depends on the sizes of kernels,
         and numpy adds the rows of such an array up in another order than a single column.
         """
-        import numpy as np
-
         rows_of: dict[tuple[float, ...], list[int]] = {}
         columns = (pages.kind, pages.text_tokens, pages.max_new_tokens, pages.prepare)
         for row, key in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
@@ -264,21 +230,10 @@ class PageTimer:
         return ManyTimes(ttft, tpot_seconds, page, rate, tokens, fits, gpu_seconds, work)
 
 
-def _per_step(decode: Floats, steps: Floats) -> Floats:
-    """Seconds per token after the first; NaN if there is none."""
-    import numpy as np
-
-    seconds: Floats = np.full(len(decode), np.nan)
-    np.divide(decode, steps, out=seconds, where=steps > 0)
-    return seconds
-
-
 def _distinct_steps(
     served: ServedModel, together: Integers, keys: Integers, weights: Floats
 ) -> Duration:
     """Decode steps of `together` sequences over `keys` keys each, weighted by `weights`."""
-    import numpy as np
-
     width = int(keys.max()) + 1
     pairs, place = np.unique(together * width + keys, return_inverse=True)
     B, K = np.divmod(pairs, width)
@@ -288,7 +243,6 @@ def _distinct_steps(
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
     """The weighted sum of some of a duration's workloads, as floats."""
-    import numpy as np
 
     def summed(values: Figure) -> float:
         values = np.atleast_1d(values)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
 
-from dsocr_analyze.dtypes import FLOAT32
+import numpy as np
+
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import check_features
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
@@ -18,22 +24,13 @@ from dsocr_analyze.timing.prediction import (
     Interval,
     LoadedGpu,
     TimeAssumptions,
-    TimeCorrection,
     TimeEntry,
     TimeProfile,
     TimeStage,
     cost_per_thousand_pages,
 )
-from dsocr_analyze.timing.serving import ServedModel, View
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.kernels import Kernel
-    from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.timing.correction import Correction
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.workload import Workload
 
 __all__ = ["Runtime", "TimedModel", "check_model", "entry_of", "predict", "runtime_of"]
 
@@ -92,7 +89,7 @@ def predict(
 
 def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
     """What `predict` says of a runtime."""
-    profile, workload = runtime.model.device.profile, runtime.workload
+    profile = runtime.model.device.profile
     durations, assumptions = runtime.stages, runtime.assumptions
     kinds = total_duration(durations.values()).kinds
     *prefill, _ = durations.values()
@@ -121,8 +118,22 @@ def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
         bands=bands,
         largest_concurrency=runtime.largest_concurrency,
         ridge_flops_per_byte=profile.gpu.ridge_flops_per_byte,
-        throughput=tuple(_throughput(runtime, *each, workload.prompt_pages) for each in loads),
-        assumptions=_assumed(assumptions),
+        throughput=tuple(_throughput(runtime, *each) for each in loads),
+        assumptions=TimeAssumptions(
+            host=assumptions.host.name,
+            new_tokens_mean=assumptions.lengths.mean,
+            new_tokens_longest=assumptions.lengths.longest,
+            preprocess_seconds=assumptions.preprocess_seconds,
+            preprocess_estimated=assumptions.is_preprocess_estimated,
+            workers=assumptions.workers,
+            offline=assumptions.is_offline,
+            weights_dtype=assumptions.precision.weights,
+            kv_dtype=assumptions.precision.cache,
+            reserved=assumptions.reserved,
+            price_per_hour=assumptions.price_per_hour,
+            correction=assumptions.correction.found,
+            sentences=tuple(assumptions.sentences()),
+        ),
     )
 
 
@@ -174,36 +185,36 @@ def check_model(model: TimedModel, *, is_eager: bool) -> None:
     )
 
 
-class Runtime(Protocol):
-    """What a runtime predicts for one page and for many."""
+class Runtime(ABC):
+    """What a runtime predicts for one page and for many.
 
-    @property
-    def model(self) -> TimedModel:
-        """The model and its GPU."""
+    Attributes:
+        model: The model and its GPU.
+        workload: The page.
+        assumptions: What is assumed, with the host figures of the GPU's profile.
+        stages: A page's stages, the decode step last.
+        decode: All decode steps of a page alone.
+    """
 
-    @property
-    def workload(self) -> Workload:
-        """The page."""
+    stages: dict[str, Duration]
+    decode: Duration
 
-    @property
-    def assumptions(self) -> Assumptions:
-        """What is assumed, with the host figures of the GPU's profile."""
+    def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
+        self.model, self.workload, self.assumptions = model, workload, assumptions
+        # Views of each vision call for all pages of a prompt.
+        views = [(view.count, view.resolution) for view in workload.views]
+        self.views = workload.prompt_pages * views
 
-    @property
-    def stages(self) -> Mapping[str, Duration]:
-        """A page's stages, the decode step last."""
-
-    @property
-    def decode(self) -> Duration:
-        """All decode steps of a page alone."""
-
-    @property
+    @cached_property
+    @abstractmethod
     def largest_concurrency(self) -> int:
         """Most concurrent pages that fit into memory."""
 
+    @abstractmethod
     def memory_bytes(self, concurrency: int) -> int:
         """Bytes that this many concurrent pages need."""
 
+    @abstractmethod
     def loaded(self, concurrency: int) -> _Load:
         """The steady state with this many concurrent pages."""
 
@@ -236,8 +247,8 @@ def _stage(duration: Duration) -> TimeStage:
     )
 
 
-def _throughput(runtime: Runtime, concurrency: int, load: _Load, pages: int) -> LoadedGpu:
-    """Throughput with `concurrency` prompts in flight, of `pages` pages each."""
+def _throughput(runtime: Runtime, concurrency: int, load: _Load) -> LoadedGpu:
+    """Throughput with `concurrency` prompts in flight."""
     assumptions, price = runtime.assumptions, runtime.assumptions.price_per_hour
     # The bottleneck is what has the least capacity. The CPU's time is given, so where it is the
     # CPU, the rate is lower only if the GPU's capacity is.
@@ -247,12 +258,15 @@ def _throughput(runtime: Runtime, concurrency: int, load: _Load, pages: int) -> 
     prompts = Interval.within(value, error)
     if cpu_bound:
         prompts = Interval(low=min(value, 1 / (load.gpu_seconds * (1 + error))), high=value)
-    rate, low, high = (pages * each for each in (value, prompts.low, prompts.high))
-    costs = None if price is None else _costs(price, rate, low, high)
+    rates = [runtime.workload.prompt_pages * each for each in (value, prompts.low, prompts.high)]
+    cost, band = None, None
+    if price is not None:
+        cost, most, least = (float(cost_per_thousand_pages(price, rate)) for rate in rates)
+        band = Interval(low=least, high=most)
     return LoadedGpu(
         concurrency=concurrency,
-        pages_per_second=rate,
-        pages_per_second_band=Interval(low=low, high=high),
+        pages_per_second=rates[0],
+        pages_per_second_band=Interval(low=rates[1], high=rates[2]),
         tokens_per_second=assumptions.lengths.mean * value,
         ttft_seconds=load.first_token,
         tpot_seconds=load.step_seconds(assumptions.steps),
@@ -260,80 +274,37 @@ def _throughput(runtime: Runtime, concurrency: int, load: _Load, pages: int) -> 
         memory_bytes=runtime.memory_bytes(concurrency),
         bound=bound,
         fits=concurrency <= runtime.largest_concurrency,
-        cost_per_thousand_pages=None if costs is None else costs[0],
-        cost_band=None if costs is None else Interval(low=costs[2], high=costs[1]),
+        cost_per_thousand_pages=cost,
+        cost_band=band,
     )
-
-
-def _costs(price: float, *rates: float) -> list[float]:
-    """The cost of a thousand pages at each rate."""
-    return [float(cost_per_thousand_pages(price, rate)) for rate in rates]
-
-
-def _assumed(assumptions: Assumptions) -> TimeAssumptions:
-    return TimeAssumptions(
-        host=assumptions.host.name,
-        new_tokens_mean=assumptions.lengths.mean,
-        new_tokens_longest=assumptions.lengths.longest,
-        preprocess_seconds=assumptions.preprocess_seconds,
-        preprocess_estimated=assumptions.is_preprocess_estimated,
-        workers=assumptions.workers,
-        offline=assumptions.is_offline,
-        weights_dtype=assumptions.precision.weights,
-        kv_dtype=assumptions.precision.cache,
-        reserved=assumptions.reserved,
-        price_per_hour=assumptions.price_per_hour,
-        correction=_correction(assumptions.correction),
-        sentences=tuple(assumptions.sentences()),
-    )
-
-
-def _correction(correction: Correction) -> TimeCorrection | None:
-    if correction.is_nothing:
-        return None
-    return TimeCorrection(
-        server_version=correction.benchmarks[0].version,
-        first_token=correction.first_token,
-        per_token=correction.per_token,
-        first_token_error=correction.first_token_error,
-        per_token_error=correction.per_token_error,
-        benchmarks=tuple(each.file for each in correction.benchmarks),
-        requests=correction.requests,
-        kept=correction.benchmarks[-1].kept,
-    )
-
-
-def _views_of(workload: Workload) -> list[View]:
-    """Views of each vision call for all pages of a prompt."""
-    return workload.prompt_pages * [(view.count, view.resolution) for view in workload.views]
 
 
 # --- serving ---------------------------------------------------------------------------------
 
 
-class _Serving:
+class _Serving(Runtime):
     """Continuous batching: pages join and leave the batch one by one."""
 
     def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
-        self.model, self.workload, self.assumptions = model, workload, assumptions
+        super().__init__(model, workload, assumptions)
         self.served = ServedModel(
             model.architecture, model.dimensions, model.dtype, model.device, assumptions.host,
             assumptions.precision,
         )  # fmt: skip
         T = workload.seq_len
-        prefill = self.served.prefill(_views_of(workload), T, workload.visual_tokens)
+        prefill = self.served.prefill(self.views, T, workload.visual_tokens)
         self.prefill = {name: duration.at(0) for name, duration in prefill.items()}
-        self.correction = assumptions.correction
+        correction = assumptions.correction
         self.keys = self.served.keys(T, assumptions.lengths.running)
         decode = self.served.step(1, self.keys).times(assumptions.steps)
-        self.decode = self.correction.decode(decode)
-        self.stages = {name: self.correction.prefill(each) for name, each in self.prefill.items()}
+        self.decode = correction.decode(decode)
+        self.stages = {name: correction.prefill(each) for name, each in self.prefill.items()}
         step = self.served.step(1, T + 1)
-        self.stages[model.architecture.stages[-1].name] = self.correction.decode(step)
+        self.stages[model.architecture.stages[-1].name] = correction.decode(step)
         self.fixed_bytes = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
-    @property
+    @cached_property
     def largest_concurrency(self) -> int:
         """Most pages whose caches fit next to the weights and a prefill pass."""
         reserved = self.assumptions.reserved
@@ -345,36 +316,26 @@ class _Serving:
 
     def loaded(self, concurrency: int) -> _Load:
         """Closed loop of this many clients; those that do not fit into memory queue."""
-        import numpy as np
-
-        assumptions, T = self.assumptions, self.workload.seq_len
-        first, mean = total_duration(self.prefill.values()), assumptions.steps
-        pages = ServedPages(
-            prompt=np.array([T]),
-            prefill=np.array([first.seconds]),
-            keys=np.array([self.keys]),
-            steps=np.array([mean]),
-            prepare=np.array([assumptions.preprocess_seconds]),
-            concurrency=np.array([concurrency]),
-            fitting=np.array([self.largest_concurrency]),
-        )
-        load = served_loads(
+        assumptions, correction = self.assumptions, self.assumptions.correction
+        first = total_duration(self.prefill.values())
+        pages = ServedPages(*(np.array([each]) for each in (
+            self.workload.seq_len, first.seconds, self.keys, assumptions.steps,
+            assumptions.preprocess_seconds, concurrency, self.largest_concurrency,
+        )))  # fmt: skip
+        loads = served_loads(
             self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline,
-            correction=self.correction,
+            correction=correction,
         )  # fmt: skip
-        together = int(load.together[0])
-        steps = self.served.step(together, self.keys).times(mean / together)
-        work = self.correction.prefill(first).plus(self.correction.decode(steps))
-        return _Load(
-            float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work,
-            float(load.gpu_seconds[0]),
-        )  # fmt: skip
+        rate, first_token, page, together, gpu_seconds = (each.item() for each in loads)
+        steps = self.served.step(together, self.keys).times(assumptions.steps / together)
+        work = correction.prefill(first).plus(correction.decode(steps))
+        return _Load(rate, first_token, page, work, gpu_seconds)
 
 
 # --- eager -----------------------------------------------------------------------------------
 
 
-class _Eager:
+class _Eager(Runtime):
     """The model's own code: a full batch runs until its longest page has ended."""
 
     def __init__(
@@ -384,7 +345,7 @@ class _Eager:
         assumptions: Assumptions,
         stages: Mapping[str, Sequence[Kernel]] | None,
     ) -> None:
-        self.model, self.workload, self.assumptions = model, workload, assumptions
+        super().__init__(model, workload, assumptions)
         self.stages = self._stages(stages or self._records(1), 1)
         self.decode = self._decode(1)
 
@@ -400,12 +361,9 @@ class _Eager:
         *prefill, decode = records
         host = self.assumptions.host
         durations = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
-        views = _views_of(self.workload)
-        first = prefill[0]
         if self.model.device.cpu is None:
-            durations[first] = durations[first].plus(
-                Duration(host=batch * host.copy_seconds(views))
-            )
+            copied = Duration(host=batch * host.copy_seconds(self.views))
+            durations[prefill[0]] = durations[prefill[0]].plus(copied)
         durations[decode] = eager_step(records[decode], self.model.device, host, batch)
         return durations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
@@ -17,9 +17,20 @@ from dsocr_analyze.names import did_you_mean, in_any_case
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
 
-__all__ = ["EAGER", "RUNTIMES", "SERVERS", "Host", "server_named"]
+__all__ = ["EAGER", "NATIVE", "RUNTIMES", "SERVERS", "Host", "Precision", "server_named"]
 
 _CHANNELS: Final = 3
+
+
+class Precision(NamedTuple):
+    """Types of a served decoder's weights and cache; None for the model's own type."""
+
+    weights: str | None = None
+    cache: str | None = None
+
+
+NATIVE: Final = Precision()
+"""Weights and cache in the model's own type."""
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dsocr_analyze.hardware.weight_types import STORED_BITS
+import numpy as np
+
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.hardware.devices import STORED_BITS
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.tape import ceil_div, minimum
 from dsocr_analyze.timing.duration import (
     Duration,
-    Figure,
-    Stretch,
     duration_of_kernels,
     stretch_times,
 )
-from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.kernels import Kernel
-    from dsocr_analyze.tape import Size
-    from dsocr_analyze.timing.runtimes import Host
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
+from dsocr_analyze.workload import Workload
 
 __all__ = ["ServedModel", "View"]
 
@@ -87,17 +85,6 @@ class ServedModel:
         """Bytes per token in the KV cache."""
         return self.architecture.forms.served.cache_elements(self.dimensions) * self.cache_bits // 8
 
-    def vision_kernels(self, views: Sequence[View]) -> dict[str, tuple[Kernel, ...]]:
-        """Kernels of a page's vision calls by stage."""
-        found: dict[str, tuple[Kernel, ...]] = {}
-        for count, resolution in views:
-            by_stage = self.architecture.forms.served.views(
-                count, resolution, self.dimensions, self.dtype
-            )
-            for stage, kernels in by_stage.items():
-                found[stage] = found.get(stage, ()) + kernels
-        return found
-
     def prompt_kernels(self, T: Size, visual: Size) -> tuple[Kernel, ...]:
         """Kernels of one chunk of a prompt, with all chunks taken as equal; see `chunks`."""
         chunks = self.chunks(T)
@@ -135,10 +122,10 @@ class ServedModel:
         host = chunks * launches * self.server.compiled_launch_us * _US
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         parts = [*encoded, (stage, prompt, host)]
-        times = stretch_times(Stretch(duration.seconds, issued) for _, duration, issued in parts)
+        times = stretch_times((duration.seconds, issued) for _, duration, issued in parts)
         durations: dict[str, Duration] = {}
         for (name, duration, _), seconds in zip(parts, times, strict=True):
-            waited = duration.plus(Duration(launches=maximum_of_zero(seconds - duration.seconds)))
+            waited = duration.plus(Duration(launches=np.maximum(seconds - duration.seconds, 0.0)))
             durations[name] = durations[name].plus(waited) if name in durations else waited
         return durations
 
@@ -147,14 +134,17 @@ class ServedModel:
         if views not in self._encoded:
             first = self.architecture.stages[0].name
             parts = [(first, Duration(host=self.server.copy_seconds(views)), 0.0)]
-            for view in views:
-                for stage, kernels in self.vision_kernels([view]).items():
+            for count, resolution in views:
+                kernels_of = self.architecture.forms.served.views(
+                    count, resolution, self.dimensions, self.dtype
+                )
+                for stage, kernels in kernels_of.items():
                     priced = kernel_seconds(
                         kernels, self.device, weights_between=self.weights_bytes
                     )
-                    duration = duration_of_kernels(priced).at(0)
                     launches = sum(kernel.calls for kernel in kernels)
-                    parts.append((stage, duration, launches * self.server.launch_us * _US))
+                    host = launches * self.server.launch_us * _US
+                    parts.append((stage, duration_of_kernels(priced).at(0), host))
             self._encoded[views] = parts
         return self._encoded[views]
 
@@ -169,7 +159,7 @@ class ServedModel:
         duration = duration_of_kernels(priced, launches=server.graph_us * _US)
         hidden = (server.hidden_step_us + server.hidden_sequence_us * B) * _US
         serial = (server.step_us + server.sequence_us * B) * _US
-        duration = duration.plus(Duration(host=maximum_of_zero(hidden - duration.seconds) + serial))
+        duration = duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
         return duration.at(0) if isinstance(B, int) and isinstance(K, int) else duration
 
     def keys(self, T: Size, generated: Size) -> Size:
@@ -203,11 +193,4 @@ class ServedModel:
             reserved: Fraction of the memory kept free.
         """
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
-        return maximum_of_zero(free // page)
-
-
-def maximum_of_zero(values: Figure) -> Figure:
-    """`values`, with negative ones replaced by 0."""
-    import numpy as np
-
-    return np.maximum(values, 0.0)
+        return np.maximum(free // page, 0.0)

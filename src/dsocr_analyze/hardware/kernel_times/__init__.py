@@ -1,1 +1,1 @@
-"""Seconds of single kernels from their sizes: one file per kernel kind, arrays in, arrays out."""
+"""Seconds of single kernels from their sizes, arrays in, arrays out; and fits to measured ones."""

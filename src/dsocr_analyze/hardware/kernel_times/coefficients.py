@@ -67,7 +67,7 @@ class ScaledGemmCoefficients:
     """Coefficients of a float8 product that quantizes its rows (19): one tile per range of m."""
 
     tiles: int
-    """Index of the library's list of tiles in `scaled_gemm.TILES`."""
+    """Index of the library's list of tiles in `products.TILES`."""
     share_16: float
     share_64: float
     share_128: float
@@ -177,7 +177,7 @@ class ExpertsCoefficients:
     """Coefficients of grouped experts (20): routing, two products, activation, weighted sum."""
 
     tiles: int
-    """How the library chooses a tile: a constant of `experts`."""
+    """How the library chooses a tile: a constant of `products`."""
     inter_step: int
     """Inner sizes are padded to a multiple of it. Above 1 for kernels that lack some activations,
     for which a second kernel runs."""

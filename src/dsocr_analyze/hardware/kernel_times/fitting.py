@@ -1,12 +1,15 @@
-"""Fit coefficients to measured rows: robust least squares on log time, from several starts.
+"""Measured kernel times, the formulas' predictions for them, and fits of coefficients to them.
 
-A fit sees only the training groups; its error is stated on the held-out groups.
+A fit is robust least squares on log time, from several starts. Whole groups of rows are held out of
+it, chosen by a hash of the sizes that define a group; its error is stated on those.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
+from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
@@ -15,25 +18,118 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times import attention, products
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.rows import Rows, predicted
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, movement_seconds
 from dsocr_analyze.interruption import safe_point
 
 __all__ = [
     "SEED",
     "FitErrors",
+    "Rows",
     "check_can_fit",
     "first_guess",
     "fit_errors",
     "fitted",
+    "held_out_groups",
+    "predicted",
     "with_slow_sizes",
 ]
 
+_HELD_OUT_BELOW: Final = 77
+"""Threshold for a hash's first byte: 77 of 256, three groups in ten."""
+_NBYTES: Final = {"float8": 1, "float32": 4}
+"""Bytes per element in types other than the 16-bit ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of one table.
+
+    Attributes:
+        sizes: Columns by name, floats. `batch` of products and `cold` are optional: without them
+            every row is one product, and its bytes may be in L2.
+        seconds: Measured seconds.
+        held_out: Whether a row's group is held out.
+        within: Whether a row is in the range for which errors are stated.
+        group: Sizes that define the group, one row per row.
+        version: What launched the kernels, with its version.
+    """
+
+    sizes: dict[str, Floats]
+    seconds: Floats
+    held_out: NDArray[np.bool_]
+    within: NDArray[np.bool_]
+    group: NDArray[np.int64]
+    version: str
+
+    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            {name: column[which] for name, column in self.sizes.items()},
+            self.seconds[which], self.held_out[which], self.within[which], self.group[which],
+            self.version,
+        )  # fmt: skip
+
+
+def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+    """Whether each row's group is held out of a fit, given one group per row."""
+    known: dict[tuple[int, ...], bool] = {}
+    for group in set(groups):
+        digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
+        known[group] = digest[0] < _HELD_OUT_BELOW
+    return np.array([known[group] for group in groups], dtype=bool)
+
+
+def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficients) -> Floats:
+    """The formula's seconds for each row."""
+    cold = rows.sizes.get("cold")
+    if cold is None:
+        return _predicted(kind, rows.sizes, gpu, dtype, c, cold=False)
+    seconds = np.empty(len(cold))
+    for value in (False, True):
+        those = (cold > 0) == value
+        sizes = {name: column[those] for name, column in rows.sizes.items()}
+        seconds[those] = _predicted(kind, sizes, gpu, dtype, c, cold=value)
+    return seconds
+
+
+def _predicted(
+    kind: str, size: dict[str, Floats], gpu: Gpu, dtype: str, c: records.Coefficients, *, cold: bool
+) -> Floats:
+    nbytes = _NBYTES.get(dtype, 2)
+    machine = Machine.of(gpu, dtype, cold=cold)
+    if isinstance(c, records.GemmCoefficients):
+        return products.gemm_seconds(
+            size["m"], size["n"], size["k"], nbytes, machine, c, batch=size.get("batch", 1.0),
+            activation_bytes=max(2, nbytes),
+        )  # fmt: skip
+    if isinstance(c, records.ScaledGemmCoefficients):
+        return products.scaled_gemm_seconds(size["m"], size["n"], size["k"], machine, c)
+    if isinstance(c, records.ExpertsCoefficients):
+        experts = products.ExpertSizes(
+            size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
+            size["touched"], size["gated"] > 0, size["fallback"] > 0,
+        )  # fmt: skip
+        return products.experts_seconds(experts, machine, c, weight_bytes=nbytes)
+    if isinstance(c, records.MovementCoefficients):
+        return movement_seconds(size["moved"], machine, c)
+    machine = Machine.of(gpu, "bfloat16", cold=cold)  # 8-bit keys are multiplied in 16 bits
+    sizes = attention.AttentionSizes(*(size[name] for name in attention.AttentionSizes._fields))
+    if isinstance(c, records.MaskedCoefficients):
+        return attention.masked_attention_seconds(sizes, attention.masked_bytes(sizes), machine, c)
+    if isinstance(c, records.PrefillCoefficients):
+        causal = kind == "context_attention"
+        return attention.prefill_attention_seconds(
+            sizes, machine, c, causal=causal, element_bytes=nbytes
+        )
+    return attention.generation_attention_seconds(sizes, machine, c, element_bytes=nbytes)
+
+
+# --- fits ------------------------------------------------------------------------------------
+
 SEED: Final = 20240715
 
-_GEMM: Final = records.GemmCoefficients(
-    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0, 0.3
-)
 _SCALED: Final = records.ScaledGemmCoefficients(
     0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7,
     1.0,
@@ -41,24 +137,25 @@ _SCALED: Final = records.ScaledGemmCoefficients(
 _PREFILL: Final = records.PrefillCoefficients(
     128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1
 )
-_GENERATION: Final = records.GenerationCoefficients(
-    64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
-)
-_EXPERTS: Final = records.ExpertsCoefficients(
-    0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
-    0.3, 10.0, 1.8,
-)  # fmt: skip
-_MASKED: Final = records.MaskedCoefficients(64, 64, 0.35, 20.0, 1.0, 1.0, 0.8, 2.0, 2.0, 2.0, 3.0)
-_MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
 _STARTS: Final[dict[str, records.Coefficients]] = {
-    "gemm": _GEMM,
+    "gemm": records.GemmCoefficients(
+        0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0,
+        0.3,
+    ),
     "encoder_attention": _PREFILL,
     "context_attention": _PREFILL,
-    "generation_attention": _GENERATION,
-    "masked_attention": _MASKED,
-    "experts": _EXPERTS,
-    "movement": _MOVEMENT,
-}
+    "generation_attention": records.GenerationCoefficients(
+        64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
+    ),
+    "masked_attention": records.MaskedCoefficients(
+        64, 64, 0.35, 20.0, 1.0, 1.0, 0.8, 2.0, 2.0, 2.0, 3.0
+    ),
+    "experts": records.ExpertsCoefficients(
+        0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
+        0.3, 10.0, 1.8,
+    ),
+    "movement": records.MovementCoefficients(0.8, 1.5, 0.1, 2.0),
+}  # fmt: skip
 
 _FEW_ROWS: Final = 8
 _CLEARLY: Final = 0.975

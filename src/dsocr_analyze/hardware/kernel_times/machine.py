@@ -5,11 +5,12 @@ Elementwise kernels, normalizations and copies are bytes over its bandwidth, plu
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times.coefficients import MovementCoefficients
 
 __all__ = ["Floats", "Machine", "blocks", "movement_seconds", "overlapped", "waves"]
@@ -36,9 +37,15 @@ class Machine(NamedTuple):
     sms: int
     l2_bytes: float
 
-    def in_l2(self, nbytes: Floats) -> NDArray[np.bool_]:
+    @classmethod
+    def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
+        """The chip in a data type; `cold` to read everything from device memory."""
+        l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
+        return cls(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
+
+    def in_l2(self, nbytes: Floats | NDArray[np.int64] | float) -> NDArray[np.bool_]:
         """Whether this many bytes may still be in L2, given its usable fraction."""
-        return nbytes < _L2_USABLE * self.l2_bytes
+        return np.asarray(nbytes) < _L2_USABLE * self.l2_bytes
 
 
 def blocks(size: Floats, block: float) -> Floats:

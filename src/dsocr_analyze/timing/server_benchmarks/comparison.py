@@ -26,13 +26,12 @@ from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.timing.runtimes import SERVERS
-from dsocr_analyze.timing.server_benchmarks.fields import shown
+from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark, shown
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
     from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -132,11 +131,11 @@ class Predictor:
 
     def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
         """The prediction for a benchmark's load and its measured output length."""
-        mean, model = benchmark.load.new_tokens, self.model
+        mean, model = benchmark.new_tokens, self.model
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
         assumptions = job.of(model.architecture, self.workload, profile=model.device.profile)
-        return predict(model, self.workload, assumptions, (benchmark.load.concurrency,))
+        return predict(model, self.workload, assumptions, (benchmark.concurrency,))
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
         """The record to store for a benchmark.
@@ -151,9 +150,9 @@ class Predictor:
                 else.
         """
         first_token, per_token = self._factors(benchmark)
-        device, host, load = self.model.device, self.job.host, benchmark.load
+        device, host = self.model.device, self.job.host
         architecture = self.model.architecture.name
-        key = "\n".join((device.name, host.name, version, architecture, benchmark.source.digest))
+        key = "\n".join((device.name, host.name, version, architecture, benchmark.digest))
         return KeptBenchmark(
             id=hashlib.sha256(key.encode()).hexdigest()[:16],
             gpu=device.name,
@@ -163,35 +162,24 @@ class Predictor:
             basis=basis_of(device.profile, host),
             first_token=first_token,
             per_token=per_token,
-            requests=load.requests,
-            concurrency=load.concurrency,
-            file=benchmark.source.file,
+            requests=benchmark.requests,
+            concurrency=benchmark.concurrency,
+            file=benchmark.file,
             kept=when,
         )
 
     def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
         """Measured over predicted seconds: for the first token, and for each after it."""
         predicted = _figures(self._prediction(benchmark, NO_CORRECTIONS))
-        if not benchmark.load.is_steady:
+        if not benchmark.is_steady:
             whole = benchmark.request_seconds / predicted["request_seconds"]
             _check_factor(benchmark, "a request", whole)
             return whole, whole
-        first_token = benchmark.measured.ttft_seconds / predicted["ttft_seconds"]
-        per_token = benchmark.measured.tpot_seconds / predicted["tpot_seconds"]
+        first_token = benchmark.ttft_seconds / predicted["ttft_seconds"]
+        per_token = benchmark.tpot_seconds / predicted["tpot_seconds"]
         _check_factor(benchmark, "the first token", first_token)
         _check_factor(benchmark, "a token after the first", per_token)
         return first_token, per_token
-
-    def _doubts(self, benchmark: ServerBenchmark) -> list[str]:
-        """Doubts about a benchmark, one sentence each."""
-        said, tokens, T = benchmark.doubts(), benchmark.load.prompt_tokens, self.workload.seq_len
-        # Some programs do not count visual tokens, so too few tokens prove nothing.
-        if tokens is not None and tokens > _PROMPT_TOLERANCE * T:
-            said.append(
-                f"a request had {tokens:,.0f} tokens on average, but the predicted page has {T:,};"
-                " predict the page, mode and prompt that were measured"
-            )
-        return said
 
     def entry(
         self,
@@ -208,32 +196,38 @@ class Predictor:
             corrections: All stored benchmarks, this one included.
             note: A note about its model, for the reader.
         """
-        source, load, measured = benchmark.source, benchmark.load, benchmark.measured
         bare, corrected = (
             self._prediction(benchmark, each) for each in (NO_CORRECTIONS, corrections)
         )
         predicted, better = _figures(bare), _figures(corrected)
+        doubts, tokens = benchmark.doubts(), benchmark.prompt_tokens
+        # Some programs do not count visual tokens, so too few tokens prove nothing.
+        if tokens is not None and tokens > _PROMPT_TOLERANCE * self.workload.seq_len:
+            doubts.append(
+                f"a request had {tokens:,.0f} tokens on average, but the predicted page has"
+                f" {self.workload.seq_len:,}; predict the page, mode and prompt that were measured"
+            )
         found = {
-            "pages_per_second": self.workload.prompt_pages * measured.requests_per_second,
-            "tokens_per_second": measured.tokens_per_second,
-            "ttft_seconds": measured.ttft_seconds,
-            "tpot_seconds": measured.tpot_seconds,
-            "request_seconds": measured.request_seconds,
+            "pages_per_second": self.workload.prompt_pages * benchmark.requests_per_second,
+            "tokens_per_second": benchmark.tokens_per_second,
+            "ttft_seconds": benchmark.ttft_seconds,
+            "tpot_seconds": benchmark.tpot_seconds,
+            "request_seconds": benchmark.measured_seconds,
         }
         return BenchmarkEntry(
-            file=source.file,
-            program=source.program,
-            date=source.date,
+            file=benchmark.file,
+            program=benchmark.program,
+            date=benchmark.date,
             gpu=kept.gpu,
             server=kept.server,
             server_version=kept.version,
             model=benchmark.model,
-            requests=load.requests,
-            failed=load.failed,
-            concurrency=load.concurrency,
-            steady=load.is_steady,
-            prompt_tokens=load.prompt_tokens,
-            new_tokens=load.new_tokens,
+            requests=benchmark.requests,
+            failed=benchmark.failed,
+            concurrency=benchmark.concurrency,
+            steady=benchmark.is_steady,
+            prompt_tokens=benchmark.prompt_tokens,
+            new_tokens=benchmark.new_tokens,
             first_token=kept.first_token,
             per_token=kept.per_token,
             figures=tuple(
@@ -248,7 +242,7 @@ class Predictor:
                 for name, value in found.items()
                 if value is not None
             ),
-            doubts=(*filter(None, [note]), *self._doubts(benchmark)),
+            doubts=(*filter(None, [note]), *doubts),
             time=corrected,
         )
 
@@ -269,7 +263,7 @@ def _check_factor(benchmark: ServerBenchmark, what: str, factor: float) -> None:
     if 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         return
     raise BenchmarkError(
-        f"{benchmark.source.where}: {what} took {factor:.3g} times as long as predicted, but"
+        f"{benchmark.where}: {what} took {factor:.3g} times as long as predicted, but"
         f" corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The benchmark"
         " probably ran another GPU, page, mode or weight type than the prediction, several GPUs, a"
         " prompt cache, or a server that had not warmed up"
@@ -284,7 +278,7 @@ def check_engine(benchmark: ServerBenchmark, server: str) -> None:
     fitting = [name for name in SERVERS if _family(name) == engine]
     right = f"give server={fitting[0]}" if fitting else f"known engines: {', '.join(SERVERS)}"
     raise BenchmarkError(
-        f"{benchmark.source.where}: the engine was {shown(engine)}, not {server}; {right}",
+        f"{benchmark.where}: the engine was {shown(engine)}, not {server}; {right}",
         arguments=["server"],
     )
 
@@ -314,7 +308,7 @@ def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
         )
     if benchmark.version not in (None, given):
         raise BenchmarkError(
-            f"{benchmark.source.where}: the engine's version was {benchmark.version}, not"
+            f"{benchmark.where}: the engine's version was {benchmark.version}, not"
             f" server_version {given}; leave server_version out",
             arguments=["server_version"],
         )
@@ -344,7 +338,7 @@ def check_model(
     found = _architecture_called(name)
     if found == architecture.name:
         return None
-    where = f"{benchmark.source.where}: the model is {shown(name)}"
+    where = f"{benchmark.where}: the model is {shown(name)}"
     if found is not None:
         raise BenchmarkError(
             f"{where}, not {title}; give architecture={found}", arguments=["architecture"]

@@ -1,4 +1,8 @@
-"""Grouped experts: routing, up projection (gate fused), activation and down projection."""
+"""Matrix products: single ones, those in float8 after their inputs are quantized, grouped experts.
+
+Experts are routed; their up projection (with the gate fused), activation and down projection run
+for all of them together.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,139 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.hardware.kernel_times.coefficients import ExpertsCoefficients
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, blocks, overlapped, waves
 
 __all__ = [
     "BEST_64",
     "BEST_128",
     "BY_EXPERTS",
     "BY_TOKENS",
+    "TILES",
     "ExpertSizes",
     "experts_seconds",
+    "gemm_seconds",
+    "scaled_gemm_seconds",
 ]
+
+_TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
+_SPLITS: Final = (1, 2, 4, 8)
+_FEW_ROWS: Final = 8
+_NARROW: Final = 512
+_PARTIAL_BYTES: Final = 8
+"""A partial sum in fp32, written and read."""
+
+
+def gemm_seconds(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    weight_bytes: float,
+    machine: Machine,
+    c: records.GemmCoefficients,
+    *,
+    batch: Floats | float = 1.0,
+    activation_bytes: float = 2.0,
+) -> Floats:
+    """Seconds of one kernel with `batch` products.
+
+    The library picks the fastest of its tiles and split-k factors. Tiles of one wave run in
+    parallel, each at its share of an SM's peak; waves run one after the other. Memory streams at
+    its share of the bandwidth after a ramp. The two overlap, and the launch is added. For few rows
+    and medium-sized matrices the library is known to pick a slow kernel.
+
+    Args:
+        m: Rows.
+        n: Columns.
+        k: Inner size; all three broadcast.
+        weight_bytes: Bytes per element of the `[k, n]` weights.
+        machine: The chip.
+        c: Its coefficients.
+        batch: Number of products, each with its own inputs.
+        activation_bytes: Bytes per element of inputs and outputs.
+    """
+    tiles = dict(zip(_TILES, (
+        c.share_256x128, c.share_128x256, c.share_128x128,
+        c.share_128x64, c.share_64x64, c.share_64x32,
+    ), strict=True))  # fmt: skip
+    partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
+    compute = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape, np.shape(batch)), np.inf)
+    for (rows, columns), share in tiles.items():
+        count = batch * blocks(m, rows) * blocks(n, columns)
+        rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
+        for split in _SPLITS:
+            units = count * split
+            crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
+            tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
+            seconds = waves(units, machine.sms, c.whole_waves) * tile
+            if split > 1:
+                seconds = seconds + split * (c.split_us * 1e-6 + partial)
+            compute = np.minimum(compute, seconds)
+    moved = batch * (n * k * weight_bytes + (m * k + m * n) * activation_bytes)
+    in_l2 = machine.in_l2(moved)
+    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
+    memory = (moved + c.ramp_mb * 1e6) / bandwidth
+    seconds = overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
+    is_slow = (m <= _FEW_ROWS) & (np.minimum(n, k) > _NARROW)
+    is_slow = is_slow & (n <= c.slow_columns) & (k <= c.slow_depth)
+    slowed: Floats = np.where(is_slow, (1 + c.slow) * seconds, seconds)
+    return slowed
+
+
+# --- float8 ----------------------------------------------------------------------------------
+
+
+TILES: Final = (
+    ((64, 64), (64, 64), (64, 128), (128, 128), (128, 128)),
+    ((16, 64), (64, 64), (64, 128), (128, 128), (256, 128)),
+    ((128, 32), (128, 64), (128, 128), (128, 128), (256, 128)),
+    ((64, 64), (64, 64), (64, 128), (128, 128), (256, 128)),
+    ((64, 128), (64, 128), (64, 128), (128, 128), (128, 128)),
+    ((16, 64), (64, 64), (64, 128), (64, 128), (128, 128)),
+    ((16, 64), (32, 64), (64, 128), (128, 64), (128, 128)),
+    ((16, 128), (32, 64), (64, 64), (128, 64), (128, 128)),
+)
+"""Tiles of each library for m up to 16, 64, 128, 256 and above."""
+
+_QUANTIZED_BYTES: Final = 3
+"""Bytes per element: read in 16 bits, written in 8."""
+
+
+def scaled_gemm_seconds(
+    m: Floats, n: Floats, k: Floats, machine: Machine, c: records.ScaledGemmCoefficients
+) -> Floats:
+    """Seconds of the kernel that quantizes the rows and of one product.
+
+    Libraries choose the tile of these kernels by m alone and do not split k. Arguments as for
+    `gemm_seconds`; weights have one byte per element, outputs two.
+    """
+    tiles = TILES[c.tiles]
+    shares = (c.share_16, c.share_64, c.share_128, c.share_256, c.share_more)
+    at_most = [m <= 16, m <= 64, m <= 128, m <= 256]
+
+    def by_rows(values: list[float]) -> Floats:
+        return np.select(at_most, values[:4], values[4])
+
+    rows = by_rows([float(tile[0]) for tile in tiles])
+    columns = by_rows([float(tile[1]) for tile in tiles])
+    units = np.ceil(m / rows) * np.ceil(n / columns)
+    crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
+    rate = by_rows([*shares]) * machine.flops_per_second / machine.sms
+    flops = 2.0 * rows * columns * (k + 64 * c.prologue_blocks)
+    compute = waves(units, machine.sms, c.whole_waves) * (flops * crowded / rate + c.wave_us * 1e-6)
+    moved = m * k + n * k + 2 * m * n
+    in_l2 = machine.in_l2(moved)
+    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
+    memory = (moved + c.ramp_mb * 1e6) / bandwidth
+    seconds = overlapped(compute, memory, c.norm) + (c.launch_us + c.quantize_us) * 1e-6
+    seconds = seconds + m * c.row_ns * 1e-9
+    again = np.where((m > 256) & (blocks(m, 64) * 64 > m), c.ragged * n * k, 0.0)
+    quantized = _QUANTIZED_BYTES * m * k / c.quantize_share
+    return seconds + (again + quantized) / machine.bytes_per_second
+
+
+# --- experts ---------------------------------------------------------------------------------
+
 
 BEST_64: Final = 0
 BEST_128: Final = 1
@@ -48,9 +174,9 @@ class ExpertSizes(NamedTuple):
     top_k: Floats
     touched: Floats
     """Experts with at least one token."""
-    gated: NDArray[np.bool_]
+    gated: NDArray[np.bool_] | bool
     """Whether an expert has a gate next to its up projection (SwiGLU)."""
-    fallback: NDArray[np.bool_]
+    fallback: NDArray[np.bool_] | bool
     """Whether the activation needs the library's second kernel."""
 
 
@@ -67,7 +193,7 @@ class _Tiling(NamedTuple):
 
 
 def experts_seconds(
-    sizes: ExpertSizes, machine: Machine, c: ExpertsCoefficients, *, weight_bytes: float
+    sizes: ExpertSizes, machine: Machine, c: records.ExpertsCoefficients, *, weight_bytes: float
 ) -> Floats:
     """Seconds of one layer's routed experts, from the scores to the weighted sum.
 
@@ -119,7 +245,7 @@ def experts_seconds(
     return total
 
 
-def _tiling(sizes: ExpertSizes, rows_each: Floats, c: ExpertsCoefficients) -> _Tiling:
+def _tiling(sizes: ExpertSizes, rows_each: Floats, c: records.ExpertsCoefficients) -> _Tiling:
     """The library's choice without a tuned table."""
     if c.tiles == BY_TOKENS:
         bounds = [sizes.tokens <= 32, sizes.tokens <= 96, sizes.tokens <= 512]
@@ -136,7 +262,7 @@ def _tiling(sizes: ExpertSizes, rows_each: Floats, c: ExpertsCoefficients) -> _T
 
 def _products(
     touched: Floats, rows: Floats, tiling: _Tiling, nk: tuple[Floats, Floats],
-    machine: Machine, c: ExpertsCoefficients,
+    machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
     """Compute seconds of a grouped product `[rows, k] x [k, n]`."""
     n, k = nk
@@ -164,7 +290,12 @@ def _products(
 
 
 def _second_kernel(
-    sizes: ExpertSizes, rows: Floats, n: Floats, k: Floats, machine: Machine, c: ExpertsCoefficients
+    sizes: ExpertSizes,
+    rows: Floats,
+    n: Floats,
+    k: Floats,
+    machine: Machine,
+    c: records.ExpertsCoefficients,
 ) -> Floats:
     """Like `_products`, for the kernel that runs if the first lacks the activation."""
     units = sizes.touched * _row_tiles(rows / sizes.touched, _SECOND_TILE)
@@ -181,7 +312,9 @@ def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
     return mixed
 
 
-def _l2_hit(moved: Floats, machine: Machine, c: ExpertsCoefficients, sharpness: int) -> Floats:
+def _l2_hit(
+    moved: Floats, machine: Machine, c: records.ExpertsCoefficients, sharpness: int
+) -> Floats:
     """Fraction of `moved` bytes still in L2 from the layer's last run."""
     if not machine.l2_bytes:
         return np.zeros_like(moved)
