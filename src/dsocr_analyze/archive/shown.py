@@ -6,14 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
-from dsocr_analyze.archive.pages import Pages, extensions_text
+from dsocr_analyze.archive.pages import extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
 from dsocr_analyze.archive.totals import Archive, ListTime, bars_of_each
 from dsocr_analyze.columns.chart import series_picture
-from dsocr_analyze.columns.setting import Setting
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.settings import fixed_line
 from dsocr_analyze.pictures.values import scale_of
@@ -21,7 +18,6 @@ from dsocr_analyze.report.table import Table, bytes_text, counted, exact, price_
 
 __all__ = [
     "MOST_PLOTTED",
-    "SeenPages",
     "archive_tables",
     "file_lines",
     "grid_bars",
@@ -255,57 +251,23 @@ def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
     return {"{} x {}".format(*each.grid): each.pages for each in ordered}
 
 
-class SeenPages:
-    """Minimum and maximum of each property of a list's pages; settings where the two are equal."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, list[int]] = {}
-
-    def see(self, pages: Pages) -> None:
-        """Observe some pages of the list."""
-        for name, values in {
-            "page_width": pages.widths,
-            "page_height": pages.heights,
-            "text_tokens": pages.text_tokens,
-            "max_new_tokens": pages.max_new_tokens,
-        }.items():
-            if len(pages):
-                ends = [int(np.min(values)), int(np.max(values)), *self._ends.get(name, ())]
-                self._ends[name] = sorted({min(ends), max(ends)})
-
-    def settings(
-        self, model: Mapping[str, Any], settings: Sequence[Setting]
-    ) -> dict[str, Sequence[Any]]:
-        """The settings the list was counted with; the page is one of them if it is always the same.
-
-        Args:
-            model: Settings of the model.
-            settings: Modes, data types and kinds of attention.
-        """
-        found: dict[str, Sequence[Any]] = {name: [value] for name, value in model.items()}
-        found |= self._ends
-        sides = [*found.get("page_width", ()), *found.get("page_height", ())]
-        if len(sides) == 2:
-            found["page"] = ["{} x {}".format(*sides)]
-        return found | {
-            "mode": [each.mode.name for each in settings],
-            "dtype": [each.dtype.name for each in settings],
-            "attention": [each.attention for each in settings],
-        }
-
-
-def histogram_picture(
-    archive: Archive, kind: str, name: str, settings: Mapping[str, Sequence[Any]]
-) -> Picture:
+def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
     """A picture of a histogram, the modes side by side.
 
     Args:
         archive: A list's totals.
         kind: "grid" or "tokens".
         name: The list's name.
-        settings: The settings the pages were counted with.
+        model: Settings of the model.
     """
     histogram = _histogram(archive, kind)
+    settings: dict[str, Sequence[Any]] = {each: [value] for each, value in model.items()}
+    settings |= archive.ends
+    sides = [*archive.ends.get("page_width", ()), *archive.ends.get("page_height", ())]
+    if len(sides) == 2:
+        settings["page"] = ["{} x {}".format(*sides)]
+    for each in ("mode", "dtype", "attention"):
+        settings[each] = [getattr(totals, each) for totals in archive.document.totals]
     series = {
         mode and f"{mode} mode": (list(bars), list(bars.values()))
         for mode, bars in histogram.series.items()

@@ -126,9 +126,9 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         requested: Predictions requested by the options.
         **instead: Values in place of the options', by the parameters' names.
     """
-    from dsocr_analyze.archive.pages import open_pages, page_table, read_pages
-    from dsocr_analyze.archive.shown import SeenPages, histogram_picture, warnings_of
-    from dsocr_analyze.archive.totals import add_up
+    from dsocr_analyze.archive.pages import open_pages, read_pages
+    from dsocr_analyze.archive.shown import histogram_picture, warnings_of
+    from dsocr_analyze.archive.totals import ListTimer, add_up
     from dsocr_analyze.columns.setting import CountedModel, opening_of
     from dsocr_analyze.columns.table_files import sidecar, table_writer
     from dsocr_analyze.pictures.settings import settings_of_model
@@ -150,32 +150,31 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         directory, asked.architecture, modes,
         command=context.info_name or "", options=options.options_used(context),
     )  # fmt: skip
-    timer = None if time is None else time.timer(asked, settings)
+    timer = None if time is None else ListTimer(asked, settings, time)
     warn_of_modes(context, asked.architecture, modes)
-    listed, seen = open_pages(given["pages"], pdf_dpi=given["pdf_dpi"]), SeenPages()
+    listed = open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     warn(context, listed.warnings)
     lengths["text_tokens"] = planned.text_tokens
 
     def passing() -> Iterator[Pages]:
         """The pages, whose rows are written before and counted as done after them."""
         for pages in read_pages(listed.batches, **lengths):
-            seen.see(pages)
-            if write is not None:
+            if writer is not None:
                 for setting in settings:
-                    write(page_table(asked, setting, pages))
+                    writer.write(pages.table(asked, setting))
             yield pages
             progress.advance(len(pages) + pages.malformed.rows)
 
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(table_writer(output, opening)) if output else None
+        writer = stack.enter_context(table_writer(output, opening)) if output else None
         progress = stack.enter_context(LateProgress("pages", listed.length))
         found = add_up(
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )
         context.obj.begin_writing()  # `output` is moved into place now
     if plot is not None:
-        fixed = seen.settings(settings_of_model(opening.model, given["config"]), settings)
-        histogram_picture(found, histogram, given["pages"].name, fixed).save(plot)
+        of_model = settings_of_model(opening.model, given["config"])
+        histogram_picture(found, histogram, given["pages"].name, of_model).save(plot)
     if not given["quiet"]:
         written = [output, sidecar(output) if output else None, plot]
         show(given["output_format"], found.document, lambda: _said(found, histogram, written))
