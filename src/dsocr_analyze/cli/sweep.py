@@ -22,6 +22,7 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT
 if TYPE_CHECKING:
     from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.columns.setting import CountedModel, CountOpening
+    from dsocr_analyze.report.table import Table
     from dsocr_analyze.sweep.combinations import Sweep
 
 __all__ = ["sweep"]
@@ -174,26 +175,22 @@ def sweep(
 def _run(context: typer.Context, time: TimeRequested | None) -> None:
     """Check that nothing will fail later, and count."""
     from dsocr_analyze.columns.setting import CountedModel, opening_of
+    from dsocr_analyze.sweep import shown
     from dsocr_analyze.sweep.combinations import sweep_over
 
     given = context.params
     directory = page_options.described_model(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
     architecture, windows = counted.architecture, given["sliding_window"]
+    if windows is not None:
+        windows = page_options.windows_from(architecture, windows)
     combinations = sweep_over(
-        architecture,
-        page=given["page"] or "a4",
-        mode=given["mode"],
-        text_tokens=given["text_tokens"] or None,
-        max_new_tokens=given["max_new_tokens"],
-        batch_size=given["batch_size"] or "1",
-        dtype=given["dtype"],
+        architecture, page=given["page"] or "a4", mode=given["mode"],
+        text_tokens=given["text_tokens"] or None, max_new_tokens=given["max_new_tokens"],
+        batch_size=given["batch_size"] or "1", dtype=given["dtype"],
         flash_attention=page_options.attentions_from(given["use_flash_attn"]),
-        sliding_window=None
-        if windows is None
-        else page_options.windows_from(architecture, windows),
-        time=time,
-    )
+        sliding_window=windows, time=time,
+    )  # fmt: skip
     if given["new_tokens_from"] is not None and len(combinations.lengths["max_new_tokens"]) > 1:
         raise WorkloadError(
             f"--new-tokens-from {str(given['new_tokens_from'])!r} gives the output lengths; give"
@@ -204,14 +201,24 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
         directory, architecture, combinations.modes, notes,
         command="sweep", options=options.options_used(context),
     )  # fmt: skip
-    _check_result(combinations, given["output"], given["plot"], given["quantity"] or _QUANTITY)
+    options.check_files(given["output"], given["plot"])
+    if given["plot"] is not None:
+        quantity, rows = given["quantity"] or _QUANTITY, combinations.rows
+        shown.describe(quantity)
+        if time is None and quantity in shown.TIMES:
+            raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
+        if rows > shown.MOST_POINTS:
+            raise WorkloadError(
+                f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
+                f" {shown.MOST_POINTS:,}, or no --plot"
+            )
     combinations.check(counted)
     warn_of_modes(context, architecture, combinations.modes)
-    _ask(combinations.rows, yes=given["yes"])
+    if combinations.rows > UNASKED_ROWS and not given["yes"]:
+        _ask(combinations.rows)
     warnings = _count(context, combinations, counted, opening)
-    if not given["quiet"]:
-        for note in notes:
-            complain(f"assumed: {note}")
+    for note in () if given["quiet"] else notes:
+        complain(f"assumed: {note}")
     warn(context, [*counted.warnings, *warnings])
 
 
@@ -244,35 +251,13 @@ def _one_number(argument: str, text: str) -> int:
     return axis.largest
 
 
-def _check_result(
-    combinations: Sweep, output: Path | None, plot: Path | None, quantity: str
-) -> None:
-    """Raise, before any work, for results that could not be written."""
-    from dsocr_analyze.sweep.shown import MOST_POINTS, TIMES, describe
-
-    options.check_files(output, plot)
-    if plot is None:
-        return
-    describe(quantity)
-    if combinations.time is None and quantity in TIMES:
-        raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
-    if combinations.rows > MOST_POINTS:
-        raise WorkloadError(
-            f"a plot of {combinations.rows:,} rows is not readable; give shorter ranges, for at"
-            f" most {MOST_POINTS:,}, or no --plot"
-        )
-
-
-def _ask(rows: int, *, yes: bool) -> None:
+def _ask(rows: int) -> None:
     """Ask for confirmation before a sweep of many rows."""
-    if rows <= UNASKED_ROWS or yes:
-        return
     if not sys.stdin.isatty():
         raise WorkloadError(
             f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
-    sys.stderr.write(f"The sweep has {rows:,} rows. Start it? [y/N]: ")
-    sys.stderr.flush()
+    print(f"The sweep has {rows:,} rows. Start it? [y/N]: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise WorkloadError(f"the sweep of {rows:,} rows was not started; give shorter ranges")
 
@@ -320,28 +305,23 @@ def _count(
     if not quiet:
         beside = None if output is None else table_files.sidecar(output)
         written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
-        first = kept if is_printed else []
-        show("table", None, lambda: _said(opening, first, rows, [*written, plot]))
-    if not beyond:
-        return []
-    return [
+        tables = [shown.sweep_table(kept, rows)] if is_printed and kept else []
+        show("table", None, lambda: _said(opening, tables, [*written, plot]))
+    exceeding = (
         f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
         f" {positions}; they are counted anyway"
-    ]
+    )
+    return [exceeding] if beyond else []
 
 
 def _said(
-    opening: CountOpening, batches: list[Any], rows: int, written: Sequence[Path | str | None]
+    opening: CountOpening, tables: Sequence[Table], written: Sequence[Path | str | None]
 ) -> Said:
     """The first rows for a terminal, if there are any, and the files."""
     from dsocr_analyze.report.document import model_text
-    from dsocr_analyze.sweep.shown import sweep_table
 
-    if not batches:
+    if not tables:
         return Said("", (), written=written)
-    rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
-    return Said(
-        f"By closed forms: {model_text(opening.model)}",
-        [sweep_table(batches, rows)],
-        [Lines("Notes", [rest], before="", indent="")],
-    )
+    rest = ["--output FILE.csv or FILE.parquet has every row and column; so does a pipe"]
+    below = Lines("Notes", rest, before="", indent="")
+    return Said(f"By closed forms: {model_text(opening.model)}", tables, [below])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -258,16 +259,15 @@ def _series(
         others = [other_side if name == "page" else name for name in others]
         if len(set(columns[other_side])) == 1:
             others.remove(other_side)
-    series: dict[str, tuple[list[Any], list[float]]] = {}
+    points: dict[str, list[tuple[Any, float]]] = {}
     for row, value in enumerate(column):
-        if value is None:
-            continue
-        label = ", ".join(settings.said_of(name, columns[name][row]) for name in others)
-        positions, values = series.setdefault(label, ([], []))
-        positions.append(columns[x][row])
-        values.append(value)
+        if value is not None:
+            label = ", ".join(settings.said_of(name, columns[name][row]) for name in others)
+            points.setdefault(label, []).append((columns[x][row], value))
     if x in _NUMBERS:
-        for label, (positions, values) in series.items():
-            order = sorted(range(len(positions)), key=positions.__getitem__)
-            series[label] = ([positions[i] for i in order], [values[i] for i in order])
-    return series
+        for each in points.values():
+            each.sort(key=itemgetter(0))
+    return {
+        label: ([at for at, _ in each], [value for _, value in each])
+        for label, each in points.items()
+    }
