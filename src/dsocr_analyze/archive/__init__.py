@@ -86,8 +86,7 @@ def count_pages(
         values.get("max_new_tokens", max_new_tokens),
     )
     results = cost_columns(model, setting, workloads)
-    is_faulty = faults > 0 if faults.any() else None
-    columns = {name: pa.array(each, mask=is_faulty) for name, each in results.items()}
+    columns = {name: pa.array(each, mask=faults > 0) for name, each in results.items()}
     columns["problem"] = pa.array(fault_texts(), pa.string()).take(pa.array(faults))
     fields = [pa.field(name, column.type) for name, column in columns.items()]
     schema = pa.schema([*batch.schema, *fields], metadata=batch.schema.metadata)

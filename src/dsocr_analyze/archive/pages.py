@@ -142,7 +142,8 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
         WorkloadError: A column is missing or duplicated.
     """
     check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
-    files = FilesDocument.at(pdf_dpi)
+    none = CountedFiles(0, 0), CountedFiles(0, 0)
+    files = FilesDocument(*none, pdf_dpi, 0, (), 0, 0, 0, 0)  # until their pages are read
     if is_folder(path):
         names = _countable_files(path, files)
         # The first file is looked for now, so that a folder without any is refused at once.
@@ -234,11 +235,8 @@ def _pages_of_file(
     number = good = 0
     try:
         for number, size in enumerate(sizes, 1):
-            if isinstance(size, PageError):
-                yield name, number, str(size)
-            else:
-                good += 1
-                yield name, number, size
+            good += not isinstance(size, PageError)
+            yield name, number, str(size) if isinstance(size, PageError) else size
     except WorkloadError as error:
         yield name, number + 1, str(error)
     counted.files += good > 0
@@ -284,10 +282,9 @@ def read_rows(
     Raises:
         WorkloadError: A column is missing, duplicated, or of a non-numeric type.
     """
-    names = _wanted_columns("a list of pages", batch.schema.names)
     values: dict[str, NDArray[np.int64]] = {}
     faults = np.zeros(batch.num_rows, np.uint8)
-    for name in names:
+    for name in _wanted_columns("a list of pages", batch.schema.names):
         values[name], reasons = whole_numbers(name, batch.column(name), _MOST[name])
         if reasons is not None:
             first = (faults == 0) & (reasons != 0)
@@ -344,8 +341,8 @@ class Pages:
 
     def workloads(self, model: CountedModel) -> Workloads:
         """The pages as workloads with batch size 1."""
-        grids = model.architecture.forms.crop_grids.codes(*self.sizes)
-        return Workloads(grids, self.text_tokens, self.max_new_tokens)
+        rule = model.architecture.forms.crop_grids
+        return Workloads(rule.codes(*self.sizes), self.text_tokens, self.max_new_tokens)
 
     def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
         """One row per page: its number in the list, its size and lengths, and its costs.

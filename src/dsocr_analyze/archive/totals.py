@@ -195,7 +195,7 @@ def add_up(
             if count
         ),
         totals=tuple(each.document() for each in totals),
-        time=() if timer is None else timer.documents(),
+        time=() if timer is None else tuple(map(timer.document, timer.timed)),
         files=files,
     )
     lengths = [each.lengths for each in totals]
@@ -385,6 +385,7 @@ class ListTimer:
 
     Attributes:
         time: How the list is timed.
+        timed: What its pages take so far, by GPU and setting.
     """
 
     def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
@@ -403,7 +404,7 @@ class ListTimer:
 
         self._model, self.time, self._job = model, time, time.requested.job
         timers = time.requested.timers(model, settings)
-        self._timed = [_Timed(setting, timer, Duration()) for setting, timer in timers]
+        self.timed = [_Timed(setting, timer, Duration()) for setting, timer in timers]
         self._modes = list(dict.fromkeys(setting.mode for setting in settings))
         self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
 
@@ -447,7 +448,7 @@ class ListTimer:
         """
         architecture, sizes = self._model.architecture, self._sizes[:, workloads.grids]
         workloads = workloads._replace(batch_size=self.time.concurrency)
-        for timed in self._timed:
+        for timed in self.timed:
             mode = timed.setting.mode
             prepare = np.full(len(pages), self._job.preprocess_seconds or 0.0)
             if len(amounts):
@@ -461,11 +462,8 @@ class ListTimer:
             if times.work is not None:
                 timed.work = timed.work.plus(times.work)
 
-    def documents(self) -> tuple[written.TimeDocument, ...]:
-        """The seconds, by GPU and setting."""
-        return tuple(map(self._document, self._timed))
-
-    def _document(self, timed: _Timed) -> written.TimeDocument:
+    def document(self, timed: _Timed) -> written.TimeDocument:
+        """The figures of one of `timed`."""
         pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
         hours, error = seconds / _SECONDS_PER_HOUR, timed.work.error
         bound: str = timed.work.bound

@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
     from dsocr_analyze.archive.totals import Archive, ListTime
     from dsocr_analyze.columns.evaluate import TimeRequested
-    from dsocr_analyze.workload import Mode
 
 __all__ = ["HISTOGRAMS", "archive", "count_list"]
 
 HISTOGRAMS = ("grid", "tokens")
 BY = "Pages by crop grid, or by tokens of the prompt."
-
-_LENGTHS = "What the list does not say"
 
 PagesArgument = Annotated[
     Path,
@@ -140,7 +137,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     asked = setting.CountedModel.from_directory(directory)
     settings = page_options.settings_from(asked.architecture, given)
     modes = list(dict.fromkeys(each.mode for each in settings))
-    _check(given, time, histogram, modes)
+    _check(given, time, histogram, len(modes))
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
     opening = setting.opening_of(
@@ -182,9 +179,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     warn(context, [*asked.warnings, *shown.warnings_of(found, asked.dimensions.max_positions)])
 
 
-def _check(
-    given: Mapping[str, Any], time: ListTime | None, histogram: str, modes: Sequence[Mode]
-) -> None:
+def _check(given: Mapping[str, Any], time: ListTime | None, histogram: str, modes: int) -> None:
     """Raise, before any work, for options that contradict each other."""
     from dsocr_analyze.archive.shown import MOST_PLOTTED
 
@@ -199,9 +194,9 @@ def _check(
             f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
             f" as they come; give --concurrency {batch_size} instead"
         )
-    if given["plot"] is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
+    if given["plot"] is not None and histogram == "tokens" and modes > MOST_PLOTTED:
         raise WorkloadError(
-            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
+            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {modes}"
         )
     if output is not None and exists(output) and exists(pages) and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")

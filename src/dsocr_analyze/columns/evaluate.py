@@ -347,11 +347,12 @@ def time_columns(
         prepare = estimated_preprocessing_of_pages(architecture, mode, *sizes)
     prepare = np.broadcast_to(np.asarray(prepare, np.float64), n)
     times = timer.times(many_pages(architecture, mode, workloads, sizes, prepare))
-    columns: dict[str, Any] = {"gpu": pa.repeat(timer.model.device.name, n)}
-    for name in _SECONDS:
-        seconds = getattr(times, name)
-        columns[name] = pa.array(seconds, pa.float64(), mask=np.isnan(seconds))
-    columns["fits"] = pa.array(times.fits, pa.bool_())
+    seconds = {name: getattr(times, name) for name in _SECONDS}
+    columns: dict[str, Any] = {
+        "gpu": pa.repeat(timer.model.device.name, n),
+        **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
+        "fits": pa.array(times.fits, pa.bool_()),
+    }
     if (price := job.price_per_hour) is not None:
         columns[COST] = pa.array(cost_per_thousand_pages(price, times.pages_per_second))
     return columns

@@ -49,9 +49,8 @@ def sidecar(path: Path) -> Path | None:
     None for a format with metadata of its own, and for a device or a pipe.
     """
     is_special = path.exists() and not path.is_file()
-    if table_format(path) != "csv" or is_special:
-        return None
-    return path.with_name(f"{path.name}.json")
+    has_own = table_format(path) != "csv"
+    return None if has_own or is_special else path.with_name(f"{path.name}.json")
 
 
 @contextlib.contextmanager

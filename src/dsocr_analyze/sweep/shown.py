@@ -187,7 +187,13 @@ def sweep_picture(
             f"quantity {quantity} needs predicted seconds, and these rows have none; "
             "name a GPU (and a price for a cost)"
         )
-    columns = _columns(table)
+    columns: dict[str, list[Any]] = {
+        name: table.column(name).to_pylist()
+        for name in (*_X_COLUMNS, "crop_mode")
+        if name in table.column_names
+    }
+    sides = zip(columns["page_width"], columns["page_height"], strict=True)
+    columns["page"] = ["{} x {}".format(*each) for each in sides]
     differing = settings.varying(columns)
     x = _chosen_x(x, columns, differing)
     # A mode needs no line of its own beside its sizes.
@@ -215,18 +221,6 @@ def sweep_picture(
         (settings.axis_name(x), f"{what} [{scale.unit}]"), series, scale,
         whole=unit == "tokens", lines=lines,
     )  # fmt: skip
-
-
-def _columns(table: pa.Table) -> dict[str, list[Any]]:
-    """The columns that can be the x axis, row by row."""
-    columns: dict[str, list[Any]] = {
-        name: table.column(name).to_pylist()
-        for name in (*_X_COLUMNS, "crop_mode")
-        if name in table.column_names
-    }
-    sizes = zip(columns["page_width"], columns["page_height"], strict=True)
-    columns["page"] = [f"{width} x {height}" for width, height in sizes]
-    return columns
 
 
 def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]) -> str:
