@@ -209,10 +209,13 @@ def row_columns(
         ConfigError: The model has a part without a closed form.
     """
     n, lengths = len(workloads.grids), ("text_tokens", "max_new_tokens", "batch_size")
-    keys = model.keys_in(setting)
     return {
         **dict(zip(("page_width", "page_height"), sizes, strict=True)),
-        **{name: pa.repeat(value, n) for name, value in keys.items() if value is not None},
+        **{
+            name: pa.repeat(value, n)
+            for name, value in model.keys_in(setting).items()
+            if value is not None
+        },
         **{
             name: np.broadcast_to(getattr(workloads, name), n)
             for name in lengths[: 2 + are_batches]
