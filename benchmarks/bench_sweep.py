@@ -18,8 +18,9 @@ import time
 import numpy as np
 from conditions import is_within, print_environment, rounds, slack
 
-from dsocr_analyze.columns.evaluate import Workloads, batch_columns, evaluate
+from dsocr_analyze.columns.evaluate import Workloads, cost_columns
 from dsocr_analyze.columns.setting import Setting, published_model
+from dsocr_analyze.dtypes import BFLOAT16
 
 CHUNK = 65_536
 CHUNKS = 8
@@ -41,13 +42,15 @@ def swept_seconds() -> float:
     max_new_tokens = random.integers(1, 4096, workloads)
     batch_sizes = random.integers(1, 65, workloads)
     model = published_model()
-    setting, crop_grids = Setting.named(model.architecture), model.architecture.forms.crop_grids
+    architecture = model.architecture
+    setting = Setting(architecture.modes[architecture.default_mode], BFLOAT16)
+    crop_grids = architecture.forms.crop_grids
     start = time.process_time()
     for first in range(0, workloads, CHUNK):
         part = slice(first, first + CHUNK)
         codes = crop_grids.codes(widths[part], heights[part])
         chunk = Workloads(codes, text_tokens[part], max_new_tokens[part], batch_sizes[part])
-        batch_columns(evaluate(model, setting, chunk), batch_sizes[part])
+        cost_columns(model, setting, chunk, are_batches=True)
     return time.process_time() - start
 
 

@@ -16,33 +16,28 @@ from conditions import print_environment
 
 from dsocr_analyze.columns.evaluate import TimeRequested
 from dsocr_analyze.columns.setting import published_model
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.sweep.axes import NumberAxis, parse_modes, parse_numbers, parse_pages
-from dsocr_analyze.sweep.combinations import Sweep
+from dsocr_analyze.sweep.combinations import Sweep, sweep_over
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.runtimes import SERVERS
-from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 TARGET = 20_000
 ROUNDS = 3
 
 
 def combinations() -> Sweep:
-    architecture = published_model().architecture
     job = JobAssumptions(SERVERS["vllm"], OutputLengths.fixed)
-
-    def numbers(name: str, text: str) -> NumberAxis:
-        return parse_numbers(name, text, 1, LARGEST_COUNT)
-
-    return Sweep(
-        pages=parse_pages("page", "600:3000:800x800:4000:800"),
-        modes=parse_modes("mode", "all", architecture),
-        text_tokens=numbers("text_tokens", "10:210:40"),
-        max_new_tokens=numbers("max_new_tokens", "1,100:2000:211"),
-        batch_sizes=numbers("batch_size", "1:32"),
-        dtypes=(BFLOAT16,),
+    return sweep_over(
+        published_model().architecture,
+        page="600:3000:800x800:4000:800",
+        mode="all",
+        text_tokens="10:210:40",
+        max_new_tokens="1,100:2000:211",
+        batch_size="1:32",
+        dtype="bfloat16",
+        flash_attention=False,
+        sliding_window=None,
         time=TimeRequested([all_profiles()["h100-sxm"]], job),
     )
 

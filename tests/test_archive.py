@@ -36,7 +36,7 @@ from dsocr_analyze.archive.totals import (
 )
 from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads
 from dsocr_analyze.columns.setting import Setting, opening_of, published_model
-from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
@@ -56,7 +56,7 @@ def added_up(path, mode="gundam", model=None):
 
 
 def in_one_mode(pages, mode, model=None, **given):
-    setting = Setting.named(DEFAULT, mode)
+    setting = Setting(DEFAULT.modes[mode], BFLOAT16)
     opening = opening_of(ModelDirectory.read(DEFAULT.reference), DEFAULT, [setting.mode])
     return add_up(model or published_model(), [setting], pages, opening, **given)
 

@@ -26,7 +26,7 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.cli import main
 from dsocr_analyze.columns.evaluate import BATCH_RESULTS
-from dsocr_analyze.columns.setting import opening_of, published_model
+from dsocr_analyze.columns.setting import opening_of, published_model, settings_of
 from dsocr_analyze.columns.table_files import METADATA_KEY, table_writer
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import FormatError, WorkloadError
@@ -109,7 +109,8 @@ def assert_row(row):
 
 
 def values_of(axis):
-    return axis.take(np.arange(len(axis))).tolist()
+    [values] = axis.take(np.arange(len(axis))).tolist()
+    return values
 
 
 def pages_of(text):
@@ -179,6 +180,16 @@ def test_an_axis_is_never_spelled_out():
 # Rows --------------------------------------------------------------------------------------------
 
 
+LENGTHS = ("text_tokens", "max_new_tokens", "batch_size")
+
+
+def sweep_of(pages, modes, *lengths, dtypes=(BFLOAT16,), attentions=(False,)):
+    """The sweep over axes in text: pages, modes and `LENGTHS`."""
+    axes = (parse_numbers("n", text, 1, 10**6) for text in lengths)
+    ways = settings_of(dtypes, attentions, parse_modes("mode", modes, DEFAULT))
+    return Sweep(parse_pages("page", pages), ways, dict(zip(LENGTHS, axes, strict=True)))
+
+
 @sampled("examples", [2, 12], first(1))
 def test_every_row_is_what_the_scalar_closed_forms_say(examples):
     @settings(max_examples=examples, deadline=None)
@@ -196,15 +207,12 @@ def test_every_row_is_what_the_scalar_closed_forms_say(examples):
         attentions=st.sampled_from([(False,), (True, False)]),
     )  # fmt: skip
     def each_row(pages, modes, texts, news, batches, dtypes, attentions):
-        sweep = Sweep(
-            parse_pages("page", ",".join(f"{width}x{height}" for width, height in pages)),
-            parse_modes("mode", ",".join(modes), DEFAULT),
-            *(
-                parse_numbers("n", ",".join(map(str, numbers)), 1, 10**6)
-                for numbers in (texts, news, batches)
-            ),
-            tuple(map(dtype_named, dtypes)),
-            attentions,
+        sweep = sweep_of(
+            ",".join(f"{width}x{height}" for width, height in pages),
+            ",".join(modes),
+            *(",".join(map(str, numbers)) for numbers in (texts, news, batches)),
+            dtypes=tuple(map(dtype_named, dtypes)),
+            attentions=attentions,
         )
         rows = pa.Table.from_batches(sweep.batches(published_model())).to_pylist()
         assert len(rows) == sweep.rows
@@ -221,11 +229,7 @@ def test_every_row_is_what_the_scalar_closed_forms_say(examples):
 
 @pytest.mark.exhaustive
 def test_rows_are_the_same_however_they_are_cut_into_batches(monkeypatch):
-    sweep = Sweep(
-        parse_pages("page", "600:900:100x1000:1200:100"), parse_modes("mode", "gundam", DEFAULT),
-        *(parse_numbers("n", text, 1, 999) for text in ("1:7", "5,6", "1:3")),
-        (BFLOAT16,),
-    )  # fmt: skip
+    sweep = sweep_of("600:900:100x1000:1200:100", "gundam", "1:7", "5,6", "1:3")
     whole = pa.Table.from_batches(sweep.batches(published_model()))
     monkeypatch.setattr("dsocr_analyze.sweep.combinations.BATCH_ROWS", 17)
     pieces = list(sweep.batches(published_model()))
@@ -617,10 +621,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
 
 
 def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
-    axes = [parse_numbers("n", text, 1, 10**6) for text in ("1,1000000", "1", "1,600000")]
-    sweep = Sweep(
-        parse_pages("page", "a4"), parse_modes("mode", "base", DEFAULT), *axes, (BFLOAT16,)
-    )
+    sweep = sweep_of("a4", "base", "1,1000000", "1", "1,600000")
     with pytest.raises(WorkloadError, match="64-bit"):
         sweep.check(published_model())
     with pytest.raises(WorkloadError, match="64-bit"):

@@ -13,15 +13,15 @@ import pytest
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.columns.evaluate import BATCH_RESULTS, COST, preprocessing_of_pages
+from dsocr_analyze.columns.evaluate import BATCH_RESULTS, COST
 from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import (
     Assumptions,
-    JobAssumptions,
     estimated_preprocessing,
+    estimated_preprocessing_of_pages,
 )
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -320,8 +320,7 @@ class TestManyLoops:
 def test_pixels_of_many_pages_are_those_of_each(mode):
     random = np.random.default_rng(3)
     widths, heights = random.integers(1, 6000, (2, 300))
-    job = JobAssumptions(EAGER, OutputLengths.fixed)
-    seconds = preprocessing_of_pages(DEFAULT, mode, job, widths, heights)
+    seconds = estimated_preprocessing_of_pages(DEFAULT, mode, widths, heights)
     for width, height, found in zip(widths.tolist(), heights.tolist(), seconds, strict=True):
         workload = DEFAULT.plan(
             page=(width, height), base_size=mode.base_size, image_size=mode.image_size,

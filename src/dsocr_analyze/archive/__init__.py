@@ -65,14 +65,16 @@ def count_pages(
     import pyarrow as pa
 
     from dsocr_analyze.archive.pages import fault_texts, read_rows
-    from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads, count_columns, evaluate
-    from dsocr_analyze.columns.setting import Setting, published_model
+    from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads, cost_columns
+    from dsocr_analyze.columns.setting import Setting, mode_or_sizes, published_model
+    from dsocr_analyze.dtypes import dtype_named
 
     taken = sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names))
     if taken:
         raise WorkloadError(f"the batch already has a column {taken[0]!r}; rename or drop it")
     model = published_model() if model is None else model
-    setting = Setting.named(model.architecture, mode, dtype, flash_attention=flash_attention)
+    chosen = mode_or_sizes(model.architecture, mode or model.architecture.default_mode)
+    setting = Setting(chosen, dtype_named(dtype), flash_attention)
     # Planning any page checks the lengths and fills in the usual prompt.
     planned = model.architecture.plan(
         page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens
@@ -83,9 +85,8 @@ def count_pages(
         values.get("text_tokens", planned.text_tokens),
         values.get("max_new_tokens", max_new_tokens),
     )
-    results = count_columns(evaluate(model, setting, workloads))
-    is_faulty = faults > 0 if faults.any() else None
-    columns = {name: pa.array(each, mask=is_faulty) for name, each in results.items()}
+    results = cost_columns(model, setting, workloads)
+    columns = {name: pa.array(each, mask=faults > 0) for name, each in results.items()}
     columns["problem"] = pa.array(fault_texts(), pa.string()).take(pa.array(faults))
     fields = [pa.field(name, column.type) for name, column in columns.items()]
     schema = pa.schema([*batch.schema, *fields], metadata=batch.schema.metadata)

@@ -226,15 +226,6 @@ class FilesDocument(msgspec.Struct):
     images_with_more_frames: int
     tiff_copies: int
 
-    @classmethod
-    def at(cls, pdf_dpi: int) -> FilesDocument:
-        """No files yet: they are counted while their pages are read.
-
-        Args:
-            pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
-        """
-        return cls(CountedFiles(0, 0), CountedFiles(0, 0), pdf_dpi, 0, (), 0, 0, 0, 0)
-
 
 class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=True):
     """What a list of pages costs.

@@ -26,7 +26,7 @@ from dsocr_analyze.archive.document import (
     OtherFiles,
 )
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
-from dsocr_analyze.columns.evaluate import Workloads, count_columns, evaluate, setting_columns
+from dsocr_analyze.columns.evaluate import Workloads, row_columns
 from dsocr_analyze.columns.setting import CountedModel, Setting
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.escaping import visible
@@ -44,7 +44,6 @@ __all__ = [
     "extensions_text",
     "fault_texts",
     "open_pages",
-    "page_table",
     "read_pages",
     "read_rows",
 ]
@@ -143,7 +142,8 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
         WorkloadError: A column is missing or duplicated.
     """
     check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
-    files = FilesDocument.at(pdf_dpi)
+    none = CountedFiles(0, 0), CountedFiles(0, 0)
+    files = FilesDocument(*none, pdf_dpi, 0, (), 0, 0, 0, 0)  # until their pages are read
     if is_folder(path):
         names = _countable_files(path, files)
         # The first file is looked for now, so that a folder without any is refused at once.
@@ -235,11 +235,8 @@ def _pages_of_file(
     number = good = 0
     try:
         for number, size in enumerate(sizes, 1):
-            if isinstance(size, PageError):
-                yield name, number, str(size)
-            else:
-                good += 1
-                yield name, number, size
+            good += not isinstance(size, PageError)
+            yield name, number, str(size) if isinstance(size, PageError) else size
     except WorkloadError as error:
         yield name, number + 1, str(error)
     counted.files += good > 0
@@ -285,10 +282,9 @@ def read_rows(
     Raises:
         WorkloadError: A column is missing, duplicated, or of a non-numeric type.
     """
-    names = _wanted_columns("a list of pages", batch.schema.names)
     values: dict[str, NDArray[np.int64]] = {}
     faults = np.zeros(batch.num_rows, np.uint8)
-    for name in names:
+    for name in _wanted_columns("a list of pages", batch.schema.names):
         values[name], reasons = whole_numbers(name, batch.column(name), _MOST[name])
         if reasons is not None:
             first = (faults == 0) & (reasons != 0)
@@ -318,27 +314,51 @@ class Pages:
     Attributes:
         columns: Each page's number in the list, `row` from 1, and for files `path` and `file_page`
             (the number in the file, from 1), `[n]`.
-        widths: Pixels, `[n]`.
-        heights: Pixels, `[n]`.
+        sizes: Widths and heights in pixels, `[2, n]`.
         text_tokens: Prompt tokens in addition to the visual ones, per page or for all.
         max_new_tokens: Tokens generated, per page or for all.
         malformed: The rows that are not pages.
     """
 
     columns: dict[str, Any]
-    widths: NDArray[np.int64]
-    heights: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     text_tokens: NDArray[np.int64] | int
     max_new_tokens: NDArray[np.int64] | int
     malformed: MalformedRows
 
     def __len__(self) -> int:
-        return len(self.widths)
+        return len(self.sizes[0])
+
+    @property
+    def numbers(self) -> dict[str, NDArray[np.int64] | int]:
+        """Sizes and lengths by column."""
+        return {
+            "page_width": self.sizes[0],
+            "page_height": self.sizes[1],
+            "text_tokens": self.text_tokens,
+            "max_new_tokens": self.max_new_tokens,
+        }
 
     def workloads(self, model: CountedModel) -> Workloads:
         """The pages as workloads with batch size 1."""
-        grids = model.architecture.forms.crop_grids.codes(self.widths, self.heights)
-        return Workloads(grids, self.text_tokens, self.max_new_tokens)
+        rule = model.architecture.forms.crop_grids
+        return Workloads(rule.codes(*self.sizes), self.text_tokens, self.max_new_tokens)
+
+    def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
+        """One row per page: its number in the list, its size and lengths, and its costs.
+
+        Args:
+            model: The model.
+            setting: Mode, data type and attention.
+
+        Returns:
+            The own `columns`; size, setting and lengths as in a sweep; and `PAGE_RESULTS`.
+
+        Raises:
+            WorkloadError: A count does not fit in 64 bits.
+        """
+        columns = row_columns(model, setting, self.workloads(model), self.sizes)
+        return pa.RecordBatch.from_pydict({**self.columns, **columns})
 
 
 def read_pages(
@@ -363,7 +383,7 @@ def read_pages(
         columns = {name: raw.columns.column(name).filter(pa.array(is_page)) for name in of_files}
         given: Any = lengths | {name: column[is_page] for name, column in values.items()}
         yield Pages(
-            {"row": raw.numbers[is_page], **columns}, given["width"], given["height"],
+            {"row": raw.numbers[is_page], **columns}, np.array([given["width"], given["height"]]),
             given["text_tokens"], given["max_new_tokens"], _malformed(raw, faults),
         )  # fmt: skip
 
@@ -377,30 +397,3 @@ def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
     ]
     first = (MalformedRow(*each) for each in sorted(reported)[:REPORTED_ROWS])
     return MalformedRows(len(faulty) + len(raw.rejected), tuple(first))
-
-
-def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.RecordBatch:
-    """One row per page: its number in the list, its size and lengths, and its costs.
-
-    Args:
-        model: The model.
-        setting: Mode, data type and attention.
-        pages: Pages of a list.
-
-    Returns:
-        `row` (the number in the list) and, for files, `path` and `file_page`; size, setting and
-        lengths as in a sweep; and `PAGE_RESULTS`.
-
-    Raises:
-        WorkloadError: A count does not fit in 64 bits.
-    """
-    n = len(pages)
-    return pa.RecordBatch.from_pydict({
-        **pages.columns,
-        "page_width": pages.widths,
-        "page_height": pages.heights,
-        **setting_columns(model, setting, n),
-        "text_tokens": np.broadcast_to(pages.text_tokens, n),
-        "max_new_tokens": np.broadcast_to(pages.max_new_tokens, n),
-        **count_columns(evaluate(model, setting, pages.workloads(model))),
-    })  # fmt: skip

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Any, Final
 
 from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
-from dsocr_analyze.archive.pages import Pages, extensions_text
+from dsocr_analyze.archive.pages import extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
 from dsocr_analyze.archive.totals import Archive, ListTime, bars_of_each
 from dsocr_analyze.columns.chart import series_picture
-from dsocr_analyze.columns.setting import Setting
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.settings import fixed_line
 from dsocr_analyze.pictures.values import scale_of
@@ -21,7 +18,6 @@ from dsocr_analyze.report.table import Table, bytes_text, counted, exact, price_
 
 __all__ = [
     "MOST_PLOTTED",
-    "SeenPages",
     "archive_tables",
     "file_lines",
     "grid_bars",
@@ -58,7 +54,7 @@ def archive_tables(archive: Archive, histogram: str) -> list[Table]:
         histogram: "grid" or "tokens".
     """
     times = [] if archive.time is None else _time_tables(archive, archive.time)
-    return [_totals_table(archive), *times, _histogram_table(_histogram(archive, histogram))]
+    return [_totals_table(archive), *times, _histogram_table(archive, histogram)]
 
 
 def _totals_table(archive: Archive) -> Table:
@@ -100,19 +96,18 @@ def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
     differ = len({each.attention_label for each in archive.settings}) > 1
     names = ("GPU", "mode", "dtype", *(["attention"] * differ))
     spent, follows = [], []
-    settings = itertools.cycle(archive.settings)
-    for each, setting in zip(archive.document.time, settings, strict=False):
+    for each, setting in zip(archive.document.time, itertools.cycle(archive.settings)):
         label = (each.gpu, each.mode, each.dtype, *([setting.attention_label] * differ))
         spent.append((*label, *map(_three, (each.gpu_hours, each.low, each.high)), each.bound))
         cost = () if each.cost is None else (price_text(each.cost),)
         gpus = () if each.gpus_for_deadline is None else (exact(each.gpus_for_deadline),)
         follows.append((*label, _three(each.pages_per_second), *cost, *gpus))
-    title = "Results: pages/s of one GPU"
-    if price is not None:
-        title += f", cost at {price:g} per hour"
-    if hours is not None:
-        title += f", GPUs to finish in {hours:g} h"
-    shown = [name for name, given in (("cost", price), ("GPUs", hours)) if given is not None]
+    more = {
+        "cost": None if price is None else f"cost at {price:g} per hour",
+        "GPUs": None if hours is None else f"GPUs to finish in {hours:g} h",
+    }
+    shown = [name for name, said in more.items() if said]
+    title = ", ".join(["Results: pages/s of one GPU", *filter(None, more.values())])
     return [
         Table(
             f"Predicted: {time.requested.job.runtime}, {time.concurrency} pages at once",
@@ -130,13 +125,14 @@ def _three(value: float) -> str:
     return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
-def _histogram_table(histogram: _Histogram) -> Table:
+def _histogram_table(archive: Archive, kind: str) -> Table:
     """One series with shares and bars, or several side by side."""
-    label, (bars, *others) = histogram.label, histogram.series.values()
+    title, _, series = _histogram(archive, kind)
+    bars, *others = series.values()
     if others:
         return Table(
-            f"{histogram.title}, by mode",
-            (label, *histogram.series),
+            f"{title}, by mode",
+            (kind, *series),
             tuple((name, *(exact(each[name]) for each in (bars, *others))) for name in bars),
         )
     pages, most = sum(bars.values()), max(bars.values(), default=0)
@@ -144,7 +140,7 @@ def _histogram_table(histogram: _Histogram) -> Table:
         (name, exact(count), f"{100 * count / pages:.1f} %", "#" * -(-_BAR_WIDTH * count // most))
         for name, count in bars.items()
     )
-    return Table(histogram.title, (label, "pages", "share", ""), rows)
+    return Table(title, (kind, "pages", "share", ""), rows)
 
 
 def file_lines(files: FilesDocument) -> Iterator[str]:
@@ -206,29 +202,16 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
 # --- the histogram -------------------------------------------------------------------------------
 
 
-class _Histogram(NamedTuple):
-    """Pages grouped by a property.
-
-    Attributes:
-        title: What they are grouped by.
-        label: What the bars' labels are, in one word.
-        axis: The same with a unit.
-        series: Pages by label, in order, for each mode, all with the same labels; one nameless
-            series if they are the same in every mode.
-    """
-
-    title: str
-    label: str
-    axis: str
-    series: dict[str, dict[str, int]]
-
-
-def _histogram(archive: Archive, kind: str) -> _Histogram:
-    """The histogram of crop grids, or of prompt lengths in each mode.
+def _histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str, int]]]:
+    """Pages by crop grid, or by prompt length in each mode.
 
     Args:
         archive: A list's totals.
         kind: "grid" or "tokens".
+
+    Returns:
+        A title; the name of the axis with its unit; and pages by label, in order, for each mode,
+        all with the same labels. One nameless series if they are the same in every mode.
     """
     totals = archive.document.totals
     if kind == "grid":
@@ -236,13 +219,13 @@ def _histogram(archive: Archive, kind: str) -> _Histogram:
         if len({each.crop_mode for each in totals}) > 1:
             title += " in modes that cut pages; 1 x 1 in the others"
         axis = "crop grid [columns x rows of local views]"
-        return _Histogram(title, "grid", axis, {"": grid_bars(archive.document.pages_by_grid)})
+        return title, axis, {"": grid_bars(archive.document.pages_by_grid)}
     bars = dict(zip((each.mode for each in totals), bars_of_each(archive.lengths), strict=True))
     title = "Pages by tokens of the prompt"
     if len(bars) == 1:
         title += f", mode {totals[0].mode}"
         bars = {"": bars[totals[0].mode]}
-    return _Histogram(title, "tokens", "prompt [tokens]", bars)
+    return title, "prompt [tokens]", bars
 
 
 def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
@@ -255,65 +238,29 @@ def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
     return {"{} x {}".format(*each.grid): each.pages for each in ordered}
 
 
-class SeenPages:
-    """Minimum and maximum of each property of a list's pages; settings where the two are equal."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, list[int]] = {}
-
-    def see(self, pages: Pages) -> None:
-        """Observe some pages of the list."""
-        for name, values in {
-            "page_width": pages.widths,
-            "page_height": pages.heights,
-            "text_tokens": pages.text_tokens,
-            "max_new_tokens": pages.max_new_tokens,
-        }.items():
-            if len(pages):
-                ends = [int(np.min(values)), int(np.max(values)), *self._ends.get(name, ())]
-                self._ends[name] = sorted({min(ends), max(ends)})
-
-    def settings(
-        self, model: Mapping[str, Any], settings: Sequence[Setting]
-    ) -> dict[str, Sequence[Any]]:
-        """The settings the list was counted with; the page is one of them if it is always the same.
-
-        Args:
-            model: Settings of the model.
-            settings: Modes, data types and kinds of attention.
-        """
-        found: dict[str, Sequence[Any]] = {name: [value] for name, value in model.items()}
-        found |= self._ends
-        sides = [*found.get("page_width", ()), *found.get("page_height", ())]
-        if len(sides) == 2:
-            found["page"] = ["{} x {}".format(*sides)]
-        return found | {
-            "mode": [each.mode.name for each in settings],
-            "dtype": [each.dtype.name for each in settings],
-            "attention": [each.attention for each in settings],
-        }
-
-
-def histogram_picture(
-    archive: Archive, kind: str, name: str, settings: Mapping[str, Sequence[Any]]
-) -> Picture:
+def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
     """A picture of a histogram, the modes side by side.
 
     Args:
         archive: A list's totals.
         kind: "grid" or "tokens".
         name: The list's name.
-        settings: The settings the pages were counted with.
+        model: Settings of the model.
     """
-    histogram = _histogram(archive, kind)
+    title, axis, by_mode = _histogram(archive, kind)
+    settings: dict[str, Sequence[Any]] = {each: [value] for each, value in model.items()}
+    settings |= archive.ends
+    sides = [*archive.ends.get("page_width", ()), *archive.ends.get("page_height", ())]
+    if len(sides) == 2:
+        settings["page"] = ["{} x {}".format(*sides)]
+    for each in ("mode", "dtype", "attention"):
+        settings[each] = [getattr(totals, each) for totals in archive.document.totals]
     series = {
-        mode and f"{mode} mode": (list(bars), list(bars.values()))
-        for mode, bars in histogram.series.items()
+        mode and f"{mode} mode": (list(bars), list(bars.values())) for mode, bars in by_mode.items()
     }
     scale = scale_of(max((n for _, counts in series.values() for n in counts), default=0), "pages")
     unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
-    shown = ("mode",) if histogram.label == "tokens" else ()  # the title or the legend says it
+    shown = ("mode",) if kind == "tokens" else ()  # the title or the legend says it
     pages = f"{counted(archive.document.pages, 'page')} of {name}"
     below = ", ".join(filter(None, (pages, fixed_line(settings, shown))))
-    axes = histogram.axis, unit
-    return series_picture(histogram.title, below, axes, series, scale, whole=True)
+    return series_picture(title, below, (axis, unit), series, scale, whole=True)

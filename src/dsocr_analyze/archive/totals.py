@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -77,12 +77,14 @@ class Archive(NamedTuple):
         settings: Mode, data type and attention of each entry of `document.totals`.
         lengths: Number of pages whose prompt has 0, 1, 2, ... tokens, for each of them.
         time: How the pages are timed; None if they are not.
+        ends: Smallest and largest of each of the pages' sizes and lengths; one number if equal.
     """
 
     document: written.ArchiveDocument
     settings: Sequence[Setting]
     lengths: Sequence[Integers]
     time: ListTime | None
+    ends: Mapping[str, Sequence[int]]
 
 
 class _Totals:
@@ -90,15 +92,12 @@ class _Totals:
 
     def __init__(self, model: CountedModel, setting: Setting) -> None:
         self._model, self.setting = model, setting
-        # The fields between the setting and the histogram.
-        self._keys = model.keys_in(setting)
-        names = written.TotalsDocument.__struct_fields__[len(self._keys) : -1]
-        self._counts = Counter(dict.fromkeys(names, 0))
+        self._counts = Counter(dict.fromkeys(written.TotalsDocument.__struct_fields__, 0))
         self.lengths = np.zeros(0, np.int64)
 
     def add(self, workloads: Workloads, batches: Integers) -> None:
         """Add the pages of some batches, all different, with how many each stands for, `[n]`."""
-        costs = evaluate.evaluate(self._model, self.setting, workloads).totals
+        costs = evaluate.evaluate(self._model, self.setting, workloads)
         pages = batches * workloads.batch_size
         prefill, whole = (
             Work(*(weighted_sum(counts, batches) for counts in work))
@@ -125,10 +124,10 @@ class _Totals:
 
     def document(self) -> written.TotalsDocument:
         """The figures."""
-        counts: dict[str, Any] = self._keys | self._counts
         [bars] = bars_of_each([self.lengths])
         by_length = tuple(written.PagesOfLength(*each) for each in bars.items())
-        return written.TotalsDocument(**counts, pages_by_prompt_tokens=by_length)
+        keys = self._model.keys_in(self.setting) | {"pages_by_prompt_tokens": by_length}
+        return written.TotalsDocument(**{**self._counts, **keys})
 
 
 def add_up(
@@ -157,21 +156,25 @@ def add_up(
         WorkloadError: A column of the list is not numeric, or another argument contradicts it.
         ConfigError: The model has a part without a closed form.
     """
-    grids = model.architecture.forms.crop_grids
+    grids: Any = model.architecture.forms.crop_grids
+    are_cut = any(setting.mode.crop_mode for setting in settings)
     totals = [_Totals(model, setting) for setting in settings]
     malformed: list[written.MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
+    ends: dict[str, list[int]] = {}
 
     def workloads() -> Iterator[tuple[Workloads, Floats]]:
         for pages in batches:
             malformed.append(pages.malformed)
+            for name, values in pages.numbers.items() if len(pages) else ():
+                seen = {int(np.min(values)), int(np.max(values)), *ends.get(name, ())}
+                ends[name] = sorted({min(seen), max(seen)})
             if len(pages):
-                workloads = pages.workloads(model)
-                none = np.empty((0, len(pages)))
+                workloads, none = pages.workloads(model), np.empty((0, len(pages)))
                 yield workloads, none if timer is None else timer.amounts(pages, workloads)
 
     for distinct in distinct_workloads(workloads(), at_once=batch_size > 1):
-        np.add.at(pages_by_code, distinct.workloads.grids, distinct.pages)
+        np.add.at(pages_by_code, distinct.workloads.grids * are_cut, distinct.pages)
         for each in totals:
             each.add(*_in_batches(distinct, batch_size, are_cut=each.setting.mode.crop_mode))
         if timer is not None:
@@ -185,28 +188,18 @@ def add_up(
         pages=pages_counted,
         batch_size=batch_size,
         malformed=written.MalformedRows(bad_rows, (*itertools.islice(reported, REPORTED_ROWS),)),
-        pages_by_grid=_pages_by_grid(grids, pages_by_code, settings),
+        # In order of codes, which is that of columns and rows; 0 if no mode cuts pages.
+        pages_by_grid=tuple(
+            written.PagesOfGrid(grids.columns_and_rows(code) if code else (1, 1), count)
+            for code, count in enumerate(pages_by_code.tolist())
+            if count
+        ),
         totals=tuple(each.document() for each in totals),
-        time=() if timer is None else timer.documents(),
+        time=() if timer is None else tuple(map(timer.document, timer.timed)),
         files=files,
     )
     lengths = [each.lengths for each in totals]
-    return Archive(document, settings, lengths, None if timer is None else timer.time)
-
-
-def _pages_by_grid(
-    grids: Any, pages_by_code: Integers, settings: Sequence[Setting]
-) -> tuple[written.PagesOfGrid, ...]:
-    """Pages by crop grid; if no mode cuts pages, every page is (1, 1)."""
-    if not any(setting.mode.crop_mode for setting in settings):
-        pages = int(pages_by_code.sum())
-        return (written.PagesOfGrid((1, 1), pages),) if pages else ()
-    # In order of codes, which is that of columns and rows.
-    codes = np.flatnonzero(pages_by_code).tolist()
-    return tuple(
-        written.PagesOfGrid(grids.columns_and_rows(code), int(pages_by_code[code]))
-        for code in codes
-    )
+    return Archive(document, settings, lengths, None if timer is None else timer.time, ends)
 
 
 # --- distinct workloads --------------------------------------------------------------------------
@@ -367,10 +360,6 @@ class ListTime:
     deadline_hours: float | None = None
     has_lengths: bool = False
 
-    def timer(self, model: CountedModel, settings: Sequence[Setting]) -> ListTimer:
-        """A timer for these ways to run a model; raises the errors of `ListTimer`."""
-        return ListTimer(model, settings, self)
-
 
 @dataclass
 class _Timed:
@@ -396,6 +385,7 @@ class ListTimer:
 
     Attributes:
         time: How the list is timed.
+        timed: What its pages take so far, by GPU and setting.
     """
 
     def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
@@ -412,13 +402,9 @@ class ListTimer:
         """
         from dsocr_analyze.timing.duration import Duration
 
-        self._model, self.time = model, time
-        self._job = time.requested.job
-        self._timed = [
-            _Timed(setting, evaluate.page_timer(model, setting, profile, self._job), Duration())
-            for profile in time.requested.profiles
-            for setting in settings
-        ]
+        self._model, self.time, self._job = model, time, time.requested.job
+        timers = time.requested.timers(model, settings)
+        self.timed = [_Timed(setting, timer, Duration()) for setting, timer in timers]
         self._modes = list(dict.fromkeys(setting.mode for setting in settings))
         self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
 
@@ -432,20 +418,19 @@ class ListTimer:
         Raises:
             WorkloadError: Output lengths are given both in the list and elsewhere.
         """
+        from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
+
         if self.time.has_lengths and not isinstance(pages.max_new_tokens, int):
             raise WorkloadError(
                 "the list has a column max_new_tokens, which gives the output lengths; leave out"
                 " new_tokens_from and mean_new_tokens",
                 arguments=["new_tokens_from", "mean_new_tokens"],
             )
-        self._sizes[:, workloads.grids] = pages.widths, pages.heights  # any page of each grid
+        self._sizes[:, workloads.grids] = pages.sizes  # any page of each grid
         if self._job.preprocess_seconds is not None:
             return np.empty((0, len(pages)))
-        architecture = self._model.architecture
         return np.array([
-            evaluate.preprocessing_of_pages(
-                architecture, mode, self._job, pages.widths, pages.heights
-            )
+            estimated_preprocessing_of_pages(self._model.architecture, mode, *pages.sizes)
             for mode in self._modes
         ])  # fmt: skip
 
@@ -461,16 +446,14 @@ class ListTimer:
             DeviceError: The GPU lacks a data type.
             WorkloadError: A number of new tokens is invalid.
         """
-        widths, heights = self._sizes[:, workloads.grids]
+        architecture, sizes = self._model.architecture, self._sizes[:, workloads.grids]
         workloads = workloads._replace(batch_size=self.time.concurrency)
-        for timed in self._timed:
+        for timed in self.timed:
             mode = timed.setting.mode
             prepare = np.full(len(pages), self._job.preprocess_seconds or 0.0)
             if len(amounts):
                 prepare = amounts[self._modes.index(mode)] / pages
-            listed = evaluate.many_pages(
-                self._model.architecture, mode, widths, heights, workloads, prepare
-            )
+            listed = evaluate.many_pages(architecture, mode, workloads, sizes, prepare)
             times = timed.timer.times(listed, weights=pages)
             timed.sums += (
                 pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),
@@ -479,11 +462,8 @@ class ListTimer:
             if times.work is not None:
                 timed.work = timed.work.plus(times.work)
 
-    def documents(self) -> tuple[written.TimeDocument, ...]:
-        """The seconds, by GPU and setting."""
-        return tuple(map(self._document, self._timed))
-
-    def _document(self, timed: _Timed) -> written.TimeDocument:
+    def document(self, timed: _Timed) -> written.TimeDocument:
+        """The figures of one of `timed`."""
         pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
         hours, error = seconds / _SECONDS_PER_HOUR, timed.work.error
         bound: str = timed.work.bound
@@ -492,6 +472,9 @@ class ListTimer:
             bound = "host"
             low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
         price, deadline = self._job.price_per_hour, self.time.deadline_hours
+        profile = timed.timer.model.device.profile
+        kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
+        wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
         return written.TimeDocument(
             gpu=timed.timer.model.device.name,
             runtime=self._job.runtime,
@@ -506,16 +489,11 @@ class ListTimer:
             gpus_for_deadline=None if deadline is None else math.ceil(hours / deadline),
             bound=bound,
             pages_that_wait=int(waiting),
-            assumptions=tuple(self._assumptions(timed)),
+            assumptions=(
+                _METHOD,
+                f"{profile.gpu.name}: kernel times from {profile.source}",
+                *([wider] if kinds else ()),
+                *self.time.requested.sentences,
+                *timed.timer.correction.sentences(),
+            ),
         )
-
-    def _assumptions(self, timed: _Timed) -> Iterator[str]:
-        """The assumptions, one sentence each."""
-        profile = timed.timer.model.device.profile
-        yield _METHOD
-        yield f"{profile.gpu.name}: kernel times from {profile.source}"
-        kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
-        if kinds:
-            yield (f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}")
-        yield from self.time.requested.sentences
-        yield from timed.timer.correction.sentences()

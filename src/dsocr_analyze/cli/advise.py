@@ -188,7 +188,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
         raise WorkloadError(
             f"--page-text-tokens {text} has {len(axis)} values; give at most {_MOST_NUMBERS}"
         )
-    return tuple(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
+    return tuple(dict.fromkeys(axis.take(np.arange(len(axis)))[0].tolist()))
 
 
 def _requirements(limits: Mapping[str, str | None]) -> Requirements | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +11,7 @@ import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import options, page_options, time_options
-from dsocr_analyze.cli.printing import Lines, Said, assumptions, show
+from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.words import warn, warn_of_modes
@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
     from dsocr_analyze.archive.totals import Archive, ListTime
     from dsocr_analyze.columns.evaluate import TimeRequested
-    from dsocr_analyze.workload import Mode
 
 __all__ = ["HISTOGRAMS", "archive", "count_list"]
 
 HISTOGRAMS = ("grid", "tokens")
 BY = "Pages by crop grid, or by tokens of the prompt."
-
-_LENGTHS = "What the list does not say"
 
 PagesArgument = Annotated[
     Path,
@@ -126,92 +123,83 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         requested: Predictions requested by the options.
         **instead: Values in place of the options', by the parameters' names.
     """
-    from dsocr_analyze.archive.pages import open_pages, page_table, read_pages
-    from dsocr_analyze.archive.shown import SeenPages, histogram_picture, warnings_of
-    from dsocr_analyze.archive.totals import add_up
-    from dsocr_analyze.columns.setting import CountedModel, opening_of
-    from dsocr_analyze.columns.table_files import sidecar, table_writer
+    from dsocr_analyze.archive import pages, shown, totals
+    from dsocr_analyze.columns import setting, table_files
     from dsocr_analyze.pictures.settings import settings_of_model
 
-    given = {**context.params, **instead}
-    output, plot, batch_size = (given[name] for name in ("output", "plot", "batch_size"))
+    used, given = options.options_used(context), context.params
+    given.update(instead)
+    output, batch_size = given["output"], given["batch_size"]
     time = time_options.list_time(context, requested)
     histogram = options.chosen("--histogram", given["histogram"], HISTOGRAMS)
-    options.check_files(output, plot)
-    _check_batches(batch_size, output, time)
+    options.check_files(output, given["plot"])
     directory = page_options.described_model(given["model"], given["arch"], given["config"])
-    asked = CountedModel.from_directory(directory)
+    asked = setting.CountedModel.from_directory(directory)
     settings = page_options.settings_from(asked.architecture, given)
-    modes = list(dict.fromkeys(setting.mode for setting in settings))
-    _check_results(given["pages"], output, plot, histogram, modes)
+    modes = list(dict.fromkeys(each.mode for each in settings))
+    _check(given, time, histogram, len(modes))
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
-    opening = opening_of(
-        directory, asked.architecture, modes,
-        command=context.info_name or "", options=options.options_used(context),
-    )  # fmt: skip
-    timer = None if time is None else time.timer(asked, settings)
+    opening = setting.opening_of(
+        directory, asked.architecture, modes, command=context.info_name or "", options=used
+    )
+    timer = None if time is None else totals.ListTimer(asked, settings, time)
     warn_of_modes(context, asked.architecture, modes)
-    listed, seen = open_pages(given["pages"], pdf_dpi=given["pdf_dpi"]), SeenPages()
+    listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     warn(context, listed.warnings)
     lengths["text_tokens"] = planned.text_tokens
 
     def passing() -> Iterator[Pages]:
         """The pages, whose rows are written before and counted as done after them."""
-        for pages in read_pages(listed.batches, **lengths):
-            seen.see(pages)
-            if write is not None:
-                for setting in settings:
-                    write(page_table(asked, setting, pages))
-            yield pages
-            progress.advance(len(pages) + pages.malformed.rows)
+        for some in pages.read_pages(listed.batches, **lengths):
+            if writer is not None:
+                for each in settings:
+                    writer.write(some.table(asked, each))
+            yield some
+            progress.advance(len(some) + some.malformed.rows)
 
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(table_writer(output, opening)) if output else None
+        writer = None
+        if output is not None:
+            writer = stack.enter_context(table_files.table_writer(output, opening))
         progress = stack.enter_context(LateProgress("pages", listed.length))
-        found = add_up(
+        found = totals.add_up(
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )
         context.obj.begin_writing()  # `output` is moved into place now
-    if plot is not None:
-        fixed = seen.settings(settings_of_model(opening.model, given["config"]), settings)
-        histogram_picture(found, histogram, given["pages"].name, fixed).save(plot)
-    if not given["quiet"]:
-        written = [output, sidecar(output) if output else None, plot]
-        show(given["output_format"], found.document, lambda: _said(found, histogram, written))
-        for path in filter(None, written if given["output_format"] == "json" else ()):
+    of_model = settings_of_model(opening.model, given["config"])
+    written = [output, output and table_files.sidecar(output), given["plot"]]
+    emit(
+        context, found.document, lambda: _said(found, histogram, written),
+        picture=lambda: shown.histogram_picture(found, histogram, given["pages"].name, of_model),
+    )  # fmt: skip
+    if given["output_format"] == "json" and not given["quiet"]:
+        for path in filter(None, written):
             complain(f"wrote {path}")  # stdout must contain nothing but the document
-    warn(context, [*asked.warnings, *warnings_of(found, asked.dimensions.max_positions)])
+    warn(context, [*asked.warnings, *shown.warnings_of(found, asked.dimensions.max_positions)])
 
 
-def _check_results(
-    pages: Path, output: Path | None, plot: Path | None, histogram: str, modes: list[Mode]
-) -> None:
-    """Raise, before any work, for results that could not be written or drawn."""
+def _check(given: Mapping[str, Any], time: ListTime | None, histogram: str, modes: int) -> None:
+    """Raise, before any work, for options that contradict each other."""
     from dsocr_analyze.archive.shown import MOST_PLOTTED
 
-    if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
-        raise WorkloadError(
-            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
-        )
-    if output is not None and exists(output) and exists(pages) and output.samefile(pages):
-        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
-
-
-def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) -> None:
-    """Raise for options that don't make sense for batches of a list's pages."""
-    if batch_size == 1:
-        return
-    if output is not None:
+    batch_size, output, pages = given["batch_size"], given["output"], given["pages"]
+    if batch_size != 1 and output is not None:
         raise WorkloadError(
             f"--output {output} has one row per page, and a page of a batch has no cost of its"
             f" own; leave out --output, or --batch-size {batch_size}"
         )
-    if time is not None:
+    if batch_size != 1 and time is not None:
         raise WorkloadError(
             f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
             f" as they come; give --concurrency {batch_size} instead"
         )
+    if given["plot"] is not None and histogram == "tokens" and modes > MOST_PLOTTED:
+        raise WorkloadError(
+            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {modes}"
+        )
+    if output is not None and exists(output) and exists(pages) and output.samefile(pages):
+        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
 
 
 def _said(found: Archive, histogram: str, written: Sequence[Path | None]) -> Said:

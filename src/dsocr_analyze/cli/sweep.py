@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +22,7 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT
 if TYPE_CHECKING:
     from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.columns.setting import CountedModel, CountOpening
+    from dsocr_analyze.report.table import Table
     from dsocr_analyze.sweep.combinations import Sweep
 
 __all__ = ["sweep"]
@@ -174,27 +175,23 @@ def sweep(
 def _run(context: typer.Context, time: TimeRequested | None) -> None:
     """Check that nothing will fail later, and count."""
     from dsocr_analyze.columns.setting import CountedModel, opening_of
-    from dsocr_analyze.pictures.settings import settings_of_model
-    from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
-    from dsocr_analyze.sweep.combinations import Sweep
+    from dsocr_analyze.sweep import shown
+    from dsocr_analyze.sweep.combinations import sweep_over
 
     given = context.params
     directory = page_options.described_model(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
-    architecture = counted.architecture
-    text_tokens = given["text_tokens"] or str(architecture.text_tokens)
-    combinations = Sweep(
-        pages=parse_pages("page", given["page"] or "a4"),
-        modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
-        text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
-        max_new_tokens=parse_numbers("max_new_tokens", given["max_new_tokens"], 1, LARGEST_COUNT),
-        batch_sizes=parse_numbers("batch_size", given["batch_size"] or "1", 1, LARGEST_COUNT),
-        dtypes=page_options.dtypes_from(given["dtype"]),
-        attentions=page_options.attentions_from(given["use_flash_attn"]),
-        windows=page_options.windows_from(architecture, given["sliding_window"]),
-        time=time,
-    )
-    if given["new_tokens_from"] is not None and len(combinations.max_new_tokens) > 1:
+    architecture, windows = counted.architecture, given["sliding_window"]
+    if windows is not None:
+        windows = page_options.windows_from(architecture, windows)
+    combinations = sweep_over(
+        architecture, page=given["page"] or "a4", mode=given["mode"],
+        text_tokens=given["text_tokens"] or None, max_new_tokens=given["max_new_tokens"],
+        batch_size=given["batch_size"] or "1", dtype=given["dtype"],
+        flash_attention=page_options.attentions_from(given["use_flash_attn"]),
+        sliding_window=windows, time=time,
+    )  # fmt: skip
+    if given["new_tokens_from"] is not None and len(combinations.lengths["max_new_tokens"]) > 1:
         raise WorkloadError(
             f"--new-tokens-from {str(given['new_tokens_from'])!r} gives the output lengths; give"
             " one --max-new-tokens"
@@ -204,15 +201,24 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
         directory, architecture, combinations.modes, notes,
         command="sweep", options=options.options_used(context),
     )  # fmt: skip
-    _check_result(combinations, given["output"], given["plot"], given["quantity"] or _QUANTITY)
+    options.check_files(given["output"], given["plot"])
+    if given["plot"] is not None:
+        quantity, rows = given["quantity"] or _QUANTITY, combinations.rows
+        shown.describe(quantity)
+        if time is None and quantity in shown.TIMES:
+            raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
+        if rows > shown.MOST_POINTS:
+            raise WorkloadError(
+                f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
+                f" {shown.MOST_POINTS:,}, or no --plot"
+            )
     combinations.check(counted)
     warn_of_modes(context, architecture, combinations.modes)
-    _ask(combinations.rows, yes=given["yes"])
-    of_model = settings_of_model(opening.model, given["config"])
-    warnings = _count(context, combinations, counted, opening, of_model)
-    if not given["quiet"]:
-        for note in notes:
-            complain(f"assumed: {note}")
+    if combinations.rows > UNASKED_ROWS and not given["yes"]:
+        _ask(combinations.rows)
+    warnings = _count(context, combinations, counted, opening)
+    for note in () if given["quiet"] else notes:
+        complain(f"assumed: {note}")
     warn(context, [*counted.warnings, *warnings])
 
 
@@ -245,105 +251,77 @@ def _one_number(argument: str, text: str) -> int:
     return axis.largest
 
 
-def _check_result(
-    combinations: Sweep, output: Path | None, plot: Path | None, quantity: str
-) -> None:
-    """Raise, before any work, for results that could not be written."""
-    from dsocr_analyze.sweep.shown import MOST_POINTS, TIMES, describe
-
-    options.check_files(output, plot)
-    if plot is None:
-        return
-    describe(quantity)
-    if combinations.time is None and quantity in TIMES:
-        raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
-    if combinations.rows > MOST_POINTS:
-        raise WorkloadError(
-            f"a plot of {combinations.rows:,} rows is not readable; give shorter ranges, for at"
-            f" most {MOST_POINTS:,}, or no --plot"
-        )
-
-
-def _ask(rows: int, *, yes: bool) -> None:
+def _ask(rows: int) -> None:
     """Ask for confirmation before a sweep of many rows."""
-    if rows <= UNASKED_ROWS or yes:
-        return
     if not sys.stdin.isatty():
         raise WorkloadError(
             f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
-    sys.stderr.write(f"The sweep has {rows:,} rows. Start it? [y/N]: ")
-    sys.stderr.flush()
+    print(f"The sweep has {rows:,} rows. Start it? [y/N]: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise WorkloadError(f"the sweep of {rows:,} rows was not started; give shorter ranges")
 
 
 def _count(
-    context: typer.Context,
-    combinations: Sweep,
-    counted: CountedModel,
-    opening: CountOpening,
-    of_model: Mapping[str, Any],
+    context: typer.Context, combinations: Sweep, counted: CountedModel, opening: CountOpening
 ) -> list[str]:
     """Write every row, draw them, and return the warnings.
 
     Without a file or a picture, a pipe gets CSV, and a terminal a table of the first rows.
     """
-    from dsocr_analyze.columns.table_files import csv_writer, sidecar, table_writer
-    from dsocr_analyze.sweep.shown import MOST_SHOWN, sweep_picture
+    from dsocr_analyze.columns import table_files
+    from dsocr_analyze.pictures.settings import settings_of_model
+    from dsocr_analyze.sweep import shown
 
-    output, plot, quiet = (context.params[name] for name in ("output", "plot", "quiet"))
+    given = context.params
+    output, plot, quiet = (given[name] for name in ("output", "plot", "quiet"))
     rows, positions = combinations.rows, counted.dimensions.max_positions
     is_printed = output is None and plot is None and not quiet
-    most_kept = MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
+    most_kept = shown.MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
     if plot is not None:
         most_kept = rows
     beyond, kept = 0, list[Any]()
     with contextlib.ExitStack() as stack:
-        write: Callable[[Any], None] | None = None
+        writer = None
         if output is not None:
-            write = stack.enter_context(table_writer(output, opening))
+            writer = stack.enter_context(table_files.table_writer(output, opening))
         elif is_printed and not most_kept:
             sys.stdout.flush()
-            write = stack.enter_context(csv_writer(sys.stdout.buffer))
+            writer = stack.enter_context(table_files.BatchWriter(sys.stdout.buffer))
         progress = stack.enter_context(LateProgress("workloads", rows))
         for batch in combinations.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
             beyond += int((reach - 1 > positions).sum())
-            if write is not None:
-                write(batch)
+            if writer is not None:
+                writer.write(batch)
             if sum(each.num_rows for each in kept) < most_kept:
                 kept.append(batch)
             progress.advance(batch.num_rows)
         context.obj.begin_writing()
         if plot is not None:  # before the table is in place, since it may fail
-            asked = (context.params["quantity"] or _QUANTITY, context.params["x"])
-            sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
-    if is_printed and kept:
-        show("table", None, lambda: _said(opening, kept, rows))
+            asked = (given["quantity"] or _QUANTITY, given["x"])
+            of_model = settings_of_model(opening.model, given["config"])
+            shown.sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
     if not quiet:
-        if output is not None:
-            print(f"wrote {output} ({rows:,} rows)")
-            if beside := sidecar(output):
-                print(f"wrote {beside} (their metadata)")
-        if plot is not None:
-            print(f"wrote {plot}")
-    if not beyond:
-        return []
-    return [
+        beside = None if output is None else table_files.sidecar(output)
+        written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
+        tables = [shown.sweep_table(kept, rows)] if is_printed and kept else []
+        show("table", None, lambda: _said(opening, tables, [*written, plot]))
+    exceeding = (
         f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
         f" {positions}; they are counted anyway"
-    ]
-
-
-def _said(opening: CountOpening, batches: list[Any], rows: int) -> Said:
-    """The first rows, for a terminal."""
-    from dsocr_analyze.report.document import model_text
-    from dsocr_analyze.sweep.shown import sweep_table
-
-    rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
-    return Said(
-        f"By closed forms: {model_text(opening.model)}",
-        [sweep_table(batches, rows)],
-        [Lines("Notes", [rest], before="", indent="")],
     )
+    return [exceeding] if beyond else []
+
+
+def _said(
+    opening: CountOpening, tables: Sequence[Table], written: Sequence[Path | str | None]
+) -> Said:
+    """The first rows for a terminal, if there are any, and the files."""
+    from dsocr_analyze.report.document import model_text
+
+    if not tables:
+        return Said("", (), written=written)
+    rest = ["--output FILE.csv or FILE.parquet has every row and column; so does a pipe"]
+    below = Lines("Notes", rest, before="", indent="")
+    return Said(f"By closed forms: {model_text(opening.model)}", tables, [below])

@@ -123,7 +123,7 @@ def _concurrencies(text: str) -> list[int]:
         raise WorkloadError(
             f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
         )
-    return list(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
+    return list(dict.fromkeys(axis.take(np.arange(len(axis)))[0].tolist()))
 
 
 # --- seconds of a page ----------------------------------------------------------------------------

@@ -46,24 +46,17 @@ def series_picture(
         picture = Picture(title, below, width=width)
         picture.name_axes(*axes)
         scale_axis(picture.axes.yaxis, scale, whole=whole)
-        if lines:
-            _add_legend(picture, _lines(picture, series, lines))
-        else:
-            handles, tops = _bars(picture, series, scale)
-            _add_legend(picture, handles)
+        handles, tops = _lines(picture, series, lines) if lines else _bars(picture, series, scale)
+        if any(handles):
+            picture.add_legend(list(handles.values()), list(handles))
+        picture.lay_out()
+        if not lines:
             label_bars(picture, tops)
     return picture
 
 
-def _add_legend(picture: Picture, handles: Mapping[str, Any]) -> None:
-    """Add a legend if there are labels, and lay the picture out."""
-    if any(handles):
-        picture.add_legend(list(handles.values()), list(handles))
-    picture.lay_out()
-
-
-def _lines(picture: Picture, series: Series, style: str) -> dict[str, Any]:
-    """Lines by label, with markers, so that they can be told apart without colour."""
+def _lines(picture: Picture, series: Series, style: str) -> tuple[dict[str, Any], list[Top]]:
+    """Lines by label, with markers, so that they can be told apart without colour; no tops."""
     scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
     handles = {}
     for index, (label, (positions, values)) in enumerate(series.items()):
@@ -73,7 +66,7 @@ def _lines(picture: Picture, series: Series, style: str) -> dict[str, Any]:
             markevery=max(1, -(-len(positions) // _MARKED_POINTS)),
         )  # fmt: skip
     picture.axes.set_ylim(bottom=0)
-    return handles
+    return handles, []
 
 
 def _bars(picture: Picture, series: Series, scale: Scale) -> tuple[dict[str, Any], list[Top]]:

@@ -6,7 +6,8 @@ only by what needs them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,17 +33,13 @@ __all__ = [
     "BATCH_RESULTS",
     "COST",
     "PAGE_RESULTS",
-    "Costs",
     "TimeRequested",
     "Workloads",
-    "batch_columns",
-    "count_columns",
+    "cost_columns",
     "evaluate",
     "figures",
     "many_pages",
-    "page_timer",
-    "preprocessing_of_pages",
-    "setting_columns",
+    "row_columns",
     "time_columns",
 ]
 
@@ -55,22 +52,22 @@ _LARGEST_INT64: Final = 2**63 - 1
 
 _FIGURES: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 
-
-def _figure_names(*names: str) -> tuple[str, ...]:
-    return tuple(f"{name}_{figure}" for name in names for figure in _FIGURES)
-
-
+_PARTS: Final = {
+    part: tuple(f"{part}_{figure}" for figure in _FIGURES)
+    for part in ("prefill_pass", "decode_step", "batch", "page")
+}
 _TOKENS: Final = ("grid_columns", "grid_rows", "visual_tokens", "seq_len")
 _MEMORY: Final = ("kv_cache_bytes", "peak_activation_bytes")
-_PASSES: Final = _figure_names("prefill_pass", "decode_step")
-
-PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), *_MEMORY)
-"""Columns for the costs of a page that runs alone."""
-
 _EXPECTED: Final = "decode_step_bytes_read_expected"
 
+PAGE_RESULTS: Final = (
+    *_TOKENS, *_PARTS["prefill_pass"], *_PARTS["decode_step"], *_PARTS["page"], *_MEMORY
+)  # fmt: skip
+"""Columns for the costs of a page that runs alone."""
+
 BATCH_RESULTS: Final = (
-    *_TOKENS, *_PASSES, _EXPECTED, *_figure_names("batch", "page"), *_MEMORY
+    *_TOKENS, *_PARTS["prefill_pass"], *_PARTS["decode_step"], _EXPECTED, *_PARTS["batch"],
+    *_PARTS["page"], *_MEMORY,
 )  # fmt: skip
 """Columns for the costs of a batch of identical pages; `page_` columns are one page's share.
 
@@ -92,24 +89,8 @@ class Workloads(NamedTuple):
     """Identical pages per batch."""
 
 
-class Costs(NamedTuple):
-    """What n workloads cost.
-
-    Attributes:
-        n: Number of workloads.
-        grid_columns: Columns of local views; 1 if the page is not cut.
-        grid_rows: Rows of local views; 1 if the page is not cut.
-        totals: Tokens and work.
-    """
-
-    n: int
-    grid_columns: Size
-    grid_rows: Size
-    totals: PageTotals
-
-
-def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Costs:
-    """The exact costs of n workloads.
+def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> PageTotals:
+    """The exact tokens and costs of n workloads.
 
     Args:
         model: The model.
@@ -121,11 +102,8 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
     """
     _keep_freed_memory()
     mode = setting.mode
-    columns: Any = 1
-    rows: Any = 1
-    if mode.crop_mode:
-        columns, rows = model.architecture.forms.crop_grids.columns_and_rows(workloads.grids)
-    totals = model.architecture.forms.page_totals(
+    columns, rows = _columns_and_rows(model, setting, workloads)
+    return model.architecture.forms.page_totals(
         model.dimensions_in(setting),
         base_size=mode.base_size,
         whole_resolution=mode.base_size if mode.crop_mode else mode.image_size,
@@ -138,7 +116,15 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
         dtype=setting.dtype,
         flash_attention=setting.flash_attention,
     )
-    return Costs(len(workloads.grids), columns, rows, totals)
+
+
+def _columns_and_rows(
+    model: CountedModel, setting: Setting, workloads: Workloads
+) -> tuple[Size, Size]:
+    """Columns and rows of local views; 1 and 1 if the mode does not cut pages."""
+    if not setting.mode.crop_mode:
+        return 1, 1
+    return model.architecture.forms.crop_grids.columns_and_rows(workloads.grids)
 
 
 @cache
@@ -152,12 +138,6 @@ def _keep_freed_memory() -> None:
     np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
 
 
-def setting_columns(model: CountedModel, setting: Setting, n: int) -> dict[str, Any]:
-    """The setting as Arrow columns by name, `[n]` each; the window only if the model has one."""
-    keys = model.keys_in(setting)
-    return {name: pa.repeat(value, n) for name, value in keys.items() if value is not None}
-
-
 def figures(name: str, work: Work) -> dict[str, Any]:
     """The figures of some work by column, the same as in a report's `total`.
 
@@ -168,46 +148,81 @@ def figures(name: str, work: Work) -> dict[str, Any]:
     return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
 
 
-def count_columns(costs: Costs, whole: str = "page") -> dict[str, Integers]:
-    """The columns of `PAGE_RESULTS`, `[n]`.
+def cost_columns(
+    model: CountedModel, setting: Setting, workloads: Workloads, *, are_batches: bool = False
+) -> dict[str, Any]:
+    """The columns of `PAGE_RESULTS` or `BATCH_RESULTS`, `[n]`.
+
+    They are integers, but floats for expectations and shares.
 
     Args:
-        costs: Costs of pages that run alone, or of batches.
-        whole: Column prefix for a workload's prefill pass and decode steps together.
+        model: The model.
+        setting: Mode, data type, attention and window of all of them.
+        workloads: The workloads.
+        are_batches: Whether they are batches instead of pages that run alone.
 
     Raises:
         WorkloadError: A count does not fit in 64 bits.
+        ConfigError: The model has a part without a closed form.
     """
-    totals = costs.totals
-    counts: dict[str, Any] = {
-        "grid_columns": costs.grid_columns,
-        "grid_rows": costs.grid_rows,
+    totals, n = evaluate(model, setting, workloads), len(workloads.grids)
+    grid_columns, grid_rows = _columns_and_rows(model, setting, workloads)
+    counts = {
+        "grid_columns": grid_columns,
+        "grid_rows": grid_rows,
         "visual_tokens": totals.visual_tokens,
         "seq_len": totals.seq_len,
         **figures("prefill_pass", totals.prefill),
         **figures("decode_step", totals.decode_step),
-        **figures(whole, totals.batch),
+        **figures("batch" if are_batches else "page", totals.batch),
         "kv_cache_bytes": totals.kv_cache_bytes,
         "peak_activation_bytes": totals.peak_activation_bytes,
     }
-    return {name: _int64(name, count, costs.n) for name, count in counts.items()}
+    columns: dict[str, Any] = {name: _int64(name, count, n) for name, count in counts.items()}
+    if are_batches:
+        expected = np.asarray(totals.decode_step_bytes_read_expected, np.float64)
+        columns[_EXPECTED] = np.broadcast_to(expected, n)
+        for figure in _FIGURES:
+            columns[f"page_{figure}"] = columns[f"batch_{figure}"] / workloads.batch_size
+    return {name: columns[name] for name in (BATCH_RESULTS if are_batches else PAGE_RESULTS)}
 
 
-def batch_columns(costs: Costs, batch_size: Integers) -> dict[str, Integers | NDArray[np.float64]]:
-    """The columns of `BATCH_RESULTS`, `[n]`: integers, but floats for expectations and shares.
+def row_columns(
+    model: CountedModel,
+    setting: Setting,
+    workloads: Workloads,
+    sizes: Integers,
+    *,
+    are_batches: bool = False,
+) -> dict[str, Any]:
+    """Rows of a table by column, `[n]`: pages, how they run, their lengths and what they cost.
 
     Args:
-        costs: Costs of batches.
-        batch_size: Pages in each batch, `[n]`.
+        model: The model.
+        setting: Mode, data type, attention and window of all rows; a column for the window only if
+            the model has one.
+        workloads: Their grids and lengths.
+        sizes: Widths and heights of the pages in pixels, `[2, n]`.
+        are_batches: Whether they are batches; pages that run alone have no column of their number.
 
     Raises:
         WorkloadError: A count does not fit in 64 bits.
+        ConfigError: The model has a part without a closed form.
     """
-    counts = count_columns(costs, "batch")
-    shares = {f"page_{figure}": counts[f"batch_{figure}"] / batch_size for figure in _FIGURES}
-    expected = np.asarray(costs.totals.decode_step_bytes_read_expected, np.float64)
-    columns: dict[str, Any] = {**counts, **shares, _EXPECTED: np.broadcast_to(expected, costs.n)}
-    return {name: columns[name] for name in BATCH_RESULTS}
+    n, lengths = len(workloads.grids), ("text_tokens", "max_new_tokens", "batch_size")
+    return {
+        **dict(zip(("page_width", "page_height"), sizes, strict=True)),
+        **{
+            name: pa.repeat(value, n)
+            for name, value in model.keys_in(setting).items()
+            if value is not None
+        },
+        **{
+            name: np.broadcast_to(getattr(workloads, name), n)
+            for name in lengths[: 2 + are_batches]
+        },
+        **cost_columns(model, setting, workloads, are_batches=are_batches),
+    }
 
 
 def _int64(name: str, counts: Any, n: int) -> Integers:
@@ -253,62 +268,36 @@ class TimeRequested:
         found = (self.job.correction_of(architecture, each) for each in self.profiles)
         return (*self.sentences, *(said for each in found for said in each.sentences()))
 
+    def timers(
+        self, model: CountedModel, settings: Sequence[Setting]
+    ) -> Iterator[tuple[Setting, PageTimer]]:
+        """A timer for pages in each setting, GPU by GPU.
 
-def page_timer(
-    model: CountedModel, setting: Setting, profile: Profile, job: JobAssumptions
-) -> PageTimer:
-    """A timer for pages in one setting on one GPU.
+        Args:
+            model: The model.
+            settings: Modes, data types and kinds of attention.
 
-    Args:
-        model: The model.
-        setting: Mode, data type and attention.
-        profile: The GPU's profile.
-        job: The runtime and all other assumptions.
+        Raises:
+            ConfigError: The model can't be served.
+            DeviceError: No times are known for a data type.
+        """
+        from dsocr_analyze.hardware.timed_device import Device
+        from dsocr_analyze.timing.many_pages import PageTimer
+        from dsocr_analyze.timing.predict import TimedModel
 
-    Raises:
-        ConfigError: The model can't be served.
-    """
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.many_pages import PageTimer
-    from dsocr_analyze.timing.predict import TimedModel
-
-    timed = TimedModel(
-        model.architecture, model.dimensions_in(setting), setting.dtype,
-        setting.flash_attention, Device(profile),
-    )  # fmt: skip
-    return PageTimer(timed, job)
-
-
-def preprocessing_of_pages(
-    architecture: Architecture,
-    mode: Mode,
-    job: JobAssumptions,
-    widths: Integers,
-    heights: Integers,
-) -> NDArray[np.float64]:
-    """CPU seconds to prepare each page for the model, `[n]`.
-
-    Args:
-        architecture: The model's architecture.
-        mode: The mode.
-        job: Gives the seconds, or leaves them to be estimated.
-        widths: Pixels, `[n]`.
-        heights: Pixels, `[n]`.
-    """
-    from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
-
-    seconds: Any = job.preprocess_seconds
-    if seconds is None:
-        seconds = estimated_preprocessing_of_pages(architecture, mode, widths, heights)
-    return np.broadcast_to(np.asarray(seconds, np.float64), len(widths))
+        for profile, setting in itertools.product(self.profiles, settings):
+            timed = TimedModel(
+                model.architecture, model.dimensions_in(setting), setting.dtype,
+                setting.flash_attention, Device(profile),
+            )  # fmt: skip
+            yield setting, PageTimer(timed, self.job)
 
 
 def many_pages(
     architecture: Architecture,
     mode: Mode,
-    widths: Integers,
-    heights: Integers,
     workloads: Workloads,
+    sizes: Integers,
     prepare: NDArray[np.float64],
 ) -> ManyPages:
     """Pages of one mode as a timer takes them, with one page for each crop grid.
@@ -316,29 +305,28 @@ def many_pages(
     Args:
         architecture: The model's architecture.
         mode: The mode; if it does not cut pages, their grids are all alike.
-        widths: Pixels of pages with the workloads' grids, `[n]`.
-        heights: Pixels of pages with these grids, `[n]`.
         workloads: Grids and lengths; the batch size is the number of pages in flight at a time.
+        sizes: Widths and heights of pages with these grids in pixels, `[2, n]`.
         prepare: CPU seconds to prepare each page, `[n]`.
     """
     from dsocr_analyze.timing.many_pages import ManyPages
 
-    codes = workloads.grids if mode.crop_mode else np.zeros_like(workloads.grids)
+    codes = workloads.grids * mode.crop_mode
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
         architecture.plan(
-            page=(int(widths[index]), int(heights[index])), base_size=mode.base_size,
-            image_size=mode.image_size, crop_mode=mode.crop_mode, text_tokens=1,
+            page=(width, height), base_size=mode.base_size, image_size=mode.image_size,
+            crop_mode=mode.crop_mode, text_tokens=1,
         )
-        for index in first
+        for width, height in sizes[:, first].T.tolist()
     ]  # fmt: skip
-    lengths = (np.broadcast_to(each, len(codes)) for each in workloads[1:])
+    lengths = (np.broadcast_to(each, len(kind)) for each in workloads[1:])
     text_tokens, max_new_tokens, concurrency = lengths
     return ManyPages(kinds, kind, text_tokens, max_new_tokens, prepare, concurrency)
 
 
 def time_columns(
-    timer: PageTimer, mode: Mode, widths: Integers, heights: Integers, workloads: Workloads
+    timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers
 ) -> dict[str, Any]:
     """The GPU, a page's predicted times, whether it fits and, with a price, its cost.
 
@@ -347,24 +335,28 @@ def time_columns(
     Args:
         timer: The timer.
         mode: The mode of all pages.
-        widths: Pixels, `[n]`.
-        heights: Pixels, `[n]`.
-        workloads: The same pages; the batch size is the number of pages in flight at a time.
+        workloads: The pages; the batch size is the number of pages in flight at a time.
+        sizes: Their widths and heights in pixels, `[2, n]`.
 
     Raises:
         DeviceError: The GPU lacks a data type.
         WorkloadError: A number of new tokens is invalid.
     """
+    from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
     from dsocr_analyze.timing.prediction import cost_per_thousand_pages
 
-    architecture, price = timer.model.architecture, timer.job.price_per_hour
-    prepare = preprocessing_of_pages(architecture, mode, timer.job, widths, heights)
-    times = timer.times(many_pages(architecture, mode, widths, heights, workloads, prepare))
-    columns: dict[str, Any] = {"gpu": pa.repeat(timer.model.device.name, len(widths))}
-    for name in _SECONDS:
-        seconds = getattr(times, name)
-        columns[name] = pa.array(seconds, pa.float64(), mask=np.isnan(seconds))
-    columns["fits"] = pa.array(times.fits, pa.bool_())
-    if price is not None:
+    architecture, job, n = timer.model.architecture, timer.job, len(workloads.grids)
+    prepare: Any = job.preprocess_seconds
+    if prepare is None:
+        prepare = estimated_preprocessing_of_pages(architecture, mode, *sizes)
+    prepare = np.broadcast_to(np.asarray(prepare, np.float64), n)
+    times = timer.times(many_pages(architecture, mode, workloads, sizes, prepare))
+    seconds = {name: getattr(times, name) for name in _SECONDS}
+    columns: dict[str, Any] = {
+        "gpu": pa.repeat(timer.model.device.name, n),
+        **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
+        "fits": pa.array(times.fits, pa.bool_()),
+    }
+    if (price := job.price_per_hour) is not None:
         columns[COST] = pa.array(cost_per_thousand_pages(price, times.pages_per_second))
     return columns

@@ -14,7 +14,7 @@ from msgspec import Struct
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, attention_name
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
@@ -63,31 +63,6 @@ class Setting:
     dtype: Dtype
     flash_attention: bool = False
     sliding_window: bool = True
-
-    @classmethod
-    def named(
-        cls,
-        architecture: Architecture,
-        mode: str | None = None,
-        dtype: str = "bfloat16",
-        *,
-        flash_attention: bool = False,
-    ) -> Setting:
-        """The setting with these names.
-
-        Args:
-            architecture: The architecture whose modes these are.
-            mode: A mode, or sizes like `1024/640` (crops) or `640` (no crops); by default the
-                architecture's default mode.
-            dtype: Data type of weights and activations.
-            flash_attention: Whether FlashAttention replaces the decoder's eager attention.
-
-        Raises:
-            WorkloadError: The mode is unknown, or its sizes are invalid.
-            DeviceError: The type is unknown.
-        """
-        chosen = mode_or_sizes(architecture, mode or architecture.default_mode)
-        return cls(chosen, dtype_named(dtype), flash_attention)
 
     @property
     def attention(self) -> str:
@@ -206,16 +181,13 @@ class CountedModel:
 
     def dimensions_in(self, setting: Setting) -> ModelDimensions:
         """Its sizes under a setting, with or without its sliding window."""
-        if setting.sliding_window or self.without_window is None:
-            return self.dimensions
-        return self.without_window
+        without_window = self.without_window or self.dimensions
+        return self.dimensions if setting.sliding_window else without_window
 
     def keys_in(self, setting: Setting) -> dict[str, Any]:
         """A setting by column and by key of a document; without a window, that one is None."""
-        window = None
-        if self.without_window is not None:
-            window = self.dimensions_in(setting).sliding_window is not None
-        mode = setting.mode
+        mode, has_window = setting.mode, self.without_window is not None
+        is_on = self.dimensions_in(setting).sliding_window is not None
         return {
             "mode": mode.name,
             "base_size": mode.base_size,
@@ -223,7 +195,7 @@ class CountedModel:
             "crop_mode": mode.crop_mode,
             "dtype": setting.dtype.name,
             "attention": setting.attention,
-            "sliding_window": window,
+            "sliding_window": is_on if has_window else None,
         }
 
     @property

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from dsocr_analyze.errors import FormatError
 from dsocr_analyze.interruption import safe_point
@@ -18,14 +20,12 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.columns.setting import CountOpening
 
-__all__ = ["METADATA_KEY", "csv_writer", "sidecar", "table_format", "table_writer"]
+__all__ = ["METADATA_KEY", "BatchWriter", "sidecar", "table_format", "table_writer"]
 
 METADATA_KEY: Final = b"dsocr_analyze"
 """Key of the `CountOpening` in a Parquet file's metadata, as JSON."""
 
 _SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
-
-Write = Callable[["pa.RecordBatch"], None]
 
 
 def table_format(path: Path) -> str:
@@ -43,9 +43,19 @@ def table_format(path: Path) -> str:
     return _SUFFIXES[suffix]
 
 
+def sidecar(path: Path) -> Path | None:
+    """The file for a CSV file's metadata: `rows.csv.json` next to `rows.csv`.
+
+    None for a format with metadata of its own, and for a device or a pipe.
+    """
+    is_special = path.exists() and not path.is_file()
+    has_own = table_format(path) != "csv"
+    return None if has_own or is_special else path.with_name(f"{path.name}.json")
+
+
 @contextlib.contextmanager
-def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
-    """Yields a function that writes batches; the file is created or replaced only on success.
+def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
+    """Yields a writer of batches; the file is created or replaced only on success.
 
     Args:
         path: The file; its extension sets the format.
@@ -56,72 +66,48 @@ def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
         OutputError: The file cannot be written.
     """
     beside = sidecar(path)
+    within = None if table_format(path) == "csv" else opening
     with replacing(path) as temporary:
-        if table_format(path) == "csv":
-            with temporary.open("wb") as file, csv_writer(file) as write:
-                yield write
-        else:
-            with _parquet_writer(temporary, opening) as write:
-                yield write
+        with temporary.open("wb") as file, BatchWriter(file, within) as writer:
+            yield writer
         if beside is not None:
             write_files({beside: dump_json(opening)})
 
 
-def sidecar(path: Path) -> Path | None:
-    """The file for a CSV file's metadata: `rows.csv.json` next to `rows.csv`.
+class BatchWriter(contextlib.ExitStack):
+    """Writes batches of one schema into an open file."""
 
-    None for a format with metadata of its own, and for a device or a pipe.
-    """
-    is_special = path.exists() and not path.is_file()
-    if table_format(path) != "csv" or is_special:
-        return None
-    return path.with_name(f"{path.name}.json")
+    def __init__(self, file: IO[bytes], opening: CountOpening | None = None) -> None:
+        """Begin to write.
 
+        Args:
+            file: The file.
+            opening: Metadata of a Parquet file; None for a CSV file.
+        """
+        super().__init__()
+        self._file, self._opening = file, opening
+        self._writer: Any = None
 
-@contextlib.contextmanager
-def csv_writer(file: IO[bytes]) -> Iterator[Write]:
-    """Yields a function that writes batches of one schema, the first one with a header.
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch; a CSV file gets its header before the first."""
+        if self._writer is None:
+            self._writer = self.enter_context(self._begun(batch.schema))
+        self._writer.write_batch(batch)
+        safe_point()
 
-    Args:
-        file: The file to write to.
-    """
-    from pyarrow import csv
+    def _begun(self, schema: pa.Schema) -> Any:
+        """Arrow's writer for the file's format."""
+        if self._opening is not None:
+            from pyarrow import parquet
 
-    def begin(schema: pa.Schema) -> Any:
-        file.write((",".join(schema.names) + "\n").encode())
+            text = json.dumps(msgspec.to_builtins(self._opening), sort_keys=True)
+            about = schema.with_metadata({METADATA_KEY: text.encode()})
+            return parquet.ParquetWriter(self._file, about, compression="zstd")
+        from pyarrow import csv
+
+        self._file.write((",".join(schema.names) + "\n").encode())
         has_free_text = any(name in schema.names for name in ("path", "problem"))
         options = csv.WriteOptions(
             include_header=False, quoting_style="needed" if has_free_text else "none"
         )
-        return csv.CSVWriter(file, schema, write_options=options)
-
-    yield from _written_from(begin)
-
-
-@contextlib.contextmanager
-def _parquet_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
-    import msgspec
-    from pyarrow import parquet
-
-    text = json.dumps(msgspec.to_builtins(opening), sort_keys=True)
-
-    def begin(schema: pa.Schema) -> Any:
-        about = schema.with_metadata({METADATA_KEY: text.encode()})
-        return parquet.ParquetWriter(path, about, compression="zstd")
-
-    yield from _written_from(begin)
-
-
-def _written_from(begin: Callable[[pa.Schema], Any]) -> Iterator[Write]:
-    """Yields a function that writes batches with the writer that `begin` opens at the first."""
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
-
-        def write(batch: pa.RecordBatch) -> None:
-            nonlocal writer
-            if writer is None:
-                writer = stack.enter_context(begin(batch.schema))
-            writer.write_batch(batch)
-            safe_point()
-
-        yield write
+        return csv.CSVWriter(self._file, schema, write_options=options)

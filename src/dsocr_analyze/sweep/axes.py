@@ -9,23 +9,20 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.columns.setting import mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import parse_page
+from dsocr_analyze.workload import Mode, parse_page
 from dsocr_analyze.workload.page import check_page
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.workload import Mode
-
-__all__ = ["NumberAxis", "PageAxis", "parse_modes", "parse_names", "parse_numbers", "parse_pages"]
+__all__ = ["Axis", "parse_modes", "parse_names", "parse_numbers", "parse_pages"]
 
 _RANGE: Final = r"-?[0-9]{1,40}(?::-?[0-9]{1,40}){0,2}"
 _NUMBERS: Final = re.compile(_RANGE)
@@ -38,79 +35,54 @@ _MOST_LISTED: Final = 10_000
 
 
 @dataclass(frozen=True)
-class NumberAxis:
-    """Whole numbers from several concatenated ranges.
+class Axis:
+    """Numbers, or widths and heights, from several concatenated grids of ranges.
 
     Attributes:
-        parts: The ranges, none of them empty.
+        parts: The k ranges of each grid, none of them empty; the last varies fastest.
     """
 
-    parts: tuple[range, ...]
+    parts: tuple[tuple[range, ...], ...]
+
+    @classmethod
+    def of_one(cls, *value: int) -> Axis:
+        """The axis with this value only, of k numbers."""
+        return cls((tuple(range(each, each + 1) for each in value),))
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(math.prod(map(len, ranges)) for ranges in self.parts)
 
     @property
     def smallest(self) -> int:
-        """The smallest value."""
-        return min(part[0] for part in self.parts)
+        """The smallest of an axis of numbers."""
+        return min(part[0] for (part,) in self.parts)
 
     @property
     def largest(self) -> int:
-        """The largest value."""
-        return max(part[-1] for part in self.parts)
+        """The largest of an axis of numbers."""
+        return max(part[-1] for (part,) in self.parts)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Values at some indices.
+        """The values at some indices, `[k, n]`.
 
         Args:
             indices: From 0, `[n]`.
         """
-        [values] = _taken([(part,) for part in self.parts], indices)
-        return values
+        import numpy as np
+
+        grids = [[(r.start, r.step, len(r)) for r in ranges] for ranges in self.parts]
+        table = np.array(grids, np.int64)
+        lengths = table[:, :, 2].prod(axis=1)
+        ends = lengths.cumsum()
+        part = np.searchsorted(ends, indices, side="right")
+        rest, values = indices - (ends - lengths)[part], []
+        for start, step, length in reversed([*table[part].transpose(1, 2, 0)]):
+            rest, index = np.divmod(rest, length)
+            values.append(start + step * index)
+        return np.array(values[::-1])
 
 
-@dataclass(frozen=True)
-class PageAxis:
-    """Page sizes from several concatenated grids of widths and heights.
-
-    Attributes:
-        parts: Widths and heights of each grid; the height varies fastest.
-    """
-
-    parts: tuple[tuple[range, range], ...]
-
-    def __len__(self) -> int:
-        return sum(len(widths) * len(heights) for widths, heights in self.parts)
-
-    def take(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Widths and heights at some indices.
-
-        Args:
-            indices: From 0, `[n]`.
-        """
-        widths, heights = _taken(self.parts, indices)
-        return widths, heights
-
-
-def _taken(
-    parts: Sequence[tuple[range, ...]], indices: NDArray[np.int64]
-) -> list[NDArray[np.int64]]:
-    """The k values at some indices of concatenated products of k ranges, the last one fastest."""
-    import numpy as np
-
-    table = np.array([[(r.start, r.step, len(r)) for r in part] for part in parts], np.int64)
-    lengths = table[:, :, 2].prod(axis=1)
-    ends = lengths.cumsum()
-    part = np.searchsorted(ends, indices, side="right")
-    rest, values = indices - (ends - lengths)[part], []
-    for start, step, length in reversed([*table[part].transpose(1, 2, 0)]):
-        rest, index = np.divmod(rest, length)
-        values.append(start + step * index)
-    return values[::-1]
-
-
-def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis:
+def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
     """Comma-separated numbers and ranges: `10,100:1000:100`.
 
     Args:
@@ -131,11 +103,11 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis
         if part[0] < least or part[-1] > most:
             value = part[0] if part[0] < least else part[-1]
             raise _error(argument, f"{value} is out of range; {right}")
-        parts.append(part)
-    return NumberAxis(tuple(parts))
+        parts.append((part,))
+    return Axis(tuple(parts))
 
 
-def parse_pages(argument: str, text: str) -> PageAxis:
+def parse_pages(argument: str, text: str) -> Axis:
     """Comma-separated pages with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
 
     Args:
@@ -147,24 +119,19 @@ def parse_pages(argument: str, text: str) -> PageAxis:
         PageError: A size is invalid.
     """
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
-    parts: list[tuple[range, range]] = []
+    parts: list[tuple[range, ...]] = []
     for item in _items(argument, text, right):
         if sizes := _PAGES.fullmatch(item):
             widths, heights = (_range(argument, sizes[side]) for side in ("widths", "heights"))
-            check_page(widths[0], heights[0])
-            check_page(widths[-1], heights[-1])
+            for end in (0, -1):
+                check_page(widths[end], heights[end])
             parts.append((widths, heights))
         elif (paper := _PAPERS.fullmatch(item)) and ":" in paper["dpis"]:
-            dpis = _listed(argument, item, _range(argument, paper["dpis"]))
-            parts.extend(_one_page(f"{paper['paper']}@{dpi}") for dpi in dpis)
+            for dpi in _listed(argument, item, _range(argument, paper["dpis"])):
+                parts += Axis.of_one(*parse_page(f"{paper['paper']}@{dpi}")).parts
         else:
-            parts.append(_one_page(item))
-    return PageAxis(tuple(parts))
-
-
-def _one_page(text: str) -> tuple[range, range]:
-    width, height = parse_page(text)
-    return range(width, width + 1), range(height, height + 1)
+            parts += Axis.of_one(*parse_page(item)).parts
+    return Axis(tuple(parts))
 
 
 def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:

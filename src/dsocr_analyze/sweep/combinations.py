@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.columns import evaluate
 from dsocr_analyze.columns.setting import CountedModel, CountOpening, Setting, settings_of
-from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.frame import require_pandas
 from dsocr_analyze.sweep import axes
@@ -46,10 +45,6 @@ _MOST_ROWS: Final = 2**62
 _MOST_HELD: Final = 10_000_000
 """Rows that are held at once for Python."""
 
-_SMALLEST_PAGE: Final = axes.PageAxis(((range(1, 2), range(1, 2)),))
-
-_LENGTHS: Final = ("text_tokens", "max_new_tokens", "batch_sizes")
-
 Pages: TypeAlias = str | tuple[int, int] | Sequence[str | tuple[int, int]]
 """Text like `"a4@100:300:50"`, a (width, height) in pixels, or several of either."""
 
@@ -69,40 +64,31 @@ class Sweep:
 
     Attributes:
         pages: Page sizes.
-        modes: Modes.
-        text_tokens: Prompt tokens in addition to the visual ones.
-        max_new_tokens: Tokens generated.
-        batch_sizes: Identical pages per batch.
-        dtypes: Data types of weights and activations.
-        attentions: Whether attention is FlashAttention.
-        windows: Whether the model's sliding window is on.
+        settings: Modes, data types, kinds of attention and windows; the mode varies fastest.
+        lengths: Text tokens, new tokens and identical pages per batch, by column.
         time: GPUs to predict times for; None for none.
     """
 
-    pages: axes.PageAxis
-    modes: tuple[Mode, ...]
-    text_tokens: axes.NumberAxis
-    max_new_tokens: axes.NumberAxis
-    batch_sizes: axes.NumberAxis
-    dtypes: tuple[Dtype, ...]
-    attentions: tuple[bool, ...] = (False,)
-    windows: tuple[bool, ...] = (True,)
+    pages: axes.Axis
+    settings: Sequence[Setting]
+    lengths: Mapping[str, axes.Axis]
     time: evaluate.TimeRequested | None = None
 
     @property
     def rows(self) -> int:
         """Total number of workloads, times the number of GPUs if there are any."""
         gpus = 1 if self.time is None else len(self.time.profiles)
-        return gpus * len(self.settings()) * math.prod(self._shape)
+        return gpus * len(self.settings) * math.prod(self._shape)
+
+    @property
+    def modes(self) -> list[Mode]:
+        """The distinct modes."""
+        return list(dict.fromkeys(each.mode for each in self.settings))
 
     @property
     def _shape(self) -> tuple[int, ...]:
         """Values of each axis that varies within a setting."""
-        return len(self.pages), *(len(getattr(self, name)) for name in _LENGTHS)
-
-    def settings(self) -> list[Setting]:
-        """Every combination of data type, attention, window and mode; the mode varies fastest."""
-        return settings_of(self.dtypes, self.attentions, self.modes, self.windows)
+        return tuple(map(len, (self.pages, *self.lengths.values())))
 
     def check(self, model: CountedModel) -> None:
         """Fail before any work if the sweep would fail later.
@@ -120,12 +106,13 @@ class Sweep:
             raise WorkloadError(
                 f"the sweep has {self.rows} rows; give shorter ranges, for at most {_MOST_ROWS}"
             )
-        modes = {max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")}
+        modes = [max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")]
+        settings = [each for each in self.settings if each.mode in modes]
         for end, time in (("largest", None), ("smallest", self.time)):
-            values = {name: getattr(getattr(self, name), end) for name in _LENGTHS}
-            lengths = {name: axes.NumberAxis((range(n, n + 1),)) for name, n in values.items()}
-            given: dict[str, Any] = {"modes": tuple(modes), "time": time, **lengths}
-            sweep = replace(self, pages=_SMALLEST_PAGE, **given)
+            lengths = {
+                name: axes.Axis.of_one(getattr(axis, end)) for name, axis in self.lengths.items()
+            }
+            sweep = Sweep(axes.Axis.of_one(1, 1), settings, lengths, time)
             for setting, timer in sweep._ways(model):
                 sweep._batch(model, setting, timer, np.arange(1))
 
@@ -148,40 +135,28 @@ class Sweep:
                 indices = np.arange(start, min(start + BATCH_ROWS, total))
                 yield self._batch(model, setting, timer, indices)
 
-    def _ways(self, model: CountedModel) -> Iterator[tuple[Setting, PageTimer | None]]:
+    def _ways(self, model: CountedModel) -> Iterable[tuple[Setting, PageTimer | None]]:
         """Every setting with a timer for each GPU."""
         if self.time is None:
-            yield from ((setting, None) for setting in self.settings())
-            return
-        for profile, setting in itertools.product(self.time.profiles, self.settings()):
-            yield setting, evaluate.page_timer(model, setting, profile, self.time.job)
+            return ((setting, None) for setting in self.settings)
+        return self.time.timers(model, self.settings)
 
     def _batch(
         self, model: CountedModel, setting: Setting, timer: PageTimer | None, indices: Any
     ) -> pa.RecordBatch:
         page, *places = np.unravel_index(indices, self._shape)
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
-        sizes = np.array(self.pages.take(np.arange(page[0], page[-1] + 1)))
+        sizes = self.pages.take(np.arange(page[0], page[-1] + 1))
         grids = model.architecture.forms.crop_grids.codes(*sizes)[page - page[0]]
-        widths, heights = sizes[:, page - page[0]]
-        text_tokens, max_new_tokens, batch_size = (
-            getattr(self, name).take(place) for name, place in zip(_LENGTHS, places, strict=True)
-        )
-        workloads = evaluate.Workloads(grids, text_tokens, max_new_tokens, batch_size)
-        costs = evaluate.evaluate(model, setting, workloads)
+        sizes = sizes[:, page - page[0]]
+        lengths = zip(self.lengths.items(), places, strict=True)
+        numbers = {name: axis.take(place)[0] for (name, axis), place in lengths}
+        workloads = evaluate.Workloads(grids, **numbers)
+        columns = evaluate.row_columns(model, setting, workloads, sizes, are_batches=True)
         weights_bytes = model.parameters * setting.dtype.nbytes
-        columns: dict[str, Any] = {
-            "page_width": widths,
-            "page_height": heights,
-            **evaluate.setting_columns(model, setting, len(indices)),
-            "text_tokens": text_tokens,
-            "max_new_tokens": max_new_tokens,
-            "batch_size": batch_size,
-            **evaluate.batch_columns(costs, batch_size),
-            "weights_bytes": pa.repeat(pa.scalar(weights_bytes, pa.int64()), len(indices)),
-        }
+        columns["weights_bytes"] = pa.repeat(pa.scalar(weights_bytes, pa.int64()), len(indices))
         if timer is not None:
-            columns |= evaluate.time_columns(timer, setting.mode, widths, heights, workloads)
+            columns |= evaluate.time_columns(timer, setting.mode, workloads, sizes)
         return pa.RecordBatch.from_pydict(columns)
 
 
@@ -196,6 +171,7 @@ def sweep_over(
     dtype: Names,
     flash_attention: Switches,
     sliding_window: Switches | None,
+    time: evaluate.TimeRequested | None = None,
 ) -> Sweep:
     """The sweep over these axes; for None the architecture's default is used.
 
@@ -215,21 +191,16 @@ def sweep_over(
         "max_new_tokens": max_new_tokens,
         "batch_size": batch_size,
     }
-    texts, news, batches = (
-        axes.parse_numbers(name, _numbers(name, asked), 1, LARGEST_COUNT)
+    lengths = {
+        name: axes.parse_numbers(name, _numbers(name, asked), 1, LARGEST_COUNT)
         for name, asked in given.items()
-    )
+    }
     dtypes = dict.fromkeys(map(dtype_named, axes.parse_names("dtype", _names(dtype))))
-    return Sweep(
-        axes.parse_pages("page", ",".join(_pages(page))),
-        axes.parse_modes("mode", _names(mode or architecture.default_mode), architecture),
-        texts,
-        news,
-        batches,
-        tuple(dtypes),
-        _switches("flash_attention", flash_attention),
-        _switches("sliding_window", True if sliding_window is None else sliding_window),
-    )
+    pages = axes.parse_pages("page", ",".join(_pages(page)))
+    modes = axes.parse_modes("mode", _names(mode or architecture.default_mode), architecture)
+    attentions = _switches("flash_attention", flash_attention)
+    windows = _switches("sliding_window", True if sliding_window is None else sliding_window)
+    return Sweep(pages, settings_of(dtypes, attentions, modes, windows), lengths, time)
 
 
 def _numbers(argument: str, asked: Numbers) -> str:

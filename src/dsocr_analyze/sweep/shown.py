@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -186,7 +187,13 @@ def sweep_picture(
             f"quantity {quantity} needs predicted seconds, and these rows have none; "
             "name a GPU (and a price for a cost)"
         )
-    columns = _columns(table)
+    columns: dict[str, list[Any]] = {
+        name: table.column(name).to_pylist()
+        for name in (*_X_COLUMNS, "crop_mode")
+        if name in table.column_names
+    }
+    sides = zip(columns["page_width"], columns["page_height"], strict=True)
+    columns["page"] = ["{} x {}".format(*each) for each in sides]
     differing = settings.varying(columns)
     x = _chosen_x(x, columns, differing)
     # A mode needs no line of its own beside its sizes.
@@ -214,18 +221,6 @@ def sweep_picture(
         (settings.axis_name(x), f"{what} [{scale.unit}]"), series, scale,
         whole=unit == "tokens", lines=lines,
     )  # fmt: skip
-
-
-def _columns(table: pa.Table) -> dict[str, list[Any]]:
-    """The columns that can be the x axis, row by row."""
-    columns: dict[str, list[Any]] = {
-        name: table.column(name).to_pylist()
-        for name in (*_X_COLUMNS, "crop_mode")
-        if name in table.column_names
-    }
-    sizes = zip(columns["page_width"], columns["page_height"], strict=True)
-    columns["page"] = [f"{width} x {height}" for width, height in sizes]
-    return columns
 
 
 def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]) -> str:
@@ -258,16 +253,15 @@ def _series(
         others = [other_side if name == "page" else name for name in others]
         if len(set(columns[other_side])) == 1:
             others.remove(other_side)
-    series: dict[str, tuple[list[Any], list[float]]] = {}
+    points: dict[str, list[tuple[Any, float]]] = {}
     for row, value in enumerate(column):
-        if value is None:
-            continue
-        label = ", ".join(settings.said_of(name, columns[name][row]) for name in others)
-        positions, values = series.setdefault(label, ([], []))
-        positions.append(columns[x][row])
-        values.append(value)
+        if value is not None:
+            label = ", ".join(settings.said_of(name, columns[name][row]) for name in others)
+            points.setdefault(label, []).append((columns[x][row], value))
     if x in _NUMBERS:
-        for label, (positions, values) in series.items():
-            order = sorted(range(len(positions)), key=positions.__getitem__)
-            series[label] = ([positions[i] for i in order], [values[i] for i in order])
-    return series
+        for each in points.values():
+            each.sort(key=itemgetter(0))
+    return {
+        label: ([at for at, _ in each], [value for _, value in each])
+        for label, each in points.items()
+    }
