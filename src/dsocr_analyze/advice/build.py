@@ -21,7 +21,7 @@ from dsocr_analyze.advice.document import (
 )
 from dsocr_analyze.advice.published import PublishedAccuracy, published_accuracy
 from dsocr_analyze.analytic import attention_name, page_figures
-from dsocr_analyze.architectures.views import PageInViews
+from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.columns.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -33,13 +33,10 @@ from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
-__all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "advise"]
+__all__ = ["PageAsked", "advise"]
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 """Text tokens per page to show if the caller gives none."""
-
-DEFAULT_NEW_TOKENS: Final = 1024
-"""Tokens to generate if neither they nor text tokens are given."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
 
@@ -57,41 +54,36 @@ _PUBLISHED_FOR: Final = (
 
 @dataclass(frozen=True)
 class PageAsked:
-    """A page and its workload.
+    """A page, and what is asked of a mode for it.
 
     Attributes:
-        size: Width and height in pixels.
+        request: The page and its workload, without sizes of views. Without a number of new tokens,
+            one is generated per text token in `holds` and the end token, as far as the decoder's
+            positions go.
         dpi: Pixels per inch of the page; None if unknown.
-        text_tokens: Prompt tokens that are not visual; None for the usual prompt's.
-        max_new_tokens: Tokens to generate. None for one per text token in `holds` and the end
-            token, as far as the decoder's positions go, or `DEFAULT_NEW_TOKENS` without `holds`.
-        batch_size: Equal pages per batch.
         holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
         kind: Kind of document, one of those with published figures; None for no particular one.
+        minimum_dpi: Lowest effective resolution of the page; None for no limit.
+        maximum_compression: Most text tokens per vision token; None for no limit.
     """
 
-    size: tuple[int, int]
+    request: PageRequest
     dpi: Fraction | None = None
-    text_tokens: int | None = None
-    max_new_tokens: int | None = None
-    batch_size: int = 1
     holds: tuple[int, ...] | None = None
     kind: str | None = None
+    minimum_dpi: float | None = None
+    maximum_compression: float | None = None
 
     @property
-    def texts(self) -> tuple[int, ...]:
-        """Numbers of text tokens that the page may contain."""
-        return self.holds or _DEFAULT_TEXT_TOKENS
+    def wanted(self) -> Requirements | None:
+        """Requirements for a mode; None without any."""
+        least, most = self.minimum_dpi, self.maximum_compression
+        wanted = Requirements(minimum_dpi=least, maximum_compression=most)
+        return None if least is None and most is None else wanted
 
-    @property
-    def is_written_out(self) -> bool:
-        """Whether the number of new tokens follows from the text."""
-        return self.max_new_tokens is None and bool(self.holds)
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens to generate if they do not follow from the text."""
-        return DEFAULT_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
+    def in_dpi(self, scale: Fraction) -> float | None:
+        """A resolution relative to the page's own in pixels per inch; None if that is unknown."""
+        return None if self.dpi is None else float(self.dpi * scale)
 
 
 TimeOf = Callable[[Workload], tuple[TimeEntry, ...]]
@@ -103,7 +95,6 @@ def advise(
     page: PageAsked,
     modes: Sequence[Mode],
     *,
-    wanted: Requirements | None = None,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
     time_of: TimeOf | None = None,
@@ -115,7 +106,6 @@ def advise(
         directory: The model's directory; its code is neither imported nor executed.
         page: The page and its workload.
         modes: The modes.
-        wanted: Requirements for a mode.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention instead of the decoder's eager attention.
         time_of: From a workload to its predicted seconds; None for no prediction.
@@ -127,9 +117,11 @@ def advise(
         ConfigError: The config describes something without a closed form.
     """
     architecture = directory.architecture
-    _check(page, wanted)
+    _check(page)
     published = published_accuracy(architecture.name)
     kind = None if page.kind is None else _kind(page.kind, published, architecture.title)
+    planned = page.request.workload(architecture)
+    assert isinstance(planned, Workload), "every architecture with a name reads pages"
 
     def costed(workload: Workload, text_tokens: int) -> TextCost:
         return TextCost(
@@ -139,24 +131,24 @@ def advise(
             time=() if time_of is None else time_of(workload),
         )
 
-    advice = tuple(_of_mode(directory, page, mode, wanted, published, costed) for mode in modes)
+    advice = tuple(_of_mode(directory, page, planned, mode, published, costed) for mode in modes)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
     opening = opening_of(directory, architecture, modes, command="advise", options=options)
     return AdviceDocument(
         **msgspec.structs.asdict(opening),
-        page=page.size,
-        page_dpi=None if page.dpi is None else float(page.dpi),
+        page=planned.page,
+        page_dpi=page.in_dpi(Fraction(1)),
         kind=kind,
-        batch_size=page.batch_size,
+        batch_size=planned.batch_size,
         max_new_tokens=max(
             (text.max_new_tokens for each in advice for text in each.by_text_tokens),
-            default=page.new_tokens,
+            default=planned.max_new_tokens,
         ),
         dtype=dtype_named(dtype).name,
         attention=attention_name(flash_attention=flash_attention),
         modes=advice,
-        requirements=wanted,
-        modes_that_meet=None if wanted is None else meeting,
+        requirements=page.wanted,
+        modes_that_meet=None if page.wanted is None else meeting,
         published=published,
         notes=(
             *_NOTES,
@@ -168,15 +160,14 @@ def advise(
     )
 
 
-def _check(page: PageAsked, wanted: Requirements | None) -> None:
-    least = None if wanted is None else wanted.minimum_dpi
+def _check(page: PageAsked) -> None:
+    least, most = page.minimum_dpi, page.maximum_compression
     for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", least)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
             raise WorkloadError(
                 f"{argument} {float(dpi):g} is out of range; give {_LEAST_DPI} to {_MOST_DPI}",
                 arguments=[argument],
             )
-    most = None if wanted is None else wanted.maximum_compression
     if most is not None and most <= 0:
         raise WorkloadError(
             f"maximum_compression {most:g} is not above 0; give text tokens per vision token, like"
@@ -213,98 +204,77 @@ def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
 def _of_mode(
     directory: ModelDirectory,
     page: PageAsked,
+    planned: Workload,
     mode: Mode,
-    wanted: Requirements | None,
     published: PublishedAccuracy | None,
     costed: Costed,
 ) -> ModeAdvice:
-    architecture = directory.architecture
+    """The advice on a mode, for the page as it is planned in the architecture's own."""
+    architecture, texts = directory.architecture, page.holds or _DEFAULT_TEXT_TOKENS
     workload: Workload = architecture.plan(
-        page=page.size, base_size=mode.base_size, image_size=mode.image_size,
-        crop_mode=mode.crop_mode, text_tokens=page.text_tokens, batch_size=page.batch_size,
-        max_new_tokens=page.new_tokens,
+        page=planned.page, base_size=mode.base_size, image_size=mode.image_size,
+        crop_mode=mode.crop_mode, text_tokens=planned.text_tokens, batch_size=planned.batch_size,
+        max_new_tokens=planned.max_new_tokens,
     )  # fmt: skip
     positions = directory.dimensions().max_positions
     # The last token takes no position: no decode step reads it.
     most = max(1, positions - workload.seq_len + 1)
-    texts = tuple(
+    is_written_out = page.holds and page.request.max_new_tokens is None
+    by_text = tuple(
         costed(replace(workload, max_new_tokens=min(each + 1, most)), each)
-        for each in (page.texts if page.is_written_out else ())
+        for each in (texts if is_written_out else ())
     )
-    longest = max(texts, key=lambda text: text.text_tokens) if texts else costed(workload, 0)
+    longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(workload, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
     shown = architecture.forms.crop_grids.page_in_views(workload)
-    scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
-    effective_dpi = None if page.dpi is None else float(page.dpi * scale)
+    scales = [tuple(map(Fraction, each.content, planned.page)) for each in shown]
+    scale = min(Fraction(1), max(map(min, scales)))
+    seen = tuple(
+        Seen(
+            views=each.views, resolution=each.resolution, content=each.content,
+            horizontal_scale=float(across), vertical_scale=float(down),
+            horizontal_dpi=page.in_dpi(across), vertical_dpi=page.in_dpi(down),
+        )
+        for each, (across, down) in zip(shown, scales, strict=True)
+    )  # fmt: skip
     vision_tokens = sum(each.tokens for each in shown)
+    rows = [
+        (None, "none for this model") if published is None
+        else published.precision.at(mode.name, each)
+        for each in texts
+    ]  # fmt: skip
     densities = tuple(
-        _density(published, mode.name, tokens, vision_tokens, workload) for tokens in page.texts
-    )
+        Density(
+            text_tokens=each, compression=each / vision_tokens,
+            prompt_compression=each / workload.visual_tokens, published=row, lack=lack,
+        )
+        for each, (row, lack) in zip(texts, rows, strict=True)
+    )  # fmt: skip
     return ModeAdvice(
         mode=mode.name,
         base_size=mode.base_size,
         image_size=mode.image_size,
         crop_mode=mode.crop_mode,
         grid=workload.grid,
-        seen=tuple(_seen(each, page) for each in shown),
+        seen=seen,
         effective_scale=float(scale),
-        effective_dpi=effective_dpi,
+        effective_dpi=page.in_dpi(scale),
         vision_tokens=vision_tokens,
         visual_tokens=workload.visual_tokens,
         seq_len=workload.seq_len,
         cost=longest.cost,
         time=longest.time,
-        by_text_tokens=texts,
+        by_text_tokens=by_text,
         densities=densities,
         edit_distances=None if published is None else published.edit_distance.modes.get(mode.name),
-        verdict=None if wanted is None else _verdict(wanted, effective_dpi, densities),
+        verdict=_verdict(page, page.in_dpi(scale), densities),
         notes=(*architecture.notes_of(workload), *position_warnings(workload, positions)),
-    )
-
-
-def _scales(shown: PageInViews, page: tuple[int, int]) -> tuple[Fraction, Fraction]:
-    """Pixels of the views per pixel of the page, horizontally and vertically."""
-    return Fraction(shown.content[0], page[0]), Fraction(shown.content[1], page[1])
-
-
-def _seen(shown: PageInViews, page: PageAsked) -> Seen:
-    across, down = _scales(shown, page.size)
-    return Seen(
-        views=shown.views,
-        resolution=shown.resolution,
-        content=shown.content,
-        horizontal_scale=float(across),
-        vertical_scale=float(down),
-        horizontal_dpi=None if page.dpi is None else float(page.dpi * across),
-        vertical_dpi=None if page.dpi is None else float(page.dpi * down),
-    )
-
-
-def _density(
-    published: PublishedAccuracy | None,
-    mode: str,
-    text_tokens: int,
-    vision_tokens: int,
-    workload: Workload,
-) -> Density:
-    none = None, "none for this model"
-    row, lack = none if published is None else published.precision.at(mode, text_tokens)
-    return Density(
-        text_tokens=text_tokens,
-        compression=text_tokens / vision_tokens,
-        prompt_compression=text_tokens / workload.visual_tokens,
-        published=row,
-        lack=lack,
     )
 
 
 def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool) -> Cost:
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
     batch, memory, pages = figures.batch, figures.memory, workload.pages
-    need = memory_need(
-        directory.architecture, directory.dimensions(), workload, dtype=dtype_named(dtype),
-        flash_attention=flash_attention,
-    )  # fmt: skip
     return Cost(
         prefill_pass_flops=figures.prefill_pass.flops,
         page_flops=batch.flops / pages,
@@ -312,14 +282,17 @@ def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_atten
         weights_bytes=memory.weights_bytes,
         kv_cache_bytes=memory.kv_cache_bytes,
         peak_activation_bytes=memory.peak.nbytes,
-        memory_bytes=need.total_bytes,
-    )
+        memory_bytes=memory_need(
+            directory.architecture, directory.dimensions(), workload, dtype=dtype_named(dtype),
+            flash_attention=flash_attention,
+        ).total_bytes,
+    )  # fmt: skip
 
 
-def _verdict(wanted: Requirements, dpi: float | None, densities: Sequence[Density]) -> Verdict:
-    least, most = wanted.minimum_dpi, wanted.maximum_compression
-    densest = max(each.compression for each in densities)
+def _verdict(page: PageAsked, dpi: float | None, densities: Sequence[Density]) -> Verdict | None:
+    least, most = page.minimum_dpi, page.maximum_compression
     is_fine = None if least is None or dpi is None else dpi >= least
-    is_dense = None if most is None else densest <= most
+    is_dense = None if most is None else max(each.compression for each in densities) <= most
     meets = False not in (is_fine, is_dense)
-    return Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
+    verdict = Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
+    return None if page.wanted is None else verdict

@@ -16,7 +16,15 @@ from dsocr_analyze.advice.published import (
 )
 from dsocr_analyze.columns.setting import CountOpening
 from dsocr_analyze.report.document import model_text
-from dsocr_analyze.report.table import Table, bytes_text, exact, price_text, ratio_text, scaled
+from dsocr_analyze.report.table import (
+    Table,
+    bytes_text,
+    counted,
+    exact,
+    price_text,
+    ratio_text,
+    scaled,
+)
 from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.prediction import TimeEntry
@@ -60,6 +68,12 @@ class Seen(Struct, frozen=True, kw_only=True):
     vertical_scale: float
     horizontal_dpi: float | None
     vertical_dpi: float | None
+
+    @property
+    def text(self) -> str:
+        """Pixels of the views per inch, or else per pixel, horizontally x vertically."""
+        across = _fineness(self.horizontal_scale, self.horizontal_dpi)
+        return f"{across} x {_fineness(self.vertical_scale, self.vertical_dpi)}"
 
 
 class Density(Struct, frozen=True, kw_only=True):
@@ -252,22 +266,34 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     dpi = (
         "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
     )
-    pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
     new = f"{advice.max_new_tokens:,} new tokens"
     if advice.is_written_out:
         new = "as many new tokens as the text on it needs"
     yield f"Ran: {model_text(advice.model)} by the analytic engine"
-    yield f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {new}"
+    yield (
+        f"Page of {width} x {height} pixels{dpi};"
+        f" {counted(advice.batch_size, 'page')} at a time, {new}"
+    )
     if advice.is_written_out:
         yield "New tokens: one per text token and the end token" + _without_room(advice)
     yield f"Type {advice.dtype}, {advice.attention} attention"
-    if distances := _distances_for(advice):
-        ends = dict.fromkeys((distances[0], distances[-1]))
+    published = [
+        (mode.edit_distances.kinds[advice.kind], mode.mode)
+        for mode in advice.modes
+        if advice.kind is not None and mode.edit_distances is not None
+    ]
+    if published:
+        ends = dict.fromkeys((min(published), max(published)))
         said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
         yield f"Published edit distance for {advice.kind}: {said}"
     wanted, meeting = advice.requirements, advice.modes_that_meet
     if wanted is not None and meeting is not None:
-        yield f"With {_wanted(wanted, advice)}: {', '.join(meeting) or 'no mode'}"
+        least, compression = wanted.minimum_dpi, wanted.maximum_compression
+        asked = [] if least is None else [f"at least {least:g} dpi"]
+        if compression is not None:
+            most = max(density.text_tokens for density in advice.modes[0].densities)
+            asked.append(f"at most {compression:g}x at {most:,} text tokens")
+        yield f"With {' and '.join(asked)}: {', '.join(meeting) or 'no mode'}"
 
 
 def _without_room(advice: AdviceDocument) -> str:
@@ -283,25 +309,6 @@ def _without_room(advice: AdviceDocument) -> str:
         f" {', '.join(fitting for number, fitting in lacking if number == tokens)}"
         for tokens in dict.fromkeys(number for number, _ in lacking)
     )
-
-
-def _distances_for(advice: AdviceDocument) -> list[tuple[float, str]]:
-    """Published edit distances for the kind of document, lowest first, and their modes."""
-    return sorted(
-        (mode.edit_distances.kinds[advice.kind], mode.mode)
-        for mode in advice.modes
-        if advice.kind is not None and mode.edit_distances is not None
-    )
-
-
-def _wanted(wanted: Requirements, advice: AdviceDocument) -> str:
-    asked = []
-    if wanted.minimum_dpi is not None:
-        asked.append(f"at least {wanted.minimum_dpi:g} dpi")
-    if wanted.maximum_compression is not None:
-        most = max(density.text_tokens for density in advice.modes[0].densities)
-        asked.append(f"at most {wanted.maximum_compression:g}x at {most:,} text tokens")
-    return " and ".join(asked)
 
 
 def advice_notes(advice: AdviceDocument) -> list[str]:
@@ -324,54 +331,68 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def advice_tables(advice: AdviceDocument) -> list[Table]:
+def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
     """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
-    tables = [_resolutions(advice), _costs(advice)]
-    if any(mode.time for mode in advice.modes):
-        tables.append(_seconds(advice))
-    tables.append(_compressions(advice))
-    if advice.published is not None:
-        tables += [_precisions(advice, advice.published), _distances(advice, advice.published)]
-        if advice.kind is None and any(mode.edit_distances for mode in advice.modes):
-            tables.append(_kinds(advice))
-    if advice.requirements is not None:
-        tables.append(_verdicts(advice))
-    return tables
-
-
-def _resolutions(advice: AdviceDocument) -> Table:
+    modes = advice.modes
     unit = "scale" if advice.page_dpi is None else "dpi"
-    rows = tuple(
-        (
-            mode.mode,
-            "-" if mode.grid == (1, 1) else f"{mode.grid[0]} x {mode.grid[1]}",
-            _seen_text(mode.seen[0]) if len(mode.seen) > 1 else "-",
-            _seen_text(mode.seen[-1]),
-            _fineness(mode.effective_scale, mode.effective_dpi),
-            exact(mode.vision_tokens),
-            exact(mode.visual_tokens),
-        )
-        for mode in advice.modes
-    )
-    return Table(
+    yield Table(
         f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
         ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
-        rows,
+        tuple(
+            (
+                mode.mode, "-" if mode.grid == (1, 1) else "{} x {}".format(*mode.grid),
+                mode.seen[0].text if len(mode.seen) > 1 else "-", mode.seen[-1].text,
+                _fineness(mode.effective_scale, mode.effective_dpi),
+                exact(mode.vision_tokens), exact(mode.visual_tokens),
+            )
+            for mode in modes
+        ),
         label_columns=2,
-    )
-
-
-def _seen_text(seen: Seen) -> str:
-    across = _fineness(seen.horizontal_scale, seen.horizontal_dpi)
-    return f"{across} x {_fineness(seen.vertical_scale, seen.vertical_dpi)}"
-
-
-def _fineness(scale: float, dpi: float | None) -> str:
-    return f"{scale:.3f}" if dpi is None else f"{dpi:.1f}"
-
-
-def _labels(advice: AdviceDocument) -> tuple[str, ...]:
-    return ("mode", "text tokens") if advice.is_written_out else ("mode",)
+    )  # fmt: skip
+    labels = ("mode", "text tokens") if advice.is_written_out else ("mode",)
+    cases = [(_label(mode, case), mode, case) for mode in modes for case in mode.cases]
+    yield Table(
+        "Cost",
+        (*labels, "prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory"),
+        tuple(
+            (
+                *label, exact(mode.seq_len), scaled(case.cost.prefill_pass_flops),
+                scaled(case.cost.page_flops), bytes_text(case.cost.kv_cache_bytes),
+                bytes_text(case.cost.memory_bytes),
+            )
+            for label, mode, case in cases
+        ),
+    )  # fmt: skip
+    if any(mode.time for mode in modes):
+        yield Table(
+            "Predicted seconds, and cost of 1,000 pages",
+            (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
+            tuple(
+                (
+                    *label, entry.gpu, entry.runtime, str(load.concurrency),
+                    ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
+                    "-" if load.cost_per_thousand_pages is None
+                    else price_text(load.cost_per_thousand_pages),
+                )
+                for label, _, case in cases
+                for entry in case.time
+                for load in entry.throughput
+            ),
+            label_columns=len(labels) + 2,
+        )  # fmt: skip
+    yield Table(
+        "Compression: text tokens on the page per vision token",
+        ("mode", *(f"{density.text_tokens:,} tokens" for density in modes[0].densities)),
+        tuple((mode.mode, *(f"{each.compression:.1f}x" for each in mode.densities))
+              for mode in modes),
+    )  # fmt: skip
+    if advice.published is not None:
+        yield from _published_tables(advice, advice.published)
+    if advice.requirements is not None:
+        verdicts = ((mode.mode, mode.verdict) for mode in modes if mode.verdict is not None)
+        rows = ((mode, *(_ANSWERS[each] for each in astuple(found))) for mode, found in verdicts)
+        columns = ("mode", "resolution", "compression", "meets all")
+        yield Table("Requirements", columns, tuple(rows), label_columns=4)
 
 
 def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
@@ -381,60 +402,56 @@ def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
     return (mode.mode, text if case.has_room else f"{exact(case.max_new_tokens)} of {text}")
 
 
-def _costs(advice: AdviceDocument) -> Table:
-    rows = tuple(
-        (*_label(mode, case), exact(mode.seq_len), scaled(case.cost.prefill_pass_flops),
-         scaled(case.cost.page_flops), bytes_text(case.cost.kv_cache_bytes),
-         bytes_text(case.cost.memory_bytes))
-        for mode in advice.modes
-        for case in mode.cases
-    )  # fmt: skip
-    figures = ("prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory")
-    return Table("Cost", (*_labels(advice), *figures), rows)
+def _fineness(scale: float, dpi: float | None) -> str:
+    return f"{scale:.3f}" if dpi is None else f"{dpi:.1f}"
 
 
-def _seconds(advice: AdviceDocument) -> Table:
-    labels = _labels(advice)
-    rows = tuple(
-        (
-            *_label(mode, case), entry.gpu, entry.runtime, str(load.concurrency),
-            ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
-            "-" if load.cost_per_thousand_pages is None
-            else price_text(load.cost_per_thousand_pages),
-        )
-        for mode in advice.modes
-        for case in mode.cases
-        for entry in case.time
-        for load in entry.throughput
-    )  # fmt: skip
-    return Table(
-        "Predicted seconds, and cost of 1,000 pages",
-        (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
-        rows,
-        label_columns=len(labels) + 2,
-    )
-
-
-def _compressions(advice: AdviceDocument) -> Table:
-    rows = tuple(
-        (mode.mode, *(f"{density.compression:.1f}x" for density in mode.densities))
-        for mode in advice.modes
-    )
-    columns = (f"{density.text_tokens:,} tokens" for density in advice.modes[0].densities)
-    return Table("Compression: text tokens on the page per vision token", ("mode", *columns), rows)
-
-
-def _precisions(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
-    rows = []
+def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
+    """Precisions, and edit distances: both languages, or one kind of document beside all."""
+    rows: list[tuple[str, ...]] = []
     for mode in advice.modes:
         if any(density.published for density in mode.densities):
-            rows += [(mode.mode, exact(each.text_tokens), _precision(each))
-                     for each in mode.densities]  # fmt: skip
+            rows += (
+                (mode.mode, exact(each.text_tokens), _precision(each)) for each in mode.densities
+            )
         else:
             lacks = dict.fromkeys(density.lack for density in mode.densities)
-            rows += [(mode.mode, "all", lack) for lack in lacks]
-    title, columns = published.precision.measures, ("mode", "text tokens", "precision")
-    return Table(f"Published {title}", columns, tuple(rows), label_columns=3)
+            rows += ((mode.mode, "all", lack) for lack in lacks)
+    yield Table(
+        f"Published {published.precision.measures}",
+        ("mode", "text tokens", "precision"),
+        tuple(rows),
+        label_columns=3,
+    )
+    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
+    if advice.kind is not None:
+        figures = (advice.kind, _ALL_KINDS)
+    rows, kinds = [], {}
+    for mode in advice.modes:
+        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
+        if found is not None:
+            kinds[mode.mode] = found.kinds
+            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
+            if advice.kind is not None:
+                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
+        rows.append((mode.mode, *cells))
+    yield Table(
+        f"Published {published.edit_distance.measures}",
+        ("mode", "vision tokens", *figures),
+        tuple(rows),
+        label_columns=2,
+    )
+    if advice.kind is None and kinds:
+        rows = [
+            (
+                _ALL_KINDS if kind == ALL_KINDS else kind,
+                *(f"{each[kind]:.3f}" for each in kinds.values()),
+            )
+            for kind in dict.fromkeys(kind for each in kinds.values() for kind in each)
+        ]
+        title = "Published edit distance by kind of document"
+        yield Table(title, ("kind", *kinds), tuple(rows))
 
 
 def _precision(density: Density) -> str:
@@ -446,45 +463,3 @@ def _precision(density: Density) -> str:
         f"{row.precision_percent:g} % at {row.compression:g}x ({low:,} to {high:,} tokens,"
         f" {row.pages} pages)"
     )
-
-
-def _distances(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
-    """Both languages side by side, or one kind of document beside all; modes in rows."""
-    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
-    if advice.kind is not None:
-        figures = (advice.kind, _ALL_KINDS)
-    rows: list[tuple[str, ...]] = []
-    for mode in advice.modes:
-        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
-        if found is not None:
-            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
-            if advice.kind is not None:
-                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
-            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
-        rows.append((mode.mode, *cells))
-    title, columns = published.edit_distance.measures, ("mode", "vision tokens", *figures)
-    return Table(f"Published {title}", columns, tuple(rows), label_columns=2)
-
-
-def _kinds(advice: AdviceDocument) -> Table:
-    """Kinds of document in rows and modes in columns."""
-    by_mode = {each.mode: each.edit_distances.kinds for each in advice.modes if each.edit_distances}
-    kinds = dict.fromkeys(kind for each in by_mode.values() for kind in each)
-    rows = tuple(
-        (
-            _ALL_KINDS if kind == ALL_KINDS else kind,
-            *(f"{each[kind]:.3f}" for each in by_mode.values()),
-        )
-        for kind in kinds
-    )
-    return Table("Published edit distance by kind of document", ("kind", *by_mode), rows)
-
-
-def _verdicts(advice: AdviceDocument) -> Table:
-    rows = tuple(
-        (mode.mode, *(_ANSWERS[answer] for answer in astuple(mode.verdict)))
-        for mode in advice.modes
-        if mode.verdict is not None
-    )
-    columns = ("mode", "resolution", "compression", "meets all")
-    return Table("Requirements", columns, rows, label_columns=4)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +19,6 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import paper_dpi
 from dsocr_analyze.workload.workload import LARGEST_COUNT
-
-if TYPE_CHECKING:
-    from dsocr_analyze.advice.document import Requirements
 
 __all__ = ["advise"]
 
@@ -125,23 +121,24 @@ def advise(
         options.check_quiet({**limits, "--json": json_file})
     asked = time_options.request_with_report(context)
     directory = page_options.described_model(model, arch, config, sliding_window)
-    architecture = directory.architecture
     print_config_findings(context, directory, by_closed_forms=True)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     size, dpi = _page(page, image, page_dpi)
-    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", architecture)))
+    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
     lengths = (context.params[each] for each in ("new_tokens_from", "mean_new_tokens"))
     if max_new_tokens is None and any(each is not None for each in lengths):
-        max_new_tokens = build.DEFAULT_NEW_TOKENS
-    wanted = build.PageAsked(
-        size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens), kind
+        max_new_tokens = page_options.OF_A_PAGE["max_new_tokens"][1]
+    request = page_options.page_request(
+        context, directory, page=size, image=None, mode=None, max_new_tokens=max_new_tokens
     )
+    holds = _numbers(page_text_tokens)
+    least, most = map(_limit, limits, limits.values())
     found = build.advise(
-        directory, wanted, modes, wanted=_requirements(limits), dtype=dtype,
+        directory, build.PageAsked(request, dpi, holds, kind, least, most), modes, dtype=dtype,
         flash_attention=flash_attention, options=options.options_used(context),
         time_of=Engine("analytic", directory, dtype, flash_attention, time=asked).entries,
     )  # fmt: skip
-    warn_of_modes(context, architecture, modes)
+    warn_of_modes(context, directory.architecture, modes)
     if json_file not in (None, "-"):
         options.prepare_output(Path(str(json_file)).parent)
 
@@ -177,8 +174,6 @@ def _page(
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    import numpy as np
-
     from dsocr_analyze.sweep.axes import parse_numbers
 
     if text is None:
@@ -188,19 +183,11 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
         raise WorkloadError(
             f"--page-text-tokens {text} has {len(axis)} values; give at most {_MOST_NUMBERS}"
         )
-    return tuple(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
+    return tuple(dict.fromkeys(each for part in axis.parts for each in part))
 
 
-def _requirements(limits: Mapping[str, str | None]) -> Requirements | None:
-    """The requirements in `--minimum-dpi` and `--maximum-compression`; None without any."""
-    from dsocr_analyze.advice.document import Requirements
-
-    least, most = (
-        None if text is None else float(_fraction(option, text)) for option, text in limits.items()
-    )
-    if least is most is None:
-        return None
-    return Requirements(minimum_dpi=least, maximum_compression=most)
+def _limit(option: str, text: str | None) -> float | None:
+    return None if text is None else float(_fraction(option, text))
 
 
 def _fraction(option: str, text: str) -> Fraction:
