@@ -24,8 +24,7 @@ from dsocr_analyze.gate.budgets import (
     Workload,
     budgets_in,
     edited,
-    model_of,
-    paths_of,
+    files_of,
 )
 from dsocr_analyze.gate.judge import Baseline, Check, Counted, edits_of, judge, whole_check
 from dsocr_analyze.gate.revision import Revision
@@ -70,14 +69,16 @@ def checked(
     judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if is_update:
-        found = (edits_of(asked[each.name], counted[each.name].report, each) for each in judged)
-        named = zip(asked, found, strict=True)
-        edits = {name: each for name, each in named if any(len(edit) > 1 for edit in each)}
+        found = {
+            each.name: edits_of(asked[each.name], counted[each.name].report, each)
+            for each in judged
+        }
+        edits = {name: each for name, each in found.items() if any(edit.limits for edit in each)}
         is_pyproject = file.path.name == PYPROJECT
         text = edited(file.text, str(file.path), edits, is_pyproject=is_pyproject)
         written = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
         new = sum(len(each) - len(asked[name].budgets) for name, each in edits.items())
-        changed = sum(len(edit) > 1 for each in edits.values() for edit in each) - new
+        changed = sum(bool(edit.limits) for each in edits.values() for edit in each) - new
         if edits:
             write_files({file.path: text})
         streams.complain(f"{file.path}: budgets changed: {changed}, new: {new}")
@@ -204,7 +205,7 @@ class _Counts:
             return Counted(report, self.saved, is_compared=self.saved is not None)
         before = self.before.get(workload.name)
         asked = (before or workload).options
-        paths = [_in_repository(revision, folder, path) for path in paths_of(asked)]
+        paths = [_in_repository(revision, folder, path) for path in files_of(asked) if path]
         missing = [path for path in paths if not revision.has(path)]
         if missing:
             why = f"no baseline: {revision.name} has no {' and no '.join(map(repr, missing))}"
@@ -324,8 +325,7 @@ def _counted(
         AnalyzeError: Something about the workload is invalid; the subclass says what.
     """
     config, stages, hf_config, model = (
-        None if path is None else folder / path
-        for path in (asked["config"], asked["stages"], asked["hf_config"], model_of(asked))
+        None if path is None else folder / path for path in files_of(asked)
     )
     default = engine if stages is None else "trace"
     name = options.chosen("engine", asked["engine"] or default, ENGINES)
@@ -342,7 +342,7 @@ def _counted(
 
         if directory.has_code and not is_trusted_code(directory):
             raise TrustError(
-                f"{str(model_of(asked))!r} of {revision} contains Python code that would be"
+                f"{str(asked['model'])!r} of {revision} contains Python code that would be"
                 f" executed ({', '.join(directory.sources)}) and is not trusted; read it in a"
                 f" work tree (`git worktree add ../baseline {revision}`) and run `dsocr-analyze"
                 " trust` on it there, or count without executing it: engine ="

@@ -169,7 +169,7 @@ def compared(before: Report, after: Report) -> Compared:
     any, such as predicted seconds, they follow from all counted figures. So they count as changed
     only if none of these has changed.
     """
-    parts = [*_parts(("", "", ""), before, after)]
+    parts = [*_parts(Difference("", "", "", before, after))]
     equal = [to_builtins(each.after) for each in parts if each.before == each.after]
     differing = [each for each in parts if each.before != each.after]
     numbers = [each for each in differing if each.is_number]
@@ -220,30 +220,22 @@ def counted_figures(report: Report) -> dict[str, int]:
 # --- differences -------------------------------------------------------------------------------
 
 
-_Place: TypeAlias = tuple[str, str, str]
-"""A place in two reports: key, pattern and section of a `Difference`."""
-
-
-def _parts(place: _Place, old: Any, new: Any) -> Iterator[Difference]:
-    """The parts of two reports at a place: as large as they are equal, as small as they differ."""
+def _parts(whole: Difference) -> Iterator[Difference]:
+    """The parts of two reports within one: as large as they are equal, as small as they differ."""
+    key, pattern, section, old, new = whole
     if old == new or old is None or new is None or not isinstance(new, Struct | Mapping | tuple):
-        yield Difference(*place, old, new)
+        yield whole
         return
-    step, pattern, (before, after) = _named(old, new)
+    step, any_step, (before, after) = _named(old, new)
     gone = [name for name in before if name not in after]
     added = [name for name in after if name not in before]
     if gone or added:
-        yield Difference(*place, gone, added)
+        yield whole._replace(before=gone, after=added)
     for name in filter(before.__contains__, after):
-        below = _below(place, step.format(name), pattern.format(name))
-        yield from _parts(below, before[name], after[name])
-
-
-def _below(place: _Place, step: str, pattern: str) -> _Place:
-    """The place of a part, given the step there (`.flops`, `[0]`) and that step's pattern."""
-    key, whole, section = place
-    below = f"{key}{step}".removeprefix(".")
-    return (below,) * 3 if key in ("", "stages") else (below, whole + pattern, section)
+        below = f"{key}{step.format(name)}".removeprefix(".")
+        place = (below, pattern + any_step.format(name), section)
+        place = (below,) * 3 if key in ("", "stages") else place
+        yield from _parts(Difference(*place, before[name], after[name]))
 
 
 def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
@@ -456,11 +448,11 @@ def _moves(before: Report, after: Report) -> list[Move]:
 def _works(report: Report) -> dict[_Moving, tuple[int, ...]]:
     """FLOPs, bytes and parameters of everything in a report, as far as it has them."""
     found: dict[_Moving, tuple[int, ...]] = {}
-    for name, stage in report.stages.items():
-        found["stage", name, name] = (stage.flops, stage.bytes_moved, stage.params)
-        for path, module in stage.by_module.items():
-            found["module", name, path] = (module.own.flops, module.own.bytes_moved)
-        found |= {("operator", name, each): (flops,) for each, flops in stage.operators.items()}
-        for kind, family in stage.operator_families.items():
-            found["kind", name, kind] = (family.flops, family.bytes)
+    for stage, each in report.stages.items():
+        found["stage", stage, stage] = (each.flops, each.bytes_moved, each.params)
+        modules = {path: module.own for path, module in each.by_module.items()}
+        found |= {("module", stage, p): (own.flops, own.bytes_moved) for p, own in modules.items()}
+        found |= {("operator", stage, name): (flops,) for name, flops in each.operators.items()}
+        kinds = each.operator_families.items()
+        found |= {("kind", stage, kind): (family.flops, family.bytes) for kind, family in kinds}
     return found

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from dsocr_analyze.gate.budgets import LEVELS, Allowance, Budget, Edit, Limit, Workload
+from dsocr_analyze.gate.budgets import LEVELS, OF_VALUES, Budget, Edit, Limit, Workload
 from dsocr_analyze.gate.compared import (
     Compared,
     Figure,
@@ -358,7 +358,7 @@ def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
 
 def _limits_of(workload: Workload) -> Mapping[str, str]:
     """The tolerance and the limits of each key, in words."""
-    found = defaultdict(list, tolerance=[workload.tolerance.text])
+    found = defaultdict(list, tolerance=[workload.tolerance.amount_text])
     for budget in workload.budgets:
         texts = (each.text for each in budget.limits)
         found[budget.key].append(f"{', '.join(texts)} ({budget.level})")
@@ -459,8 +459,8 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[E
         for each in check.failures("failed")
         if each.rule == "baseline" and each.value is not None and each.key not in new
     }
-    changed = [{"key": each.key, **_exceeded(each, keys)} for each in workload.budgets]
-    return [*changed, *({"key": key, **limits} for key, limits in new.items())]
+    changed = [Edit(each.key, _exceeded(each, keys)) for each in workload.budgets]
+    return [*changed, *(Edit(key, limits) for key, limits in new.items())]
 
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
@@ -469,6 +469,5 @@ def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
     return {
         limit.name: max(values) if limit.is_upper else min(values)
         for limit in budget.limits
-        if not isinstance(limit.amount, Allowance)
-        and not all(limit.keeps(each, limit.amount) for each in values)
+        if limit.name in OF_VALUES and not all(limit.keeps(each, limit.amount) for each in values)
     }
