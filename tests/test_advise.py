@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsocr_analyze import analyze
-from dsocr_analyze.advice import published as published_module
+from dsocr_analyze import advice, analyze
 from dsocr_analyze.advice.build import PageAsked, advise
-from dsocr_analyze.advice.published import published_accuracy
+from dsocr_analyze.advice.document import published_accuracy
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.dtypes import dtype_named
@@ -283,7 +282,7 @@ class TestPublished:
             of(["base"], name=name, kind=kind)
 
     def test_every_table_has_its_source_and_limits(self):
-        file = Path(published_module.__file__).parent / "published.toml"
+        file = Path(advice.__file__).parent / "published.toml"
         for name, model in tomllib.loads(file.read_text()).items():
             assert name in ARCHITECTURES
             assert model["source"].startswith("arXiv:")

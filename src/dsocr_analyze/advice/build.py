@@ -1,25 +1,28 @@
-"""The advice for a page: every mode's geometry, tokens, cost and published figures."""
+"""The advice for a page: what every mode makes of it and costs, computed and in tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-import msgspec
+from msgspec.structs import asdict, astuple
 
 from dsocr_analyze.advice.document import (
+    ALL_KINDS,
     AdviceDocument,
     Cost,
     Density,
     ModeAdvice,
+    PublishedAccuracy,
     Requirements,
     Seen,
     TextCost,
     Verdict,
+    fineness,
+    published_accuracy,
 )
-from dsocr_analyze.advice.published import PublishedAccuracy, published_accuracy
 from dsocr_analyze.analytic import attention_name, page_figures
 from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.columns.setting import opening_of
@@ -28,12 +31,26 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.document import NO_OPTIONS, Options
+from dsocr_analyze.report.document import NO_OPTIONS, Options, model_text
+from dsocr_analyze.report.table import (
+    Table,
+    bytes_text,
+    counted,
+    exact,
+    price_text,
+    ratio_text,
+    scaled,
+)
+from dsocr_analyze.timing.assumptions import lengths_sentence
+from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
-__all__ = ["PageAsked", "advise"]
+__all__ = ["PageAsked", "advice_lines", "advice_notes", "advice_tables", "advise"]
+
+_ALL_KINDS: Final = "all kinds"
+_ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 """Text tokens per page to show if the caller gives none."""
@@ -135,7 +152,7 @@ def advise(
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
     opening = opening_of(directory, architecture, modes, command="advise", options=options)
     return AdviceDocument(
-        **msgspec.structs.asdict(opening),
+        **asdict(opening),
         page=planned.page,
         page_dpi=page.in_dpi(Fraction(1)),
         kind=kind,
@@ -296,3 +313,207 @@ def _verdict(page: PageAsked, dpi: float | None, densities: Sequence[Density]) -
     meets = False not in (is_fine, is_dense)
     verdict = Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
     return None if page.wanted is None else verdict
+
+
+# --- for readers ---------------------------------------------------------------------------------
+
+
+def advice_lines(advice: AdviceDocument) -> Iterator[str]:
+    """What was counted, and which modes meet the requirements."""
+    width, height = advice.page
+    dpi = (
+        "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
+    )
+    new = f"{advice.max_new_tokens:,} new tokens"
+    if advice.is_written_out:
+        new = "as many new tokens as the text on it needs"
+    yield f"Ran: {model_text(advice.model)} by the analytic engine"
+    yield (
+        f"Page of {width} x {height} pixels{dpi};"
+        f" {counted(advice.batch_size, 'page')} at a time, {new}"
+    )
+    if advice.is_written_out:
+        yield "New tokens: one per text token and the end token" + _without_room(advice)
+    yield f"Type {advice.dtype}, {advice.attention} attention"
+    published = [
+        (mode.edit_distances.kinds[advice.kind], mode.mode)
+        for mode in advice.modes
+        if advice.kind is not None and mode.edit_distances is not None
+    ]
+    if published:
+        ends = dict.fromkeys((min(published), max(published)))
+        said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
+        yield f"Published edit distance for {advice.kind}: {said}"
+    wanted, meeting = advice.requirements, advice.modes_that_meet
+    if wanted is not None and meeting is not None:
+        least, compression = wanted.minimum_dpi, wanted.maximum_compression
+        asked = [] if least is None else [f"at least {least:g} dpi"]
+        if compression is not None:
+            most = max(density.text_tokens for density in advice.modes[0].densities)
+            asked.append(f"at most {compression:g}x at {most:,} text tokens")
+        yield f"With {' and '.join(asked)}: {', '.join(meeting) or 'no mode'}"
+
+
+def _without_room(advice: AdviceDocument) -> str:
+    """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
+    lacking = [
+        (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
+        for mode in advice.modes
+        for text in mode.by_text_tokens
+        if not text.has_room
+    ]
+    return "".join(
+        f"; for {tokens:,} text tokens only what the context leaves:"
+        f" {', '.join(fitting for number, fitting in lacking if number == tokens)}"
+        for tokens in dict.fromkeys(number for number, _ in lacking)
+    )
+
+
+def advice_notes(advice: AdviceDocument) -> list[str]:
+    """Notes for readers, including the limits of published figures, without duplicates."""
+    notes = [*advice.notes]
+    published = advice.published
+    if published is not None:
+        precision, distance = published.precision, published.edit_distance
+        notes.append(f"published figures: {published.title}, {published.source}")
+        notes += [f"{precision.table}: {limit}" for limit in precision.limits]
+        notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
+    notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
+    for case in (case for mode in advice.modes for case in mode.cases):
+        said = [each for entry in case.time for each in entry.assumptions.sentences]
+        if isinstance(case, TextCost):
+            # The lines above the tables say how many tokens each text takes.
+            known = lengths_sentence(OutputLengths.fixed(case.max_new_tokens))
+            said = [each for each in said if each != known]
+        notes += said
+    return list(dict.fromkeys(notes))
+
+
+def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
+    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
+    modes = advice.modes
+    unit = "scale" if advice.page_dpi is None else "dpi"
+    yield Table(
+        f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
+        ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
+        tuple(
+            (
+                mode.mode, "-" if mode.grid == (1, 1) else "{} x {}".format(*mode.grid),
+                mode.seen[0].text if len(mode.seen) > 1 else "-", mode.seen[-1].text,
+                fineness(mode.effective_scale, mode.effective_dpi),
+                exact(mode.vision_tokens), exact(mode.visual_tokens),
+            )
+            for mode in modes
+        ),
+        label_columns=2,
+    )  # fmt: skip
+    labels = ("mode", "text tokens") if advice.is_written_out else ("mode",)
+    cases = [(_label(mode, case), mode, case) for mode in modes for case in mode.cases]
+    yield Table(
+        "Cost",
+        (*labels, "prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory"),
+        tuple(
+            (
+                *label, exact(mode.seq_len), scaled(case.cost.prefill_pass_flops),
+                scaled(case.cost.page_flops), bytes_text(case.cost.kv_cache_bytes),
+                bytes_text(case.cost.memory_bytes),
+            )
+            for label, mode, case in cases
+        ),
+    )  # fmt: skip
+    if any(mode.time for mode in modes):
+        yield Table(
+            "Predicted seconds, and cost of 1,000 pages",
+            (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
+            tuple(
+                (
+                    *label, entry.gpu, entry.runtime, str(load.concurrency),
+                    ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
+                    "-" if load.cost_per_thousand_pages is None
+                    else price_text(load.cost_per_thousand_pages),
+                )
+                for label, _, case in cases
+                for entry in case.time
+                for load in entry.throughput
+            ),
+            label_columns=len(labels) + 2,
+        )  # fmt: skip
+    yield Table(
+        "Compression: text tokens on the page per vision token",
+        ("mode", *(f"{density.text_tokens:,} tokens" for density in modes[0].densities)),
+        tuple((mode.mode, *(f"{each.compression:.1f}x" for each in mode.densities))
+              for mode in modes),
+    )  # fmt: skip
+    if advice.published is not None:
+        yield from _published_tables(advice, advice.published)
+    if advice.requirements is not None:
+        verdicts = ((mode.mode, mode.verdict) for mode in modes if mode.verdict is not None)
+        rows = ((mode, *(_ANSWERS[each] for each in astuple(found))) for mode, found in verdicts)
+        columns = ("mode", "resolution", "compression", "meets all")
+        yield Table("Requirements", columns, tuple(rows), label_columns=4)
+
+
+def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
+    if not isinstance(case, TextCost):
+        return (mode.mode,)
+    text = exact(case.text_tokens)
+    return (mode.mode, text if case.has_room else f"{exact(case.max_new_tokens)} of {text}")
+
+
+def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
+    """Precisions, and edit distances: both languages, or one kind of document beside all."""
+    rows: list[tuple[str, ...]] = []
+    for mode in advice.modes:
+        if any(density.published for density in mode.densities):
+            rows += (
+                (mode.mode, exact(each.text_tokens), _precision(each)) for each in mode.densities
+            )
+        else:
+            lacks = dict.fromkeys(density.lack for density in mode.densities)
+            rows += ((mode.mode, "all", lack) for lack in lacks)
+    yield Table(
+        f"Published {published.precision.measures}",
+        ("mode", "text tokens", "precision"),
+        tuple(rows),
+        label_columns=3,
+    )
+    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
+    if advice.kind is not None:
+        figures = (advice.kind, _ALL_KINDS)
+    rows, kinds = [], {}
+    for mode in advice.modes:
+        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
+        if found is not None:
+            kinds[mode.mode] = found.kinds
+            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
+            if advice.kind is not None:
+                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
+        rows.append((mode.mode, *cells))
+    yield Table(
+        f"Published {published.edit_distance.measures}",
+        ("mode", "vision tokens", *figures),
+        tuple(rows),
+        label_columns=2,
+    )
+    if advice.kind is None and kinds:
+        rows = [
+            (
+                _ALL_KINDS if kind == ALL_KINDS else kind,
+                *(f"{each[kind]:.3f}" for each in kinds.values()),
+            )
+            for kind in dict.fromkeys(kind for each in kinds.values() for kind in each)
+        ]
+        title = "Published edit distance by kind of document"
+        yield Table(title, ("kind", *kinds), tuple(rows))
+
+
+def _precision(density: Density) -> str:
+    row = density.published
+    if row is None:
+        return density.lack
+    low, high = row.text_tokens
+    return (
+        f"{row.precision_percent:g} % at {row.compression:g}x ({low:,} to {high:,} tokens,"
+        f" {row.pages} pages)"
+    )

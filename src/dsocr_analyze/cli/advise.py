@@ -113,7 +113,7 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
-    from dsocr_analyze.advice import build, document
+    from dsocr_analyze.advice import build
     from dsocr_analyze.sweep.axes import parse_modes
 
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
@@ -143,9 +143,9 @@ def advise(
         options.prepare_output(Path(str(json_file)).parent)
 
     def said() -> Said:
-        notes = Lines("Notes", document.advice_notes(found), indent="")
-        opening = "\n".join(document.advice_lines(found))
-        return Said(opening, document.advice_tables(found), [notes], [json_file])
+        notes = Lines("Notes", build.advice_notes(found), indent="")
+        opening = "\n".join(build.advice_lines(found))
+        return Said(opening, build.advice_tables(found), [notes], [json_file])
 
     emit(context, found, said)
     if found.modes_that_meet == ():

@@ -167,8 +167,8 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
         )
     if named is not None and named.name == PYPROJECT:
         raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {_BUDGETS_FILE}")
-    new = budgets_in(NEW_FILE, "new budgets", is_pyproject=False) or {}
-    return _BudgetsFile(paths[0], NEW_FILE, new, names)
+    new = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
+    return _BudgetsFile(paths[0], NEW_FILE, new or {}, names)
 
 
 # --- baselines ---------------------------------------------------------------------------------
@@ -247,7 +247,6 @@ def _counts_against(
             raise
         revision = None
     if revision is not None:
-        baseline = Baseline(kind="revision", name=name, commit=revision.commit)
         before, doubts = _budgets_there(revision, file)
         gone = (
             f"workload {each!r} of {name} is gone, so its cost is not checked"
@@ -255,8 +254,8 @@ def _counts_against(
             if each not in file.budgets
         )
         return _Counts(
-            file, trust_remote_code, baseline, revision=revision, before=before,
-            warnings=(*doubts, *gone),
+            file, trust_remote_code, Baseline(kind="revision", name=name, commit=revision.commit),
+            revision=revision, before=before, warnings=(*doubts, *gone),
         )  # fmt: skip
     if len(asked) > 1:
         raise BaselineError(
@@ -327,8 +326,8 @@ def _counted(
     config, stages, hf_config, model = (
         None if path is None else folder / path for path in files_of(asked)
     )
-    default = engine if stages is None else "trace"
-    name = options.chosen("engine", asked["engine"] or default, ENGINES)
+    engine = asked["engine"] or (engine if stages is None else "trace")
+    name = options.chosen("engine", engine, ENGINES)
     directory = page_options.model_directory_from(
         # Never a directory that happens to be in `models`: a check must be the same on every
         # machine.
