@@ -103,10 +103,6 @@ class PageAsked:
         return None if self.dpi is None else float(self.dpi * scale)
 
 
-TimeOf = Callable[[Workload], tuple[TimeEntry, ...]]
-Costed = Callable[[Workload, int], TextCost]
-
-
 def advise(
     directory: ModelDirectory,
     page: PageAsked,
@@ -114,7 +110,7 @@ def advise(
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
-    time_of: TimeOf | None = None,
+    time_of: Callable[[Workload], tuple[TimeEntry, ...]] | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
     """Compare modes for a page, with the closed forms.
@@ -224,7 +220,7 @@ def _of_mode(
     planned: Workload,
     mode: Mode,
     published: PublishedAccuracy | None,
-    costed: Costed,
+    costed: Callable[[Workload, int], TextCost],
 ) -> ModeAdvice:
     """The advice on a mode, for the page as it is planned in the architecture's own."""
     architecture, texts = directory.architecture, page.holds or _DEFAULT_TEXT_TOKENS
@@ -379,13 +375,17 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
         notes += [f"{precision.table}: {limit}" for limit in precision.limits]
         notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
     notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
-    for case in (case for mode in advice.modes for case in mode.cases):
-        said = [each for entry in case.time for each in entry.assumptions.sentences]
-        if isinstance(case, TextCost):
-            # The lines above the tables say how many tokens each text takes.
-            known = lengths_sentence(OutputLengths.fixed(case.max_new_tokens))
-            said = [each for each in said if each != known]
-        notes += said
+    # The lines above the tables say how many tokens each text takes.
+    known = {
+        lengths_sentence(OutputLengths.fixed(text.max_new_tokens))
+        for mode in advice.modes
+        for text in mode.by_text_tokens
+    }
+    cases = (case for mode in advice.modes for case in mode.cases)
+    sentences = (
+        each for case in cases for entry in case.time for each in entry.assumptions.sentences
+    )
+    notes += (each for each in sentences if each not in known)
     return list(dict.fromkeys(notes))
 
 

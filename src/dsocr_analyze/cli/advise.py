@@ -12,12 +12,10 @@ import typer
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.page_options import page_of_file
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.words import print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import parse_page
-from dsocr_analyze.workload.page import paper_dpi
+from dsocr_analyze.workload.page import paper_dpi, parse_page
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = ["advise"]
@@ -160,7 +158,7 @@ def _page(
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     dpi = None if page_dpi is None else _fraction("--page-dpi", page_dpi)
     if image is not None:
-        return page_of_file(image), dpi
+        return page_options.page_of_file(image), dpi
     text = page or "a4"
     size, of_paper = parse_page(text), paper_dpi(text)
     if of_paper is None:

@@ -10,7 +10,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -361,21 +360,16 @@ def _config_name(model: Model) -> str:
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values; None if unknown."""
+    """The config's values, those of a published one by its digest; None if unknown."""
     if model.config_text is None:
-        return _published_configs().get(model.config_digest)
+        published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
+        same = (each for each in published if each.config_digest() == model.config_digest)
+        return next((each.config for each in same), None)
     try:
         found = json.loads(model.config_text)
     except (ValueError, RecursionError):
         return None  # a report's text need not be valid JSON
     return found if isinstance(found, dict) else None
-
-
-@cache
-def _published_configs() -> Mapping[str, Mapping[str, Any]]:
-    """The built-in references' configs by digest."""
-    found = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
-    return {directory.config_digest(): directory.config for directory in found}
 
 
 def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
@@ -422,7 +416,6 @@ def _moves(before: Report, after: Report) -> list[Move]:
     found: list[Move] = []
     for (level, stage, _), same in alike.items():
         paths, changes = zip(*same, strict=True)
-        names = (set(parts) for parts in zip(*paths, strict=True))
         amounts = [
             Amounts(before=sum(was for was, _ in pairs), after=sum(now for _, now in pairs))
             for pairs in zip(*changes, strict=True)
@@ -436,7 +429,9 @@ def _moves(before: Report, after: Report) -> list[Move]:
         if any(shares):
             found.append(Move(
                 level=level, stage=stage, modules=len(paths), share=max(shares),
-                name=".".join(part.pop() if len(part) == 1 else "*" for part in names),
+                name=".".join(
+                    parts[0] if len({*parts}) == 1 else "*" for parts in zip(*paths, strict=True)
+                ),
                 flops=amounts[0], bytes=amounts[1] if len(amounts) > 1 else None,
                 params=amounts[2] if len(amounts) > 2 else None,
             ))  # fmt: skip

@@ -280,12 +280,15 @@ def _of_budget(
     """One verdict per limit of a budget; `baseline` has what the key names in the baseline."""
     before = next((each for each in baseline.values() if is_number(each)), None)
     exceeded: Outcome = "failed" if budget.level == "error" else "warned"
-    unknown, why = exceeded, "it is unknown (null) in this report"
-    if value is not None and not counted.is_compared:
+    if value is None:
+        unknown, why = exceeded, "it is unknown (null) in this report"
+    elif counted.is_compared:  # the figure is new, unless nothing has a baseline
+        unknown, why = (
+            (exceeded if counted.baseline else "warned"),
+            "the baseline has no such figure",
+        )
+    else:
         unknown, why = "passed", "there is no baseline"
-    elif value is not None:  # the figure is new, unless nothing has a baseline
-        unknown = "warned" if counted.baseline is None else exceeded
-        why = "the baseline has no such figure"
     for limit in budget.limits:
         last = None if value is None else _last(limit, before)
         outcome, message = unknown, f"{key} cannot be checked against {limit.text}: {why}"

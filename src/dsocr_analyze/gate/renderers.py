@@ -11,9 +11,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from math import inf
-from operator import itemgetter
 from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -49,7 +46,7 @@ class ReadableCheck(NamedTuple):
         workloads = counted(len(check.workloads), "workload")
         opening = f"check: {workloads}{against}: {_result(check)}"
         warnings = _wrapped(_warnings(check.warnings), width, "  ")
-        texts = chain.from_iterable(_text_of(each, width) for each in check.workloads)
+        texts = (line for each in check.workloads for line in _text_of(each, width))
         yield from map(Line, map(visible, (*_wrapped([opening], width), *warnings, *texts)))
 
     def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
@@ -62,7 +59,7 @@ class ReadableCheck(NamedTuple):
             *([f"Against {as_code_span(self.check.baseline.title)}.\n"]
               if self.check.baseline else []),
             *map(_bullet, _warnings(self.check.warnings)),
-            *chain.from_iterable(map(_markdown_of, self.check.workloads)),
+            *(block for each in self.check.workloads for block in _markdown_of(each)),
             f"\nCounted by dsocr-analyze {as_code_span(self.check.tool)}.",
         ]  # fmt: skip
         text, room = "", limit - len(_LEFT_OUT) - 1
@@ -110,8 +107,8 @@ _WORDS: Final[dict[Outcome, str]] = {
 
 def _result(check: Check) -> str:
     """The outcome and the number of errors and warnings: `FAILED (2 errors)`."""
-    named = {"error": check.count("failed"), "warning": check.count("warned")}
-    counts = [counted(count, name) for name, count in named.items() if count]
+    named = (("error", check.count("failed")), ("warning", check.count("warned")))
+    counts = [counted(count, name) for name, count in named if count]
     return f"{_WORDS[check.outcome]} ({', '.join(counts)})".removesuffix(" ()")
 
 
@@ -124,8 +121,8 @@ def workload_summary(workload: WorkloadCheck) -> str:
         f"all {equal}" if equal else some if workload.changed else "",
         f"{counted(kept, 'limit')} kept" if kept else "",
     ]
-    opening = f"{workload.name}: {_WORDS[workload.outcome]}"
-    return "; ".join(filter(None, [opening, ", ".join(filter(None, said))]))
+    opening = f"{workload.name}: {_WORDS[workload.outcome]}; "
+    return (opening + ", ".join(filter(None, said))).removesuffix("; ")
 
 
 def equal_text(workload: WorkloadCheck) -> str:
@@ -237,9 +234,9 @@ def _unbudgeted(workload: WorkloadCheck) -> list[tuple[str, str, str, str]]:
             before, after = each.baseline or 0, each.value
             old, new = ("-" if it is None else f"{it:,}" for it in (each.baseline, after))
             change = "gone" if after is None else _part_text(after - before, before)
-            part = inf if not before or after is None else abs(after - before) / before
+            part = float("inf") if not before or after is None else abs(after - before) / before
             found.append((-part, (each.key, old, new, change)))
-    return [cells for _, cells in sorted(found, key=itemgetter(0))]
+    return [cells for _, cells in sorted(found, key=lambda each: each[0])]
 
 
 # --- text --------------------------------------------------------------------------------------
@@ -341,7 +338,7 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
         *map(_bullet, _warnings(workload.warnings[:_MOST_FIGURES])),
         *map(_bullet, exceeded[:_MOST_FIGURES]),
         *_more(len(exceeded) - _MOST_FIGURES),
-        *chain.from_iterable(_table(*each) for each in tables),
+        *(line for table in tables for line in _table(*table)),
         *_table(
             "Figures that changed without a budget",
             ("figure", "before", "after", "change"),
