@@ -161,14 +161,12 @@ def _page(
         return page_options.page_of_file(image), dpi
     text = page or "a4"
     size, of_paper = parse_page(text), paper_dpi(text)
-    if of_paper is None:
-        return size, dpi
-    if dpi is not None and dpi != of_paper:
+    if dpi is not None and of_paper is not None and dpi != of_paper:
         raise WorkloadError(
             f"--page {text} is a paper at {of_paper} dpi; leave out --page-dpi {page_dpi}, or give"
             f" {text.partition('@')[0]}@{page_dpi}"
         )
-    return size, Fraction(of_paper)
+    return size, dpi if of_paper is None else Fraction(of_paper)
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

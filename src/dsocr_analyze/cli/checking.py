@@ -150,8 +150,9 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
             try:
                 text = read_text(path, SETTINGS_BYTES)
             except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", error)
-                raise ConfigError(f"cannot read budgets {str(path)!r}: {why}") from error
+                raise ConfigError(
+                    f"cannot read budgets {str(path)!r}: {getattr(error, 'strerror', error)}"
+                ) from error
             budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
             if budgets is not None:
                 return _BudgetsFile(path, text, budgets, names)
@@ -283,9 +284,9 @@ def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Seq
             return {}, [f"the baseline's budgets cannot be read: {error}"]
         if found is not None:
             return found, []
-    named = " or ".join(file.names)
     return {}, [
-        f"{revision.name} has no budgets in {named}, so its workloads and limits are unknown"
+        f"{revision.name} has no budgets in {' or '.join(file.names)}, so its workloads and limits"
+        " are unknown"
     ]
 
 

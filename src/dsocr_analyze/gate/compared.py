@@ -180,8 +180,8 @@ def compared(before: Report, after: Report) -> Compared:
         if key.startswith("stages.") and (key in old) != (key in new)
     ]
     moved = {each.section for each in numbers if each.key in new} | {"stages" for _ in stages}
-    tops = {key.partition(".")[0] for key in new} - {"stages"}
-    sections = tops | {f"stages.{name}" for name in after.stages}
+    sections = {f"stages.{name}" for name in after.stages}
+    sections |= {key.partition(".")[0] for key in new} - {"stages"}
 
     def follows(each: Difference) -> bool:
         has_moved = each.section in moved if each.section in sections else bool(moved)
@@ -232,8 +232,10 @@ def _parts(whole: Difference) -> Iterator[Difference]:
         yield whole._replace(before=gone, after=added)
     for name in filter(before.__contains__, after):
         below = f"{key}{step.format(name)}".removeprefix(".")
-        place = (below, pattern + any_step.format(name), section)
-        place = (below,) * 3 if key in ("", "stages") else place
+        place = (
+            (below,) * 3 if key in ("", "stages")
+            else (below, pattern + any_step.format(name), section)
+        )  # fmt: skip
         yield from _parts(Difference(*place, before[name], after[name]))
 
 

@@ -283,10 +283,8 @@ def _of_budget(
     if value is None:
         unknown, why = exceeded, "it is unknown (null) in this report"
     elif counted.is_compared:  # the figure is new, unless nothing has a baseline
-        unknown, why = (
-            (exceeded if counted.baseline else "warned"),
-            "the baseline has no such figure",
-        )
+        unknown = exceeded if counted.baseline else "warned"
+        why = "the baseline has no such figure"
     else:
         unknown, why = "passed", "there is no baseline"
     for limit in budget.limits:
@@ -455,8 +453,12 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[E
         check: The result of the check.
     """
     keys = ReportKeys(report)
-    first = {key: keys.figures(key)[key] for key in ([] if workload.budgets else _FIRST_KEYS)}
-    new = {key: {"max": value} for key, value in first.items() if value is not None}
+    new = {
+        key: {"max": value}
+        for first in ([] if workload.budgets else _FIRST_KEYS)
+        for key, value in keys.figures(first).items()
+        if value is not None
+    }
     new |= {
         each.key: {"max": each.value, "min": each.value}
         for each in check.failures("failed")

@@ -186,6 +186,8 @@ def _git(folder: Path, *arguments: str) -> bytes:
     except (OSError, ValueError) as error:
         raise BaselineError(f"cannot run git in {str(folder)!r}: {error}") from error
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip() or "no reason given"
-        raise BaselineError(f"git {arguments[0]} failed in {str(folder)!r}: {said}")
+        raise BaselineError(
+            f"git {arguments[0]} failed in {str(folder)!r}:"
+            f" {done.stderr.decode('utf-8', 'replace').strip() or 'no reason given'}"
+        )
     return done.stdout
