@@ -238,12 +238,16 @@ class TestJudging:
         kept, exceeded = limited("total.*", max=10**18), limited("total.flops", max=1)
         [*figures] = ReportKeys(report).figures("total.*")
         params = limited("total.params", min=1)
+        [*every] = ReportKeys(report).figures("stages.*.by_module.*.flops")
+        assert len(every) > 1_000
         for budgets, said in [
             ((), "page: passed"),
             ((params,), "page: passed; 1 limit kept"),
             ((kept,), f"page: passed; {len(figures)} limits kept"),
             ((params, exceeded), "page: FAILED; 1 limit kept"),
-        ]:
+            ((limited("stages.*.by_module.*.flops", max=10**18),),
+             f"page: passed; {len(every):,} limits kept"),
+        ]:  # fmt: skip
             assert workload_summary(judged(report, None, *budgets)) == said
         same = judged(report, report, params)
         assert workload_summary(same) == f"page: passed; all {equal_text(same)}, 1 limit kept"
