@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from dsocr_analyze.architectures.planning import PageRequest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsocr_analyze import analyze
-from dsocr_analyze.advice import published as published_module
+from dsocr_analyze import advice, analyze
 from dsocr_analyze.advice.build import PageAsked, advise
-from dsocr_analyze.advice.document import Requirements
-from dsocr_analyze.advice.published import published_accuracy
+from dsocr_analyze.advice.document import published_accuracy
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -95,17 +94,14 @@ class TestGeometry:
 
 
 def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", **given):
-    wanted = given.pop("wanted", None)
-    time_of = given.pop("time_of", None)
+    names = ("holds", "kind", "minimum_dpi", "maximum_compression")
+    asked = {each: given.pop(each) for each in names if each in given}
+    request = PageRequest(page=page, **given)
     dpi = None if dpi is None else Fraction(dpi)
     return advise(
-        directory(name), PageAsked(page, dpi, **given),
-        [ARCHITECTURES[name].modes[mode] for mode in modes], wanted=wanted, time_of=time_of,
+        directory(name), PageAsked(request, dpi, **asked),
+        [ARCHITECTURES[name].modes[mode] for mode in modes],
     )  # fmt: skip
-
-
-def at_least(dpi):
-    return Requirements(minimum_dpi=float(dpi), maximum_compression=None)
 
 
 class TestResolution:
@@ -130,7 +126,7 @@ class TestResolution:
         assert advice.page_dpi is base.effective_dpi is base.seen[0].vertical_dpi is None
         assert base.effective_scale == pytest.approx(724 / 1654)
         with pytest.raises(WorkloadError, match="minimum_dpi needs the page's own resolution"):
-            of(["base"], dpi=None, wanted=at_least(100))
+            of(["base"], dpi=None, minimum_dpi=100)
 
 
 class TestCost:
@@ -286,7 +282,7 @@ class TestPublished:
             of(["base"], name=name, kind=kind)
 
     def test_every_table_has_its_source_and_limits(self):
-        file = Path(published_module.__file__).parent / "published.toml"
+        file = Path(advice.__file__).parent / "published.toml"
         for name, model in tomllib.loads(file.read_text()).items():
             assert name in ARCHITECTURES
             assert model["source"].startswith("arXiv:")
@@ -300,17 +296,16 @@ class TestRequirements:
 
     @pytest.mark.exhaustive
     def test_modes_that_meet_are_named_and_a_bound_is_met_by_itself(self):
-        assert self.meeting(wanted=at_least(100)) == ["large", "gundam", "gundam-m"]
+        assert self.meeting(minimum_dpi=100) == ["large", "gundam", "gundam-m"]
         exactly = 200 * 1280 / 1654
-        assert self.meeting(wanted=at_least(exactly)) == ["gundam", "gundam-m"]
-        assert self.meeting(wanted=at_least(exactly + 1e-9)) == ["gundam-m"]
-        assert self.meeting(wanted=at_least(201)) == []
+        assert self.meeting(minimum_dpi=exactly) == ["gundam", "gundam-m"]
+        assert self.meeting(minimum_dpi=exactly + 1e-9) == ["gundam-m"]
+        assert self.meeting(minimum_dpi=201) == []
 
     @pytest.mark.exhaustive
     def test_compression_holds_at_the_most_text_tokens(self):
-        most = Requirements(minimum_dpi=None, maximum_compression=10.0)
-        assert self.meeting(wanted=most, holds=(100, 1000))[0] == "small"
-        assert self.meeting(wanted=most, holds=(100, 1001))[0] == "base"
+        assert self.meeting(maximum_compression=10.0, holds=(100, 1000))[0] == "small"
+        assert self.meeting(maximum_compression=10.0, holds=(100, 1001))[0] == "base"
 
     def test_without_requirements_nothing_is_judged(self):
         advice = of(["base"])

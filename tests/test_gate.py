@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from fractions import Fraction
@@ -20,8 +21,8 @@ from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.budgets import (
     DEFAULTS,
-    LIMITS,
-    Allowance,
+    OF_CHANGES,
+    OF_VALUES,
     Budget,
     Limit,
     Workload,
@@ -64,7 +65,13 @@ def report():
 
 
 def limited(key, level="error", **limits):
-    return Budget(key, level, tuple(Limit(*each) for each in limits.items()))
+    """A budget; limits on changes are those that `allowance` returns."""
+    found = (
+        dataclasses.replace(value, name=name) if isinstance(value, Limit)
+        else Limit(name, value, f"{value:,}".removesuffix(".0"))
+        for name, value in limits.items()
+    )  # fmt: skip
+    return Budget(key, level, tuple(found))
 
 
 def allowance(given):
@@ -231,12 +238,16 @@ class TestJudging:
         kept, exceeded = limited("total.*", max=10**18), limited("total.flops", max=1)
         [*figures] = ReportKeys(report).figures("total.*")
         params = limited("total.params", min=1)
+        [*every] = ReportKeys(report).figures("stages.*.by_module.*.flops")
+        assert len(every) > 1_000
         for budgets, said in [
             ((), "page: passed"),
             ((params,), "page: passed; 1 limit kept"),
             ((kept,), f"page: passed; {len(figures)} limits kept"),
             ((params, exceeded), "page: FAILED; 1 limit kept"),
-        ]:
+            ((limited("stages.*.by_module.*.flops", max=10**18),),
+             f"page: passed; {len(every):,} limits kept"),
+        ]:  # fmt: skip
             assert workload_summary(judged(report, None, *budgets)) == said
         same = judged(report, report, params)
         assert workload_summary(same) == f"page: passed; all {equal_text(same)}, 1 limit kept"
@@ -248,7 +259,7 @@ class TestJudging:
         old, new = before.total.flops, after.total.flops
         needed = Fraction(new - old, old)
         for part, outcome in ((needed, "passed"), (needed - Fraction(1, 10**15), "failed")):
-            exact = Allowance(part, True, "exact")
+            exact = Limit("tolerance", part, "exact", is_relative=True)
             found = judged(after, before, limited("total.flops", max_increase=exact))
             [verdict] = [each for each in found.verdicts if each.key == "total.flops"]
             assert verdict.outcome == outcome
@@ -719,5 +730,5 @@ def test_a_report_holds_the_config_that_its_digest_is_of(report):
 
 def test_the_page_names_every_option_and_every_limit():
     text = DOCUMENTED.read_text(encoding="utf-8")
-    names = (*DEFAULTS, "key", "level", *LIMITS, "tolerance")
+    names = (*DEFAULTS, "key", "level", *OF_VALUES, *OF_CHANGES, "tolerance")
     assert [name for name in names if f"`{name}`" not in text] == []

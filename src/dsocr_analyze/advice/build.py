@@ -1,45 +1,59 @@
-"""The advice for a page: every mode's geometry, tokens, cost and published figures."""
+"""The advice for a page: what every mode makes of it and costs, computed and in tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-import msgspec
+from msgspec.structs import asdict, astuple
 
 from dsocr_analyze.advice.document import (
+    ALL_KINDS,
     AdviceDocument,
     Cost,
     Density,
     ModeAdvice,
+    PublishedAccuracy,
     Requirements,
     Seen,
     TextCost,
     Verdict,
+    fineness,
+    published_accuracy,
 )
-from dsocr_analyze.advice.published import PublishedAccuracy, published_accuracy
 from dsocr_analyze.analytic import attention_name, page_figures
-from dsocr_analyze.architectures.views import PageInViews
+from dsocr_analyze.architectures.planning import PageRequest
 from dsocr_analyze.columns.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.document import NO_OPTIONS, Options
+from dsocr_analyze.report.document import NO_OPTIONS, Options, model_text
+from dsocr_analyze.report.table import (
+    Table,
+    bytes_text,
+    counted,
+    exact,
+    price_text,
+    ratio_text,
+    scaled,
+)
+from dsocr_analyze.timing.assumptions import lengths_sentence
+from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
-__all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "advise"]
+__all__ = ["PageAsked", "advice_lines", "advice_notes", "advice_tables", "advise"]
+
+_ALL_KINDS: Final = "all kinds"
+_ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 """Text tokens per page to show if the caller gives none."""
-
-DEFAULT_NEW_TOKENS: Final = 1024
-"""Tokens to generate if neither they nor text tokens are given."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
 
@@ -57,45 +71,36 @@ _PUBLISHED_FOR: Final = (
 
 @dataclass(frozen=True)
 class PageAsked:
-    """A page and its workload.
+    """A page, and what is asked of a mode for it.
 
     Attributes:
-        size: Width and height in pixels.
+        request: The page and its workload, without sizes of views. Without a number of new tokens,
+            one is generated per text token in `holds` and the end token, as far as the decoder's
+            positions go.
         dpi: Pixels per inch of the page; None if unknown.
-        text_tokens: Prompt tokens that are not visual; None for the usual prompt's.
-        max_new_tokens: Tokens to generate. None for one per text token in `holds` and the end
-            token, as far as the decoder's positions go, or `DEFAULT_NEW_TOKENS` without `holds`.
-        batch_size: Equal pages per batch.
         holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
         kind: Kind of document, one of those with published figures; None for no particular one.
+        minimum_dpi: Lowest effective resolution of the page; None for no limit.
+        maximum_compression: Most text tokens per vision token; None for no limit.
     """
 
-    size: tuple[int, int]
+    request: PageRequest
     dpi: Fraction | None = None
-    text_tokens: int | None = None
-    max_new_tokens: int | None = None
-    batch_size: int = 1
     holds: tuple[int, ...] | None = None
     kind: str | None = None
+    minimum_dpi: float | None = None
+    maximum_compression: float | None = None
 
     @property
-    def texts(self) -> tuple[int, ...]:
-        """Numbers of text tokens that the page may contain."""
-        return self.holds or _DEFAULT_TEXT_TOKENS
+    def wanted(self) -> Requirements | None:
+        """Requirements for a mode; None without any."""
+        least, most = self.minimum_dpi, self.maximum_compression
+        wanted = Requirements(minimum_dpi=least, maximum_compression=most)
+        return None if least is None and most is None else wanted
 
-    @property
-    def is_written_out(self) -> bool:
-        """Whether the number of new tokens follows from the text."""
-        return self.max_new_tokens is None and bool(self.holds)
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens to generate if they do not follow from the text."""
-        return DEFAULT_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
-
-
-TimeOf = Callable[[Workload], tuple[TimeEntry, ...]]
-Costed = Callable[[Workload, int], TextCost]
+    def in_dpi(self, scale: Fraction) -> float | None:
+        """A resolution relative to the page's own in pixels per inch; None if that is unknown."""
+        return None if self.dpi is None else float(self.dpi * scale)
 
 
 def advise(
@@ -103,10 +108,9 @@ def advise(
     page: PageAsked,
     modes: Sequence[Mode],
     *,
-    wanted: Requirements | None = None,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
-    time_of: TimeOf | None = None,
+    time_of: Callable[[Workload], tuple[TimeEntry, ...]] | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
     """Compare modes for a page, with the closed forms.
@@ -115,7 +119,6 @@ def advise(
         directory: The model's directory; its code is neither imported nor executed.
         page: The page and its workload.
         modes: The modes.
-        wanted: Requirements for a mode.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention instead of the decoder's eager attention.
         time_of: From a workload to its predicted seconds; None for no prediction.
@@ -127,9 +130,11 @@ def advise(
         ConfigError: The config describes something without a closed form.
     """
     architecture = directory.architecture
-    _check(page, wanted)
+    _check(page)
     published = published_accuracy(architecture.name)
     kind = None if page.kind is None else _kind(page.kind, published, architecture.title)
+    planned = page.request.workload(architecture)
+    assert isinstance(planned, Workload), "every architecture with a name reads pages"
 
     def costed(workload: Workload, text_tokens: int) -> TextCost:
         return TextCost(
@@ -139,24 +144,24 @@ def advise(
             time=() if time_of is None else time_of(workload),
         )
 
-    advice = tuple(_of_mode(directory, page, mode, wanted, published, costed) for mode in modes)
+    advice = tuple(_of_mode(directory, page, planned, mode, published, costed) for mode in modes)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
     opening = opening_of(directory, architecture, modes, command="advise", options=options)
     return AdviceDocument(
-        **msgspec.structs.asdict(opening),
-        page=page.size,
-        page_dpi=None if page.dpi is None else float(page.dpi),
+        **asdict(opening),
+        page=planned.page,
+        page_dpi=page.in_dpi(Fraction(1)),
         kind=kind,
-        batch_size=page.batch_size,
+        batch_size=planned.batch_size,
         max_new_tokens=max(
             (text.max_new_tokens for each in advice for text in each.by_text_tokens),
-            default=page.new_tokens,
+            default=planned.max_new_tokens,
         ),
         dtype=dtype_named(dtype).name,
         attention=attention_name(flash_attention=flash_attention),
         modes=advice,
-        requirements=wanted,
-        modes_that_meet=None if wanted is None else meeting,
+        requirements=page.wanted,
+        modes_that_meet=None if page.wanted is None else meeting,
         published=published,
         notes=(
             *_NOTES,
@@ -168,15 +173,14 @@ def advise(
     )
 
 
-def _check(page: PageAsked, wanted: Requirements | None) -> None:
-    least = None if wanted is None else wanted.minimum_dpi
+def _check(page: PageAsked) -> None:
+    least, most = page.minimum_dpi, page.maximum_compression
     for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", least)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
             raise WorkloadError(
                 f"{argument} {float(dpi):g} is out of range; give {_LEAST_DPI} to {_MOST_DPI}",
                 arguments=[argument],
             )
-    most = None if wanted is None else wanted.maximum_compression
     if most is not None and most <= 0:
         raise WorkloadError(
             f"maximum_compression {most:g} is not above 0; give text tokens per vision token, like"
@@ -213,98 +217,77 @@ def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
 def _of_mode(
     directory: ModelDirectory,
     page: PageAsked,
+    planned: Workload,
     mode: Mode,
-    wanted: Requirements | None,
     published: PublishedAccuracy | None,
-    costed: Costed,
+    costed: Callable[[Workload, int], TextCost],
 ) -> ModeAdvice:
-    architecture = directory.architecture
+    """The advice on a mode, for the page as it is planned in the architecture's own."""
+    architecture, texts = directory.architecture, page.holds or _DEFAULT_TEXT_TOKENS
     workload: Workload = architecture.plan(
-        page=page.size, base_size=mode.base_size, image_size=mode.image_size,
-        crop_mode=mode.crop_mode, text_tokens=page.text_tokens, batch_size=page.batch_size,
-        max_new_tokens=page.new_tokens,
+        page=planned.page, base_size=mode.base_size, image_size=mode.image_size,
+        crop_mode=mode.crop_mode, text_tokens=planned.text_tokens, batch_size=planned.batch_size,
+        max_new_tokens=planned.max_new_tokens,
     )  # fmt: skip
     positions = directory.dimensions().max_positions
     # The last token takes no position: no decode step reads it.
     most = max(1, positions - workload.seq_len + 1)
-    texts = tuple(
+    is_written_out = page.holds and page.request.max_new_tokens is None
+    by_text = tuple(
         costed(replace(workload, max_new_tokens=min(each + 1, most)), each)
-        for each in (page.texts if page.is_written_out else ())
+        for each in (texts if is_written_out else ())
     )
-    longest = max(texts, key=lambda text: text.text_tokens) if texts else costed(workload, 0)
+    longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(workload, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
     shown = architecture.forms.crop_grids.page_in_views(workload)
-    scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
-    effective_dpi = None if page.dpi is None else float(page.dpi * scale)
+    scales = [tuple(map(Fraction, each.content, planned.page)) for each in shown]
+    scale = min(Fraction(1), max(map(min, scales)))
+    seen = tuple(
+        Seen(
+            views=each.views, resolution=each.resolution, content=each.content,
+            horizontal_scale=float(across), vertical_scale=float(down),
+            horizontal_dpi=page.in_dpi(across), vertical_dpi=page.in_dpi(down),
+        )
+        for each, (across, down) in zip(shown, scales, strict=True)
+    )  # fmt: skip
     vision_tokens = sum(each.tokens for each in shown)
+    rows = [
+        (None, "none for this model") if published is None
+        else published.precision.at(mode.name, each)
+        for each in texts
+    ]  # fmt: skip
     densities = tuple(
-        _density(published, mode.name, tokens, vision_tokens, workload) for tokens in page.texts
-    )
+        Density(
+            text_tokens=each, compression=each / vision_tokens,
+            prompt_compression=each / workload.visual_tokens, published=row, lack=lack,
+        )
+        for each, (row, lack) in zip(texts, rows, strict=True)
+    )  # fmt: skip
     return ModeAdvice(
         mode=mode.name,
         base_size=mode.base_size,
         image_size=mode.image_size,
         crop_mode=mode.crop_mode,
         grid=workload.grid,
-        seen=tuple(_seen(each, page) for each in shown),
+        seen=seen,
         effective_scale=float(scale),
-        effective_dpi=effective_dpi,
+        effective_dpi=page.in_dpi(scale),
         vision_tokens=vision_tokens,
         visual_tokens=workload.visual_tokens,
         seq_len=workload.seq_len,
         cost=longest.cost,
         time=longest.time,
-        by_text_tokens=texts,
+        by_text_tokens=by_text,
         densities=densities,
         edit_distances=None if published is None else published.edit_distance.modes.get(mode.name),
-        verdict=None if wanted is None else _verdict(wanted, effective_dpi, densities),
+        verdict=_verdict(page, page.in_dpi(scale), densities),
         notes=(*architecture.notes_of(workload), *position_warnings(workload, positions)),
-    )
-
-
-def _scales(shown: PageInViews, page: tuple[int, int]) -> tuple[Fraction, Fraction]:
-    """Pixels of the views per pixel of the page, horizontally and vertically."""
-    return Fraction(shown.content[0], page[0]), Fraction(shown.content[1], page[1])
-
-
-def _seen(shown: PageInViews, page: PageAsked) -> Seen:
-    across, down = _scales(shown, page.size)
-    return Seen(
-        views=shown.views,
-        resolution=shown.resolution,
-        content=shown.content,
-        horizontal_scale=float(across),
-        vertical_scale=float(down),
-        horizontal_dpi=None if page.dpi is None else float(page.dpi * across),
-        vertical_dpi=None if page.dpi is None else float(page.dpi * down),
-    )
-
-
-def _density(
-    published: PublishedAccuracy | None,
-    mode: str,
-    text_tokens: int,
-    vision_tokens: int,
-    workload: Workload,
-) -> Density:
-    none = None, "none for this model"
-    row, lack = none if published is None else published.precision.at(mode, text_tokens)
-    return Density(
-        text_tokens=text_tokens,
-        compression=text_tokens / vision_tokens,
-        prompt_compression=text_tokens / workload.visual_tokens,
-        published=row,
-        lack=lack,
     )
 
 
 def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool) -> Cost:
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
     batch, memory, pages = figures.batch, figures.memory, workload.pages
-    need = memory_need(
-        directory.architecture, directory.dimensions(), workload, dtype=dtype_named(dtype),
-        flash_attention=flash_attention,
-    )  # fmt: skip
     return Cost(
         prefill_pass_flops=figures.prefill_pass.flops,
         page_flops=batch.flops / pages,
@@ -312,14 +295,225 @@ def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_atten
         weights_bytes=memory.weights_bytes,
         kv_cache_bytes=memory.kv_cache_bytes,
         peak_activation_bytes=memory.peak.nbytes,
-        memory_bytes=need.total_bytes,
+        memory_bytes=memory_need(
+            directory.architecture, directory.dimensions(), workload, dtype=dtype_named(dtype),
+            flash_attention=flash_attention,
+        ).total_bytes,
+    )  # fmt: skip
+
+
+def _verdict(page: PageAsked, dpi: float | None, densities: Sequence[Density]) -> Verdict | None:
+    least, most = page.minimum_dpi, page.maximum_compression
+    is_fine = None if least is None or dpi is None else dpi >= least
+    is_dense = None if most is None else max(each.compression for each in densities) <= most
+    meets = False not in (is_fine, is_dense)
+    verdict = Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
+    return None if page.wanted is None else verdict
+
+
+# --- for readers ---------------------------------------------------------------------------------
+
+
+def advice_lines(advice: AdviceDocument) -> Iterator[str]:
+    """What was counted, and which modes meet the requirements."""
+    width, height = advice.page
+    dpi = (
+        "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
+    )
+    new = f"{advice.max_new_tokens:,} new tokens"
+    if advice.is_written_out:
+        new = "as many new tokens as the text on it needs"
+    yield f"Ran: {model_text(advice.model)} by the analytic engine"
+    yield (
+        f"Page of {width} x {height} pixels{dpi};"
+        f" {counted(advice.batch_size, 'page')} at a time, {new}"
+    )
+    if advice.is_written_out:
+        yield "New tokens: one per text token and the end token" + _without_room(advice)
+    yield f"Type {advice.dtype}, {advice.attention} attention"
+    published = [
+        (mode.edit_distances.kinds[advice.kind], mode.mode)
+        for mode in advice.modes
+        if advice.kind is not None and mode.edit_distances is not None
+    ]
+    if published:
+        ends = dict.fromkeys((min(published), max(published)))
+        said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
+        yield f"Published edit distance for {advice.kind}: {said}"
+    wanted, meeting = advice.requirements, advice.modes_that_meet
+    if wanted is not None and meeting is not None:
+        least, compression = wanted.minimum_dpi, wanted.maximum_compression
+        asked = [] if least is None else [f"at least {least:g} dpi"]
+        if compression is not None:
+            most = max(density.text_tokens for density in advice.modes[0].densities)
+            asked.append(f"at most {compression:g}x at {most:,} text tokens")
+        yield f"With {' and '.join(asked)}: {', '.join(meeting) or 'no mode'}"
+
+
+def _without_room(advice: AdviceDocument) -> str:
+    """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
+    lacking = [
+        (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
+        for mode in advice.modes
+        for text in mode.by_text_tokens
+        if not text.has_room
+    ]
+    return "".join(
+        f"; for {tokens:,} text tokens only what the context leaves:"
+        f" {', '.join(fitting for number, fitting in lacking if number == tokens)}"
+        for tokens in dict.fromkeys(number for number, _ in lacking)
     )
 
 
-def _verdict(wanted: Requirements, dpi: float | None, densities: Sequence[Density]) -> Verdict:
-    least, most = wanted.minimum_dpi, wanted.maximum_compression
-    densest = max(each.compression for each in densities)
-    is_fine = None if least is None or dpi is None else dpi >= least
-    is_dense = None if most is None else densest <= most
-    meets = False not in (is_fine, is_dense)
-    return Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
+def advice_notes(advice: AdviceDocument) -> list[str]:
+    """Notes for readers, including the limits of published figures, without duplicates."""
+    notes = [*advice.notes]
+    published = advice.published
+    if published is not None:
+        precision, distance = published.precision, published.edit_distance
+        notes.append(f"published figures: {published.title}, {published.source}")
+        notes += [f"{precision.table}: {limit}" for limit in precision.limits]
+        notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
+    notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
+    # The lines above the tables say how many tokens each text takes.
+    known = {
+        lengths_sentence(OutputLengths.fixed(text.max_new_tokens))
+        for mode in advice.modes
+        for text in mode.by_text_tokens
+    }
+    cases = (case for mode in advice.modes for case in mode.cases)
+    sentences = (
+        each for case in cases for entry in case.time for each in entry.assumptions.sentences
+    )
+    notes += (each for each in sentences if each not in known)
+    return list(dict.fromkeys(notes))
+
+
+def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
+    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
+    modes = advice.modes
+    unit = "scale" if advice.page_dpi is None else "dpi"
+    yield Table(
+        f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
+        ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
+        tuple(
+            (
+                mode.mode, "-" if mode.grid == (1, 1) else "{} x {}".format(*mode.grid),
+                mode.seen[0].text if len(mode.seen) > 1 else "-", mode.seen[-1].text,
+                fineness(mode.effective_scale, mode.effective_dpi),
+                exact(mode.vision_tokens), exact(mode.visual_tokens),
+            )
+            for mode in modes
+        ),
+        label_columns=2,
+    )  # fmt: skip
+    labels = ("mode", "text tokens") if advice.is_written_out else ("mode",)
+    cases = [(_label(mode, case), mode, case) for mode in modes for case in mode.cases]
+    yield Table(
+        "Cost",
+        (*labels, "prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory"),
+        tuple(
+            (
+                *label, exact(mode.seq_len), scaled(case.cost.prefill_pass_flops),
+                scaled(case.cost.page_flops), bytes_text(case.cost.kv_cache_bytes),
+                bytes_text(case.cost.memory_bytes),
+            )
+            for label, mode, case in cases
+        ),
+    )  # fmt: skip
+    if any(mode.time for mode in modes):
+        yield Table(
+            "Predicted seconds, and cost of 1,000 pages",
+            (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
+            tuple(
+                (
+                    *label, entry.gpu, entry.runtime, str(load.concurrency),
+                    ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
+                    "-" if load.cost_per_thousand_pages is None
+                    else price_text(load.cost_per_thousand_pages),
+                )
+                for label, _, case in cases
+                for entry in case.time
+                for load in entry.throughput
+            ),
+            label_columns=len(labels) + 2,
+        )  # fmt: skip
+    yield Table(
+        "Compression: text tokens on the page per vision token",
+        ("mode", *(f"{density.text_tokens:,} tokens" for density in modes[0].densities)),
+        tuple((mode.mode, *(f"{each.compression:.1f}x" for each in mode.densities))
+              for mode in modes),
+    )  # fmt: skip
+    if advice.published is not None:
+        yield from _published_tables(advice, advice.published)
+    if advice.requirements is not None:
+        verdicts = ((mode.mode, mode.verdict) for mode in modes if mode.verdict is not None)
+        rows = ((mode, *(_ANSWERS[each] for each in astuple(found))) for mode, found in verdicts)
+        columns = ("mode", "resolution", "compression", "meets all")
+        yield Table("Requirements", columns, tuple(rows), label_columns=4)
+
+
+def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
+    if not isinstance(case, TextCost):
+        return (mode.mode,)
+    text = exact(case.text_tokens)
+    return (mode.mode, text if case.has_room else f"{exact(case.max_new_tokens)} of {text}")
+
+
+def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
+    """Precisions, and edit distances: both languages, or one kind of document beside all."""
+    rows: list[tuple[str, ...]] = []
+    for mode in advice.modes:
+        if any(density.published for density in mode.densities):
+            rows += (
+                (mode.mode, exact(each.text_tokens), _precision(each)) for each in mode.densities
+            )
+        else:
+            lacks = dict.fromkeys(density.lack for density in mode.densities)
+            rows += ((mode.mode, "all", lack) for lack in lacks)
+    yield Table(
+        f"Published {published.precision.measures}",
+        ("mode", "text tokens", "precision"),
+        tuple(rows),
+        label_columns=3,
+    )
+    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
+    if advice.kind is not None:
+        figures = (advice.kind, _ALL_KINDS)
+    rows, kinds = [], {}
+    for mode in advice.modes:
+        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
+        if found is not None:
+            kinds[mode.mode] = found.kinds
+            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
+            if advice.kind is not None:
+                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
+        rows.append((mode.mode, *cells))
+    yield Table(
+        f"Published {published.edit_distance.measures}",
+        ("mode", "vision tokens", *figures),
+        tuple(rows),
+        label_columns=2,
+    )
+    if advice.kind is None and kinds:
+        rows = [
+            (
+                _ALL_KINDS if kind == ALL_KINDS else kind,
+                *(f"{each[kind]:.3f}" for each in kinds.values()),
+            )
+            for kind in dict.fromkeys(kind for each in kinds.values() for kind in each)
+        ]
+        title = "Published edit distance by kind of document"
+        yield Table(title, ("kind", *kinds), tuple(rows))
+
+
+def _precision(density: Density) -> str:
+    row = density.published
+    if row is None:
+        return density.lack
+    low, high = row.text_tokens
+    return (
+        f"{row.precision_percent:g} % at {row.compression:g}x ({low:,} to {high:,} tokens,"
+        f" {row.pages} pages)"
+    )

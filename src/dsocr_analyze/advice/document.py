@@ -1,42 +1,184 @@
-"""The comparison of modes for a page: a JSON document, and its lines and tables for readers."""
+"""The advice for a page as a JSON document; and `published.toml`, the accuracy that it quotes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
 from typing import Final
 
-from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec import Struct, toml
 
-from dsocr_analyze.advice.published import (
-    ALL_KINDS,
-    EditDistances,
-    PrecisionRow,
-    PublishedAccuracy,
-)
 from dsocr_analyze.columns.setting import CountOpening
-from dsocr_analyze.report.document import model_text
-from dsocr_analyze.report.table import Table, bytes_text, exact, price_text, ratio_text, scaled
-from dsocr_analyze.timing.assumptions import lengths_sentence
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
+    "ALL_KINDS",
     "AdviceDocument",
     "Cost",
     "Density",
+    "Distances",
+    "EditDistances",
     "ModeAdvice",
+    "PrecisionRow",
+    "PublishedAccuracy",
+    "PublishedDistances",
+    "PublishedPrecision",
     "Requirements",
     "Seen",
     "TextCost",
     "Verdict",
-    "advice_lines",
-    "advice_notes",
-    "advice_tables",
+    "fineness",
+    "kinds_of_document",
+    "published_accuracy",
 ]
 
-_ALL_KINDS: Final = "all kinds"
-_ANSWERS: Final = {True: "yes", False: "no", None: "-"}
+# --- published accuracy --------------------------------------------------------------------------
+
+ALL_KINDS: Final = "overall"
+"""Name of the figure for all kinds of document together."""
+
+
+class PrecisionRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Published precision of a mode on pages in a range of text tokens.
+
+    Attributes:
+        mode: The mode.
+        vision_tokens: Tokens from the encoder, without newlines and separators.
+        text_tokens: Fewest and most text tokens of the pages.
+        precision_percent: Precision as published.
+        compression: Text tokens per vision token as published, over all the pages.
+        pages: Number of pages.
+    """
+
+    mode: str
+    vision_tokens: int
+    text_tokens: tuple[int, int]
+    precision_percent: float
+    compression: float
+    pages: int
+
+
+class PublishedPrecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published table of precision.
+
+    Attributes:
+        table: The table in the source.
+        measures: What was measured.
+        limits: Limits of the figures.
+        rows: Its figures.
+    """
+
+    table: str
+    measures: str
+    limits: tuple[str, ...]
+    rows: tuple[PrecisionRow, ...]
+
+    def at(self, mode: str, text_tokens: int) -> tuple[PrecisionRow | None, str]:
+        """The row for a mode and a number of text tokens, or None and why there is none.
+
+        Ranges include their lower bound; the last range also includes its upper bound.
+        """
+        rows = {row.text_tokens: row for row in self.rows if row.mode == mode}
+        if not rows:
+            return None, "none for this mode"
+        least, most = min(rows)[0], max(rows)[1]
+        for (low, high), row in rows.items():
+            if low <= text_tokens < high or text_tokens == high == most:
+                return row, ""
+        return None, f"none outside {least:,} to {most:,} text tokens"
+
+
+class Distances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Edit distances of pages in one language.
+
+    Attributes:
+        overall: All parts of a page.
+        text: Its text.
+        formula: Its formulas.
+        table: Its tables.
+        order: Its reading order.
+    """
+
+    overall: float
+    text: float
+    formula: float
+    table: float
+    order: float
+
+
+class EditDistances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Published edit distances of a mode.
+
+    Attributes:
+        tokens: Vision tokens per page as published.
+        english: English pages.
+        chinese: Chinese pages.
+        kinds: Overall distance by kind of document, and `overall` for all kinds.
+    """
+
+    tokens: str
+    english: Distances
+    chinese: Distances
+    kinds: Mapping[str, float]
+
+
+class PublishedDistances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Published tables of edit distances.
+
+    Attributes:
+        tables: The tables in the source.
+        measures: What was measured.
+        limits: Limits of the figures.
+        modes: The figures, by mode.
+    """
+
+    tables: str
+    measures: str
+    limits: tuple[str, ...]
+    modes: Mapping[str, EditDistances]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of document with figures, in the order of the source."""
+        named = dict.fromkeys(kind for each in self.modes.values() for kind in each.kinds)
+        return tuple(kind for kind in named if kind != ALL_KINDS)
+
+
+class PublishedAccuracy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model's accuracy as published by a source.
+
+    Attributes:
+        title: The source's title, authors and year.
+        source: Where to find it.
+        precision: Precision by compression.
+        edit_distance: Edit distance by mode.
+    """
+
+    title: str
+    source: str
+    precision: PublishedPrecision
+    edit_distance: PublishedDistances
+
+
+@cache
+def _all_published() -> Mapping[str, PublishedAccuracy]:
+    text = resources.files(__package__).joinpath("published.toml").read_text(encoding="utf-8")
+    return toml.decode(text, type=dict[str, PublishedAccuracy])
+
+
+def published_accuracy(architecture: str) -> PublishedAccuracy | None:
+    """Published accuracy of an architecture; None if no source is known."""
+    return _all_published().get(architecture)
+
+
+def kinds_of_document() -> tuple[str, ...]:
+    """Every kind of document with published figures for some architecture."""
+    published = _all_published().values()
+    return tuple(dict.fromkeys(kind for each in published for kind in each.edit_distance.kinds))
+
+
+# --- the document --------------------------------------------------------------------------------
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -60,6 +202,17 @@ class Seen(Struct, frozen=True, kw_only=True):
     vertical_scale: float
     horizontal_dpi: float | None
     vertical_dpi: float | None
+
+    @property
+    def text(self) -> str:
+        """Pixels of the views per inch, or else per pixel, horizontally x vertically."""
+        across = fineness(self.horizontal_scale, self.horizontal_dpi)
+        return f"{across} x {fineness(self.vertical_scale, self.vertical_dpi)}"
+
+
+def fineness(scale: float, dpi: float | None) -> str:
+    """Pixels per inch, or if unknown the scale."""
+    return f"{scale:.3f}" if dpi is None else f"{dpi:.1f}"
 
 
 class Density(Struct, frozen=True, kw_only=True):
@@ -241,250 +394,3 @@ class AdviceDocument(CountOpening, frozen=True, kw_only=True):
     def is_written_out(self) -> bool:
         """Whether the number of new tokens follows from the text on the page."""
         return any(mode.by_text_tokens for mode in self.modes)
-
-
-# --- for readers ---------------------------------------------------------------------------------
-
-
-def advice_lines(advice: AdviceDocument) -> Iterator[str]:
-    """What was counted, and which modes meet the requirements."""
-    width, height = advice.page
-    dpi = (
-        "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
-    )
-    pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
-    new = f"{advice.max_new_tokens:,} new tokens"
-    if advice.is_written_out:
-        new = "as many new tokens as the text on it needs"
-    yield f"Ran: {model_text(advice.model)} by the analytic engine"
-    yield f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {new}"
-    if advice.is_written_out:
-        yield "New tokens: one per text token and the end token" + _without_room(advice)
-    yield f"Type {advice.dtype}, {advice.attention} attention"
-    if distances := _distances_for(advice):
-        ends = dict.fromkeys((distances[0], distances[-1]))
-        said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
-        yield f"Published edit distance for {advice.kind}: {said}"
-    wanted, meeting = advice.requirements, advice.modes_that_meet
-    if wanted is not None and meeting is not None:
-        yield f"With {_wanted(wanted, advice)}: {', '.join(meeting) or 'no mode'}"
-
-
-def _without_room(advice: AdviceDocument) -> str:
-    """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
-    lacking = [
-        (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
-        for mode in advice.modes
-        for text in mode.by_text_tokens
-        if not text.has_room
-    ]
-    return "".join(
-        f"; for {tokens:,} text tokens only what the context leaves:"
-        f" {', '.join(fitting for number, fitting in lacking if number == tokens)}"
-        for tokens in dict.fromkeys(number for number, _ in lacking)
-    )
-
-
-def _distances_for(advice: AdviceDocument) -> list[tuple[float, str]]:
-    """Published edit distances for the kind of document, lowest first, and their modes."""
-    return sorted(
-        (mode.edit_distances.kinds[advice.kind], mode.mode)
-        for mode in advice.modes
-        if advice.kind is not None and mode.edit_distances is not None
-    )
-
-
-def _wanted(wanted: Requirements, advice: AdviceDocument) -> str:
-    asked = []
-    if wanted.minimum_dpi is not None:
-        asked.append(f"at least {wanted.minimum_dpi:g} dpi")
-    if wanted.maximum_compression is not None:
-        most = max(density.text_tokens for density in advice.modes[0].densities)
-        asked.append(f"at most {wanted.maximum_compression:g}x at {most:,} text tokens")
-    return " and ".join(asked)
-
-
-def advice_notes(advice: AdviceDocument) -> list[str]:
-    """Notes for readers, including the limits of published figures, without duplicates."""
-    notes = [*advice.notes]
-    published = advice.published
-    if published is not None:
-        precision, distance = published.precision, published.edit_distance
-        notes.append(f"published figures: {published.title}, {published.source}")
-        notes += [f"{precision.table}: {limit}" for limit in precision.limits]
-        notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
-    notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
-    for case in (case for mode in advice.modes for case in mode.cases):
-        said = [each for entry in case.time for each in entry.assumptions.sentences]
-        if isinstance(case, TextCost):
-            # The lines above the tables say how many tokens each text takes.
-            known = lengths_sentence(OutputLengths.fixed(case.max_new_tokens))
-            said = [each for each in said if each != known]
-        notes += said
-    return list(dict.fromkeys(notes))
-
-
-def advice_tables(advice: AdviceDocument) -> list[Table]:
-    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
-    tables = [_resolutions(advice), _costs(advice)]
-    if any(mode.time for mode in advice.modes):
-        tables.append(_seconds(advice))
-    tables.append(_compressions(advice))
-    if advice.published is not None:
-        tables += [_precisions(advice, advice.published), _distances(advice, advice.published)]
-        if advice.kind is None and any(mode.edit_distances for mode in advice.modes):
-            tables.append(_kinds(advice))
-    if advice.requirements is not None:
-        tables.append(_verdicts(advice))
-    return tables
-
-
-def _resolutions(advice: AdviceDocument) -> Table:
-    unit = "scale" if advice.page_dpi is None else "dpi"
-    rows = tuple(
-        (
-            mode.mode,
-            "-" if mode.grid == (1, 1) else f"{mode.grid[0]} x {mode.grid[1]}",
-            _seen_text(mode.seen[0]) if len(mode.seen) > 1 else "-",
-            _seen_text(mode.seen[-1]),
-            _fineness(mode.effective_scale, mode.effective_dpi),
-            exact(mode.vision_tokens),
-            exact(mode.visual_tokens),
-        )
-        for mode in advice.modes
-    )
-    return Table(
-        f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
-        ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
-        rows,
-        label_columns=2,
-    )
-
-
-def _seen_text(seen: Seen) -> str:
-    across = _fineness(seen.horizontal_scale, seen.horizontal_dpi)
-    return f"{across} x {_fineness(seen.vertical_scale, seen.vertical_dpi)}"
-
-
-def _fineness(scale: float, dpi: float | None) -> str:
-    return f"{scale:.3f}" if dpi is None else f"{dpi:.1f}"
-
-
-def _labels(advice: AdviceDocument) -> tuple[str, ...]:
-    return ("mode", "text tokens") if advice.is_written_out else ("mode",)
-
-
-def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
-    if not isinstance(case, TextCost):
-        return (mode.mode,)
-    text = exact(case.text_tokens)
-    return (mode.mode, text if case.has_room else f"{exact(case.max_new_tokens)} of {text}")
-
-
-def _costs(advice: AdviceDocument) -> Table:
-    rows = tuple(
-        (*_label(mode, case), exact(mode.seq_len), scaled(case.cost.prefill_pass_flops),
-         scaled(case.cost.page_flops), bytes_text(case.cost.kv_cache_bytes),
-         bytes_text(case.cost.memory_bytes))
-        for mode in advice.modes
-        for case in mode.cases
-    )  # fmt: skip
-    figures = ("prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory")
-    return Table("Cost", (*_labels(advice), *figures), rows)
-
-
-def _seconds(advice: AdviceDocument) -> Table:
-    labels = _labels(advice)
-    rows = tuple(
-        (
-            *_label(mode, case), entry.gpu, entry.runtime, str(load.concurrency),
-            ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
-            "-" if load.cost_per_thousand_pages is None
-            else price_text(load.cost_per_thousand_pages),
-        )
-        for mode in advice.modes
-        for case in mode.cases
-        for entry in case.time
-        for load in entry.throughput
-    )  # fmt: skip
-    return Table(
-        "Predicted seconds, and cost of 1,000 pages",
-        (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
-        rows,
-        label_columns=len(labels) + 2,
-    )
-
-
-def _compressions(advice: AdviceDocument) -> Table:
-    rows = tuple(
-        (mode.mode, *(f"{density.compression:.1f}x" for density in mode.densities))
-        for mode in advice.modes
-    )
-    columns = (f"{density.text_tokens:,} tokens" for density in advice.modes[0].densities)
-    return Table("Compression: text tokens on the page per vision token", ("mode", *columns), rows)
-
-
-def _precisions(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
-    rows = []
-    for mode in advice.modes:
-        if any(density.published for density in mode.densities):
-            rows += [(mode.mode, exact(each.text_tokens), _precision(each))
-                     for each in mode.densities]  # fmt: skip
-        else:
-            lacks = dict.fromkeys(density.lack for density in mode.densities)
-            rows += [(mode.mode, "all", lack) for lack in lacks]
-    title, columns = published.precision.measures, ("mode", "text tokens", "precision")
-    return Table(f"Published {title}", columns, tuple(rows), label_columns=3)
-
-
-def _precision(density: Density) -> str:
-    row = density.published
-    if row is None:
-        return density.lack
-    low, high = row.text_tokens
-    return (
-        f"{row.precision_percent:g} % at {row.compression:g}x ({low:,} to {high:,} tokens,"
-        f" {row.pages} pages)"
-    )
-
-
-def _distances(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
-    """Both languages side by side, or one kind of document beside all; modes in rows."""
-    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
-    if advice.kind is not None:
-        figures = (advice.kind, _ALL_KINDS)
-    rows: list[tuple[str, ...]] = []
-    for mode in advice.modes:
-        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
-        if found is not None:
-            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
-            if advice.kind is not None:
-                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
-            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
-        rows.append((mode.mode, *cells))
-    title, columns = published.edit_distance.measures, ("mode", "vision tokens", *figures)
-    return Table(f"Published {title}", columns, tuple(rows), label_columns=2)
-
-
-def _kinds(advice: AdviceDocument) -> Table:
-    """Kinds of document in rows and modes in columns."""
-    by_mode = {each.mode: each.edit_distances.kinds for each in advice.modes if each.edit_distances}
-    kinds = dict.fromkeys(kind for each in by_mode.values() for kind in each)
-    rows = tuple(
-        (
-            _ALL_KINDS if kind == ALL_KINDS else kind,
-            *(f"{each[kind]:.3f}" for each in by_mode.values()),
-        )
-        for kind in kinds
-    )
-    return Table("Published edit distance by kind of document", ("kind", *by_mode), rows)
-
-
-def _verdicts(advice: AdviceDocument) -> Table:
-    rows = tuple(
-        (mode.mode, *(_ANSWERS[answer] for answer in astuple(mode.verdict)))
-        for mode in advice.modes
-        if mode.verdict is not None
-    )
-    columns = ("mode", "resolution", "compression", "meets all")
-    return Table("Requirements", columns, rows, label_columns=4)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli import completion, options, page_options, time_options
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.page_options import page_of_file
 from dsocr_analyze.cli.printing import Lines, Said, emit
 from dsocr_analyze.cli.words import print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import parse_page
-from dsocr_analyze.workload.page import paper_dpi
+from dsocr_analyze.workload.page import paper_dpi, parse_page
 from dsocr_analyze.workload.workload import LARGEST_COUNT
-
-if TYPE_CHECKING:
-    from dsocr_analyze.advice.document import Requirements
 
 __all__ = ["advise"]
 
@@ -117,7 +111,7 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
-    from dsocr_analyze.advice import build, document
+    from dsocr_analyze.advice import build
     from dsocr_analyze.sweep.axes import parse_modes
 
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
@@ -125,30 +119,31 @@ def advise(
         options.check_quiet({**limits, "--json": json_file})
     asked = time_options.request_with_report(context)
     directory = page_options.described_model(model, arch, config, sliding_window)
-    architecture = directory.architecture
     print_config_findings(context, directory, by_closed_forms=True)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     size, dpi = _page(page, image, page_dpi)
-    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", architecture)))
+    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
     lengths = (context.params[each] for each in ("new_tokens_from", "mean_new_tokens"))
     if max_new_tokens is None and any(each is not None for each in lengths):
-        max_new_tokens = build.DEFAULT_NEW_TOKENS
-    wanted = build.PageAsked(
-        size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens), kind
+        max_new_tokens = page_options.OF_A_PAGE["max_new_tokens"][1]
+    request = page_options.page_request(
+        context, directory, page=size, image=None, mode=None, max_new_tokens=max_new_tokens
     )
+    holds = _numbers(page_text_tokens)
+    least, most = map(_limit, limits, limits.values())
     found = build.advise(
-        directory, wanted, modes, wanted=_requirements(limits), dtype=dtype,
+        directory, build.PageAsked(request, dpi, holds, kind, least, most), modes, dtype=dtype,
         flash_attention=flash_attention, options=options.options_used(context),
         time_of=Engine("analytic", directory, dtype, flash_attention, time=asked).entries,
     )  # fmt: skip
-    warn_of_modes(context, architecture, modes)
+    warn_of_modes(context, directory.architecture, modes)
     if json_file not in (None, "-"):
         options.prepare_output(Path(str(json_file)).parent)
 
     def said() -> Said:
-        notes = Lines("Notes", document.advice_notes(found), indent="")
-        opening = "\n".join(document.advice_lines(found))
-        return Said(opening, document.advice_tables(found), [notes], [json_file])
+        notes = Lines("Notes", build.advice_notes(found), indent="")
+        opening = "\n".join(build.advice_lines(found))
+        return Said(opening, build.advice_tables(found), [notes], [json_file])
 
     emit(context, found, said)
     if found.modes_that_meet == ():
@@ -163,22 +158,18 @@ def _page(
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     dpi = None if page_dpi is None else _fraction("--page-dpi", page_dpi)
     if image is not None:
-        return page_of_file(image), dpi
+        return page_options.page_of_file(image), dpi
     text = page or "a4"
     size, of_paper = parse_page(text), paper_dpi(text)
-    if of_paper is None:
-        return size, dpi
-    if dpi is not None and dpi != of_paper:
+    if dpi is not None and of_paper is not None and dpi != of_paper:
         raise WorkloadError(
             f"--page {text} is a paper at {of_paper} dpi; leave out --page-dpi {page_dpi}, or give"
             f" {text.partition('@')[0]}@{page_dpi}"
         )
-    return size, Fraction(of_paper)
+    return size, dpi if of_paper is None else Fraction(of_paper)
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    import numpy as np
-
     from dsocr_analyze.sweep.axes import parse_numbers
 
     if text is None:
@@ -188,19 +179,11 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
         raise WorkloadError(
             f"--page-text-tokens {text} has {len(axis)} values; give at most {_MOST_NUMBERS}"
         )
-    return tuple(dict.fromkeys(axis.take(np.arange(len(axis)))[0].tolist()))
+    return tuple(dict.fromkeys(each for (part,) in axis.parts for each in part))
 
 
-def _requirements(limits: Mapping[str, str | None]) -> Requirements | None:
-    """The requirements in `--minimum-dpi` and `--maximum-compression`; None without any."""
-    from dsocr_analyze.advice.document import Requirements
-
-    least, most = (
-        None if text is None else float(_fraction(option, text)) for option, text in limits.items()
-    )
-    if least is most is None:
-        return None
-    return Requirements(minimum_dpi=least, maximum_compression=most)
+def _limit(option: str, text: str | None) -> float | None:
+    return None if text is None else float(_fraction(option, text))
 
 
 def _fraction(option: str, text: str) -> Fraction:

@@ -24,8 +24,7 @@ from dsocr_analyze.gate.budgets import (
     Workload,
     budgets_in,
     edited,
-    model_of,
-    paths_of,
+    files_of,
 )
 from dsocr_analyze.gate.judge import Baseline, Check, Counted, edits_of, judge, whole_check
 from dsocr_analyze.gate.revision import Revision
@@ -70,14 +69,16 @@ def checked(
     judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if is_update:
-        found = (edits_of(asked[each.name], counted[each.name].report, each) for each in judged)
-        named = zip(asked, found, strict=True)
-        edits = {name: each for name, each in named if any(len(edit) > 1 for edit in each)}
+        found = {
+            each.name: edits_of(asked[each.name], counted[each.name].report, each)
+            for each in judged
+        }
+        edits = {name: each for name, each in found.items() if any(edit.limits for edit in each)}
         is_pyproject = file.path.name == PYPROJECT
         text = edited(file.text, str(file.path), edits, is_pyproject=is_pyproject)
         written = budgets_in(text, str(file.path), is_pyproject=is_pyproject)
         new = sum(len(each) - len(asked[name].budgets) for name, each in edits.items())
-        changed = sum(len(edit) > 1 for each in edits.values() for edit in each) - new
+        changed = sum(bool(edit.limits) for each in edits.values() for edit in each) - new
         if edits:
             write_files({file.path: text})
         streams.complain(f"{file.path}: budgets changed: {changed}, new: {new}")
@@ -149,8 +150,9 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
             try:
                 text = read_text(path, SETTINGS_BYTES)
             except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", error)
-                raise ConfigError(f"cannot read budgets {str(path)!r}: {why}") from error
+                raise ConfigError(
+                    f"cannot read budgets {str(path)!r}: {getattr(error, 'strerror', error)}"
+                ) from error
             budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
             if budgets is not None:
                 return _BudgetsFile(path, text, budgets, names)
@@ -166,8 +168,8 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
         )
     if named is not None and named.name == PYPROJECT:
         raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {_BUDGETS_FILE}")
-    new = budgets_in(NEW_FILE, "new budgets", is_pyproject=False) or {}
-    return _BudgetsFile(paths[0], NEW_FILE, new, names)
+    new = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
+    return _BudgetsFile(paths[0], NEW_FILE, new or {}, names)
 
 
 # --- baselines ---------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ class _Counts:
             return Counted(report, self.saved, is_compared=self.saved is not None)
         before = self.before.get(workload.name)
         asked = (before or workload).options
-        paths = [_in_repository(revision, folder, path) for path in paths_of(asked)]
+        paths = [_in_repository(revision, folder, path) for path in files_of(asked) if path]
         missing = [path for path in paths if not revision.has(path)]
         if missing:
             why = f"no baseline: {revision.name} has no {' and no '.join(map(repr, missing))}"
@@ -246,7 +248,6 @@ def _counts_against(
             raise
         revision = None
     if revision is not None:
-        baseline = Baseline(kind="revision", name=name, commit=revision.commit)
         before, doubts = _budgets_there(revision, file)
         gone = (
             f"workload {each!r} of {name} is gone, so its cost is not checked"
@@ -254,8 +255,8 @@ def _counts_against(
             if each not in file.budgets
         )
         return _Counts(
-            file, trust_remote_code, baseline, revision=revision, before=before,
-            warnings=(*doubts, *gone),
+            file, trust_remote_code, Baseline(kind="revision", name=name, commit=revision.commit),
+            revision=revision, before=before, warnings=(*doubts, *gone),
         )  # fmt: skip
     if len(asked) > 1:
         raise BaselineError(
@@ -283,9 +284,9 @@ def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Seq
             return {}, [f"the baseline's budgets cannot be read: {error}"]
         if found is not None:
             return found, []
-    named = " or ".join(file.names)
     return {}, [
-        f"{revision.name} has no budgets in {named}, so its workloads and limits are unknown"
+        f"{revision.name} has no budgets in {' or '.join(file.names)}, so its workloads and limits"
+        " are unknown"
     ]
 
 
@@ -324,11 +325,10 @@ def _counted(
         AnalyzeError: Something about the workload is invalid; the subclass says what.
     """
     config, stages, hf_config, model = (
-        None if path is None else folder / path
-        for path in (asked["config"], asked["stages"], asked["hf_config"], model_of(asked))
+        None if path is None else folder / path for path in files_of(asked)
     )
-    default = engine if stages is None else "trace"
-    name = options.chosen("engine", asked["engine"] or default, ENGINES)
+    engine = asked["engine"] or (engine if stages is None else "trace")
+    name = options.chosen("engine", engine, ENGINES)
     directory = page_options.model_directory_from(
         # Never a directory that happens to be in `models`: a check must be the same on every
         # machine.
@@ -342,7 +342,7 @@ def _counted(
 
         if directory.has_code and not is_trusted_code(directory):
             raise TrustError(
-                f"{str(model_of(asked))!r} of {revision} contains Python code that would be"
+                f"{str(asked['model'])!r} of {revision} contains Python code that would be"
                 f" executed ({', '.join(directory.sources)}) and is not trusted; read it in a"
                 f" work tree (`git worktree add ../baseline {revision}`) and run `dsocr-analyze"
                 " trust` on it there, or count without executing it: engine ="

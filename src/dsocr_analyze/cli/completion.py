@@ -59,7 +59,7 @@ def _gpus() -> list[str]:
 
 
 def _kinds() -> list[str]:
-    from dsocr_analyze.advice.published import kinds_of_document
+    from dsocr_analyze.advice.document import kinds_of_document
 
     # Shells would divide a name with a space.
     return [kind.replace(" ", "-") for kind in kinds_of_document()]

@@ -6,10 +6,10 @@ import operator
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import tomlkit
 from tomlkit import exceptions, items
@@ -21,10 +21,10 @@ from dsocr_analyze.toml_table import REQUIRED, TomlTable
 __all__ = [
     "DEFAULTS",
     "LEVELS",
-    "LIMITS",
     "NEW_FILE",
+    "OF_CHANGES",
+    "OF_VALUES",
     "PYPROJECT",
-    "Allowance",
     "Budget",
     "Budgets",
     "Edit",
@@ -33,8 +33,7 @@ __all__ = [
     "Workload",
     "budgets_in",
     "edited",
-    "model_of",
-    "paths_of",
+    "files_of",
 ]
 
 PYPROJECT: Final = "pyproject.toml"
@@ -56,47 +55,35 @@ max_new_tokens = 1024
 LEVELS: Final = ("warn", "error")
 """What exceeding a budget may be."""
 
-LIMITS: Final = ("max", "min", "max_increase", "max_decrease")
+OF_VALUES, OF_CHANGES = ("max", "min"), ("max_increase", "max_decrease")
 """What a budget may limit: a figure's value, and its change against the baseline."""
 
-_ALLOWANCE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
-_LONGEST_ALLOWANCE: Final = 40
-_RIGHT_ALLOWANCE: Final = 'a percentage of the baseline like "2 %", or an amount from 0'
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """By how much a figure may differ from the baseline's.
-
-    Attributes:
-        amount: An absolute amount, or a fraction of the baseline's figure.
-        is_relative: Whether it is a fraction.
-        text: The text in the file.
-    """
-
-    amount: Fraction
-    is_relative: bool
-    text: str
+_CHANGE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
+_LONGEST_CHANGE: Final = 40
+_RIGHT_CHANGE: Final = 'a percentage of the baseline like "2 %", or an amount from 0'
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on a figure.
+    """A limit on a figure, or on its change.
 
     Attributes:
-        name: `max` or `min` for a value, `max_increase` or `max_decrease` for a change.
-        amount: Its amount.
+        name: `max` or `min` for a value, `max_increase` or `max_decrease` for a change; `tolerance`
+            for a change either way.
+        amount: The value; for a change, an absolute amount or a fraction of the baseline's figure.
+        amount_text: The amount in words, with a number's digits grouped.
+        is_relative: Whether it is a fraction.
     """
 
     name: str
-    amount: int | float | Allowance
+    amount: int | float | Fraction
+    amount_text: str
+    is_relative: bool = False
 
     @property
     def text(self) -> str:
-        """It in words, with a number's digits grouped: `max 9,000,000,000,000`."""
-        amount = self.amount
-        text = amount.text if isinstance(amount, Allowance) else f"{amount:,}".removesuffix(".0")
-        return f"{self.name} {text}"
+        """It in words: `max 9,000,000,000,000`."""
+        return f"{self.name} {self.amount_text}"
 
     @property
     def is_upper(self) -> bool:
@@ -105,11 +92,11 @@ class Limit:
 
     def value(self, baseline: int | float | None) -> int | float | Fraction | None:
         """The last allowed value; None if it depends on a baseline's value and there is none."""
-        if not isinstance(self.amount, Allowance):
+        if self.name in OF_VALUES:
             return self.amount
         if baseline is None:
             return None
-        room = self.amount.amount * (abs(Fraction(baseline)) if self.amount.is_relative else 1)
+        room = Fraction(self.amount) * (abs(Fraction(baseline)) if self.is_relative else 1)
         return Fraction(baseline) + (room if self.is_upper else -room)
 
     def keeps(self, figure: int | float, value: int | float | Fraction) -> bool:
@@ -149,15 +136,10 @@ DEFAULTS: Final[Options] = {
 """Every option of a workload; what is None follows from the model and the others."""
 
 
-def paths_of(options: Options) -> list[str]:
-    """The files and the directory that a workload's options name."""
-    named = (options["config"], options["stages"], options["hf_config"], model_of(options))
-    return [path for path in named if path]
-
-
-def model_of(options: Options) -> str | None:
-    """The model directory that they name; None for the built-in reference."""
-    return None if options["model"] in (None, "reference") else str(options["model"])
+def files_of(options: Options) -> list[str | None]:
+    """The files that options name, and the model's directory; None stands for the built-in."""
+    named = [options[each] for each in ("config", "stages", "hf_config", "model")]
+    return [*named[:3], None if named[3] == "reference" else named[3]]
 
 
 @dataclass(frozen=True)
@@ -173,13 +155,14 @@ class Workload:
 
     name: str
     options: Options
-    tolerance: Allowance
+    tolerance: Limit
     budgets: tuple[Budget, ...] = ()
 
     @property
     def default(self) -> Budget:
         """The budget of the figures that no other names."""
-        return Budget("", "error", tuple(Limit(name, self.tolerance) for name in LIMITS[2:]))
+        limits = (replace(self.tolerance, name=name) for name in OF_CHANGES)
+        return Budget("", "error", tuple(limits))
 
 
 Budgets: TypeAlias = Mapping[str, Workload]
@@ -227,7 +210,7 @@ def _workload(name: str, workloads: TomlTable) -> Workload:
     if table is None or not name.strip():
         raise ConfigError(f"{workloads.file}: a workload needs a name")
     workload = Workload(
-        name, _options(table), _allowance(table, "tolerance") or Allowance(Fraction(0), False, "0"),
+        name, _options(table), _change(table, "tolerance") or Limit("tolerance", Fraction(0), "0"),
         tuple(map(_budget, table.tables("budgets", []))),
     )  # fmt: skip
     table.done()
@@ -263,16 +246,19 @@ def _options(table: TomlTable) -> Options:
 
 def _budget(table: TomlTable) -> Budget:
     key, level = table.text("key", REQUIRED), table.choice("level", LEVELS, "error")
-    most, least = _number(table, "max"), _number(table, "min")
-    amounts = (most, least, *(_allowance(table, name) for name in LIMITS[2:]))
+    values = [_number(table, name) for name in OF_VALUES]
+    changes = [_change(table, name) for name in OF_CHANGES]
     table.done()
-    named = zip(LIMITS, amounts, strict=True)
-    limits = [Limit(name, amount) for name, amount in named if amount is not None]
+    limits = [
+        Limit(name, value, f"{value:,}".removesuffix(".0"))
+        for name, value in zip(OF_VALUES, values, strict=True) if value is not None
+    ] + [each for each in changes if each is not None]  # fmt: skip
     if not limits:
         raise ConfigError(
             f"{table.file}: '{table.path('key')}' = {key!r} has no limit; give max, min,"
             " max_increase or max_decrease"
         )
+    most, least = values
     if least is not None and most is not None and least > most:
         raise table.refusal("min", f"at most {most}, its max")
     return Budget(key, level, tuple(limits))
@@ -285,26 +271,34 @@ def _number(table: TomlTable, key: str) -> int | float | None:
     return found
 
 
-def _allowance(table: TomlTable, key: str) -> Allowance | None:
-    """The allowance `"2 %"`, `"1000"` or 1000; None if the key is absent."""
-    value = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
+def _change(table: TomlTable, key: str) -> Limit | None:
+    """A limit on a change like `"2 %"`, `"1000"` or 1000; None if the key is absent."""
+    value = table.value(key, None, (str, int, float), _RIGHT_CHANGE)
     if value is None:
         return None
     if not isinstance(value, str) and 0 <= value <= LARGEST_NUMBER:
-        return Allowance(Fraction(value), False, str(value))
-    text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_ALLOWANCE else ""
-    found = _ALLOWANCE.fullmatch(text)
+        return Limit(key, Fraction(value), str(value))
+    text = value.strip() if isinstance(value, str) and len(value) <= _LONGEST_CHANGE else ""
+    found = _CHANGE.fullmatch(text)
     if found is None:
-        raise table.refusal(key, _RIGHT_ALLOWANCE)
+        raise table.refusal(key, _RIGHT_CHANGE)
     amount = Fraction(found["amount"]) / (100 if found["percent"] else 1)
-    return Allowance(amount, bool(found["percent"]), text)
+    return Limit(key, amount, text, bool(found["percent"]))
 
 
 # --- new limits ----------------------------------------------------------------------------------
 
 
-Edit: TypeAlias = Mapping[str, str | int | float]
-"""A budget's `key` and new values of its `max` and `min`, if they change."""
+class Edit(NamedTuple):
+    """New limits of a budget.
+
+    Attributes:
+        key: Its key.
+        limits: New values of its `max` and `min`, if they change.
+    """
+
+    key: str
+    limits: Mapping[str, int | float]
 
 
 def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pyproject: bool) -> str:
@@ -333,10 +327,10 @@ def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pypr
             raise ValueError("something else was written")
     except (exceptions.TOMLKitError, ValueError, KeyError, TypeError) as error:
         said = (
-            f"{name}: {each['key']} {', '.join(f'{k} = {v}' for k, v in limits.items())}"
+            f"{name}: {key} {', '.join(f'{each} = {value}' for each, value in limits.items())}"
             for name, found in edits.items()
-            for each in found
-            if (limits := _limits_in(each))
+            for key, limits in found
+            if limits
         )
         raise ConfigError(
             f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(said)}"
@@ -350,9 +344,9 @@ def _apply(workload: Any, edits: Sequence[Edit]) -> None:
     if is_begun:
         workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()
     budgets = workload["budgets"]
-    for index, edit in enumerate(edits):
+    for index, (key, limits) in enumerate(edits):
         if index < len(budgets):
-            budgets[index].update(_limits_in(edit))
+            budgets[index].update(limits)
             continue
         if isinstance(budgets, items.AoT):
             if not budgets:
@@ -360,9 +354,5 @@ def _apply(workload: Any, edits: Sequence[Edit]) -> None:
             elif not is_begun:  # tomlkit separates tables itself in lists it created
                 budgets[-1].add(tomlkit.nl())
         added: Any = tomlkit.inline_table() if isinstance(budgets, items.Array) else {}
-        added.update(edit)
+        added.update({"key": key, **limits})
         budgets.append(added)
-
-
-def _limits_in(edit: Edit) -> Edit:
-    return {name: value for name, value in edit.items() if name != "key"}

@@ -10,7 +10,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -169,7 +168,7 @@ def compared(before: Report, after: Report) -> Compared:
     any, such as predicted seconds, they follow from all counted figures. So they count as changed
     only if none of these has changed.
     """
-    parts = [*_parts(("", "", ""), before, after)]
+    parts = [*_parts(Difference("", "", "", before, after))]
     equal = [to_builtins(each.after) for each in parts if each.before == each.after]
     differing = [each for each in parts if each.before != each.after]
     numbers = [each for each in differing if each.is_number]
@@ -181,8 +180,8 @@ def compared(before: Report, after: Report) -> Compared:
         if key.startswith("stages.") and (key in old) != (key in new)
     ]
     moved = {each.section for each in numbers if each.key in new} | {"stages" for _ in stages}
-    tops = {key.partition(".")[0] for key in new} - {"stages"}
-    sections = tops | {f"stages.{name}" for name in after.stages}
+    sections = {f"stages.{name}" for name in after.stages}
+    sections |= {key.partition(".")[0] for key in new} - {"stages"}
 
     def follows(each: Difference) -> bool:
         has_moved = each.section in moved if each.section in sections else bool(moved)
@@ -220,30 +219,24 @@ def counted_figures(report: Report) -> dict[str, int]:
 # --- differences -------------------------------------------------------------------------------
 
 
-_Place: TypeAlias = tuple[str, str, str]
-"""A place in two reports: key, pattern and section of a `Difference`."""
-
-
-def _parts(place: _Place, old: Any, new: Any) -> Iterator[Difference]:
-    """The parts of two reports at a place: as large as they are equal, as small as they differ."""
+def _parts(whole: Difference) -> Iterator[Difference]:
+    """The parts of two reports within one: as large as they are equal, as small as they differ."""
+    key, pattern, section, old, new = whole
     if old == new or old is None or new is None or not isinstance(new, Struct | Mapping | tuple):
-        yield Difference(*place, old, new)
+        yield whole
         return
-    step, pattern, (before, after) = _named(old, new)
+    step, any_step, (before, after) = _named(old, new)
     gone = [name for name in before if name not in after]
     added = [name for name in after if name not in before]
     if gone or added:
-        yield Difference(*place, gone, added)
+        yield whole._replace(before=gone, after=added)
     for name in filter(before.__contains__, after):
-        below = _below(place, step.format(name), pattern.format(name))
-        yield from _parts(below, before[name], after[name])
-
-
-def _below(place: _Place, step: str, pattern: str) -> _Place:
-    """The place of a part, given the step there (`.flops`, `[0]`) and that step's pattern."""
-    key, whole, section = place
-    below = f"{key}{step}".removeprefix(".")
-    return (below,) * 3 if key in ("", "stages") else (below, whole + pattern, section)
+        below = f"{key}{step.format(name)}".removeprefix(".")
+        place = (
+            (below,) * 3 if key in ("", "stages")
+            else (below, pattern + any_step.format(name), section)
+        )  # fmt: skip
+        yield from _parts(Difference(*place, before[name], after[name]))
 
 
 def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
@@ -369,21 +362,16 @@ def _config_name(model: Model) -> str:
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values; None if unknown."""
+    """The config's values, those of a published one by its digest; None if unknown."""
     if model.config_text is None:
-        return _published_configs().get(model.config_digest)
+        published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
+        same = (each for each in published if each.config_digest() == model.config_digest)
+        return next((each.config for each in same), None)
     try:
         found = json.loads(model.config_text)
     except (ValueError, RecursionError):
         return None  # a report's text need not be valid JSON
     return found if isinstance(found, dict) else None
-
-
-@cache
-def _published_configs() -> Mapping[str, Mapping[str, Any]]:
-    """The built-in references' configs by digest."""
-    found = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
-    return {directory.config_digest(): directory.config for directory in found}
 
 
 def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
@@ -430,7 +418,6 @@ def _moves(before: Report, after: Report) -> list[Move]:
     found: list[Move] = []
     for (level, stage, _), same in alike.items():
         paths, changes = zip(*same, strict=True)
-        names = (set(parts) for parts in zip(*paths, strict=True))
         amounts = [
             Amounts(before=sum(was for was, _ in pairs), after=sum(now for _, now in pairs))
             for pairs in zip(*changes, strict=True)
@@ -444,7 +431,9 @@ def _moves(before: Report, after: Report) -> list[Move]:
         if any(shares):
             found.append(Move(
                 level=level, stage=stage, modules=len(paths), share=max(shares),
-                name=".".join(part.pop() if len(part) == 1 else "*" for part in names),
+                name=".".join(
+                    parts[0] if len({*parts}) == 1 else "*" for parts in zip(*paths, strict=True)
+                ),
                 flops=amounts[0], bytes=amounts[1] if len(amounts) > 1 else None,
                 params=amounts[2] if len(amounts) > 2 else None,
             ))  # fmt: skip
@@ -456,11 +445,11 @@ def _moves(before: Report, after: Report) -> list[Move]:
 def _works(report: Report) -> dict[_Moving, tuple[int, ...]]:
     """FLOPs, bytes and parameters of everything in a report, as far as it has them."""
     found: dict[_Moving, tuple[int, ...]] = {}
-    for name, stage in report.stages.items():
-        found["stage", name, name] = (stage.flops, stage.bytes_moved, stage.params)
-        for path, module in stage.by_module.items():
-            found["module", name, path] = (module.own.flops, module.own.bytes_moved)
-        found |= {("operator", name, each): (flops,) for each, flops in stage.operators.items()}
-        for kind, family in stage.operator_families.items():
-            found["kind", name, kind] = (family.flops, family.bytes)
+    for stage, each in report.stages.items():
+        found["stage", stage, stage] = (each.flops, each.bytes_moved, each.params)
+        modules = {path: module.own for path, module in each.by_module.items()}
+        found |= {("module", stage, p): (own.flops, own.bytes_moved) for p, own in modules.items()}
+        found |= {("operator", stage, name): (flops,) for name, flops in each.operators.items()}
+        kinds = each.operator_families.items()
+        found |= {("kind", stage, kind): (family.flops, family.bytes) for kind, family in kinds}
     return found

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from dsocr_analyze.gate.budgets import LEVELS, Allowance, Budget, Edit, Limit, Workload
+from dsocr_analyze.gate.budgets import LEVELS, OF_VALUES, Budget, Edit, Limit, Workload
 from dsocr_analyze.gate.compared import (
     Compared,
     Figure,
@@ -280,12 +280,13 @@ def _of_budget(
     """One verdict per limit of a budget; `baseline` has what the key names in the baseline."""
     before = next((each for each in baseline.values() if is_number(each)), None)
     exceeded: Outcome = "failed" if budget.level == "error" else "warned"
-    unknown, why = exceeded, "it is unknown (null) in this report"
-    if value is not None and not counted.is_compared:
-        unknown, why = "passed", "there is no baseline"
-    elif value is not None:  # the figure is new, unless nothing has a baseline
-        unknown = "warned" if counted.baseline is None else exceeded
+    if value is None:
+        unknown, why = exceeded, "it is unknown (null) in this report"
+    elif counted.is_compared:  # the figure is new, unless nothing has a baseline
+        unknown = exceeded if counted.baseline else "warned"
         why = "the baseline has no such figure"
+    else:
+        unknown, why = "passed", "there is no baseline"
     for limit in budget.limits:
         last = None if value is None else _last(limit, before)
         outcome, message = unknown, f"{key} cannot be checked against {limit.text}: {why}"
@@ -358,7 +359,7 @@ def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
 
 def _limits_of(workload: Workload) -> Mapping[str, str]:
     """The tolerance and the limits of each key, in words."""
-    found = defaultdict(list, tolerance=[workload.tolerance.text])
+    found = defaultdict(list, tolerance=[workload.tolerance.amount_text])
     for budget in workload.budgets:
         texts = (each.text for each in budget.limits)
         found[budget.key].append(f"{', '.join(texts)} ({budget.level})")
@@ -452,15 +453,19 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[E
         check: The result of the check.
     """
     keys = ReportKeys(report)
-    first = {key: keys.figures(key)[key] for key in ([] if workload.budgets else _FIRST_KEYS)}
-    new = {key: {"max": value} for key, value in first.items() if value is not None}
+    new = {
+        key: {"max": value}
+        for first in ([] if workload.budgets else _FIRST_KEYS)
+        for key, value in keys.figures(first).items()
+        if value is not None
+    }
     new |= {
         each.key: {"max": each.value, "min": each.value}
         for each in check.failures("failed")
         if each.rule == "baseline" and each.value is not None and each.key not in new
     }
-    changed = [{"key": each.key, **_exceeded(each, keys)} for each in workload.budgets]
-    return [*changed, *({"key": key, **limits} for key, limits in new.items())]
+    changed = [Edit(each.key, _exceeded(each, keys)) for each in workload.budgets]
+    return [*changed, *(Edit(key, limits) for key, limits in new.items())]
 
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
@@ -469,6 +474,5 @@ def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
     return {
         limit.name: max(values) if limit.is_upper else min(values)
         for limit in budget.limits
-        if not isinstance(limit.amount, Allowance)
-        and not all(limit.keeps(each, limit.amount) for each in values)
+        if limit.name in OF_VALUES and not all(limit.keeps(each, limit.amount) for each in values)
     }

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -42,21 +41,29 @@ class ReadableCheck(NamedTuple):
 
         Changed inputs and the largest moves come first; numbers are never broken.
         """
-        check, count = self.check, len(self.check.workloads)
+        check = self.check
         against = "" if check.baseline is None else f" against {check.baseline.title}"
-        opening = f"check: {count} workload{'s' * (count != 1)}{against}: {_result(check)}"
+        workloads = counted(len(check.workloads), "workload")
+        opening = f"check: {workloads}{against}: {_result(check)}"
         warnings = _wrapped(_warnings(check.warnings), width, "  ")
-        workloads = chain.from_iterable(_text_of(each, width) for each in check.workloads)
-        yield from map(Line, map(visible, (*_wrapped([opening], width), *warnings, *workloads)))
+        texts = (line for each in check.workloads for line in _text_of(each, width))
+        yield from map(Line, map(visible, (*_wrapped([opening], width), *warnings, *texts)))
 
     def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
         """Markdown for a pull request or a job's summary, in fewer than `limit` bytes.
 
         If something had to be left out, a note says so; empty if not even the note fits.
         """
-        text = ""
-        room = limit - len(_LEFT_OUT) - 1
-        for block in _blocks(self.check) if room >= 0 else ():
+        blocks = [
+            f"## Cost check: {_result(self.check)}\n",
+            *([f"Against {as_code_span(self.check.baseline.title)}.\n"]
+              if self.check.baseline else []),
+            *map(_bullet, _warnings(self.check.warnings)),
+            *(block for each in self.check.workloads for block in _markdown_of(each)),
+            f"\nCounted by dsocr-analyze {as_code_span(self.check.tool)}.",
+        ]  # fmt: skip
+        text, room = "", limit - len(_LEFT_OUT) - 1
+        for block in blocks if room >= 0 else ():
             room -= len(block.encode()) + 1
             if room < 0:
                 return text + _LEFT_OUT
@@ -100,8 +107,8 @@ _WORDS: Final[dict[Outcome, str]] = {
 
 def _result(check: Check) -> str:
     """The outcome and the number of errors and warnings: `FAILED (2 errors)`."""
-    named = {"error": check.count("failed"), "warning": check.count("warned")}
-    counts = [counted(count, name) for name, count in named.items() if count]
+    named = (("error", check.count("failed")), ("warning", check.count("warned")))
+    counts = [counted(count, name) for name, count in named if count]
     return f"{_WORDS[check.outcome]} ({', '.join(counts)})".removesuffix(" ()")
 
 
@@ -112,10 +119,10 @@ def workload_summary(workload: WorkloadCheck) -> str:
     some = f"{changed:,} of {workload.unchanged + changed:,} figures changed"
     said = [
         f"all {equal}" if equal else some if workload.changed else "",
-        f"{kept} limit{'s' * (kept != 1)} kept" if kept else "",
+        f"{counted(kept, 'limit')} kept" if kept else "",
     ]
-    opening = f"{workload.name}: {_WORDS[workload.outcome]}"
-    return "; ".join(filter(None, [opening, ", ".join(filter(None, said))]))
+    opening = f"{workload.name}: {_WORDS[workload.outcome]}; "
+    return (opening + ", ".join(filter(None, said))).removesuffix("; ")
 
 
 def equal_text(workload: WorkloadCheck) -> str:
@@ -143,14 +150,14 @@ def _changed(label: str, workload: WorkloadCheck, kinds: set[InputKind]) -> list
 
 def _input_text(change: InputChange) -> str:
     """A changed input: `language_config.num_experts_per_tok: 6 -> 64`."""
-    before, after = map(_or_absent, (change.before, change.after))
+    values = (
+        "(absent)" if each is None else each or "''" for each in (change.before, change.after)
+    )
+    before, after = (
+        each if len(each) <= _LONGEST_VALUE else f"{each[:_LONGEST_VALUE]}..." for each in values
+    )
     where = "" if change.kind in ("config", "budget") else f"{change.kind} "
     return f"{where}{change.key}: {before} -> {after}"
-
-
-def _or_absent(value: str | None) -> str:
-    shown = "(absent)" if value is None else value or "''"
-    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}..."
 
 
 def _levels(workload: WorkloadCheck) -> tuple[MoveLevel, ...]:
@@ -160,13 +167,12 @@ def _levels(workload: WorkloadCheck) -> tuple[MoveLevel, ...]:
 
 def _named(move: Move) -> str:
     """What moved most, and by how much."""
-    amounts = {
-        "FLOPs": _signed(move.flops),
-        "moved": _signed(move.bytes, is_bytes=True),
-        "parameters": _signed(move.params),
-    }
-    texts = [f"{text} {what}" for what, text in amounts.items() if text]
-    return f"{_name(move)}: {', '.join(texts)}"
+    amounts = (
+        (_signed(move.flops), "FLOPs"),
+        (_signed(move.bytes, is_bytes=True), "moved"),
+        (_signed(move.params), "parameters"),
+    )
+    return f"{_name(move)}: {', '.join(f'{text} {what}' for text, what in amounts if text)}"
 
 
 def _name(move: Move) -> str:
@@ -222,20 +228,15 @@ def _unbudgeted(workload: WorkloadCheck) -> list[tuple[str, str, str, str]]:
 
     The largest relative change comes first.
     """
-    found = [each for each in workload.failures("failed") if each.rule == "baseline"]
-    return [_change_cells(each) for each in sorted(found, key=lambda each: -_part(each))]
-
-
-def _part(verdict: Verdict) -> float:
-    before, after = verdict.baseline, verdict.value
-    return float("inf") if not before or after is None else abs(after - before) / before
-
-
-def _change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
-    before, after = verdict.baseline, verdict.value
-    old, new = ("-" if each is None else f"{each:,}" for each in (before, after))
-    change = "gone" if after is None else _part_text(after - (before or 0), before or 0)
-    return verdict.key, old, new, change
+    found: list[tuple[float, tuple[str, str, str, str]]] = []
+    for each in workload.failures("failed"):
+        if each.rule == "baseline":
+            before, after = each.baseline or 0, each.value
+            old, new = ("-" if it is None else f"{it:,}" for it in (each.baseline, after))
+            change = "gone" if after is None else _part_text(after - before, before)
+            part = float("inf") if not before or after is None else abs(after - before) / before
+            found.append((-part, (each.key, old, new, change)))
+    return [cells for _, cells in sorted(found, key=lambda each: each[0])]
 
 
 # --- text --------------------------------------------------------------------------------------
@@ -318,17 +319,6 @@ _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
 
 
-def _blocks(check: Check) -> list[str]:
-    """Paragraphs and tables, each of them short."""
-    return [
-        f"## Cost check: {_result(check)}\n",
-        *([f"Against {as_code_span(check.baseline.title)}.\n"] if check.baseline else []),
-        *map(_bullet, _warnings(check.warnings)),
-        *chain.from_iterable(map(_markdown_of, check.workloads)),
-        f"\nCounted by dsocr-analyze {as_code_span(check.tool)}.",
-    ]
-
-
 def _markdown_of(workload: WorkloadCheck) -> list[str]:
     exceeded, changed = _exceeded(workload), _unbudgeted(workload)
     tables = [
@@ -348,7 +338,7 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
         *map(_bullet, _warnings(workload.warnings[:_MOST_FIGURES])),
         *map(_bullet, exceeded[:_MOST_FIGURES]),
         *_more(len(exceeded) - _MOST_FIGURES),
-        *chain.from_iterable(_table(*each) for each in tables),
+        *(line for table in tables for line in _table(*table)),
         *_table(
             "Figures that changed without a budget",
             ("figure", "before", "after", "change"),
@@ -384,9 +374,11 @@ def _table(
 
 
 def _suite_of(workload: WorkloadCheck) -> ET.Element:
-    cases = [_case(workload, each) for each in workload.verdicts]
-    if equal := equal_text(workload):
-        cases.append(_element("testcase", classname=workload.name, name=f"all {equal}"))
+    equal = equal_text(workload)
+    cases = [
+        *(_case(workload, each) for each in workload.verdicts),
+        *([_element("testcase", classname=workload.name, name=f"all {equal}")] if equal else []),
+    ]
     return _suite(workload.name, cases, [*_heads(workload), *_warnings(workload.warnings)])
 
 
@@ -396,13 +388,16 @@ def _suite(name: str, cases: Sequence[ET.Element], said: Sequence[str]) -> ET.El
 
 
 def _case(workload: WorkloadCheck, verdict: Verdict) -> ET.Element:
+    message = verdict.message
     said = {
         "passed": [],
-        "warned": [_element("system-out", f"warning: {verdict.message}")],
-        "failed": [_element("failure", verdict.message, message=verdict.message)],
-    }[verdict.outcome]
-    name = f"{verdict.key}: {verdict.rule}"
-    return _element("testcase", "", said, classname=workload.name, name=name)
+        "warned": [_element("system-out", f"warning: {message}")],
+        "failed": [_element("failure", message, message=message)],
+    }
+    return _element(
+        "testcase", "", said[verdict.outcome], classname=workload.name,
+        name=f"{verdict.key}: {verdict.rule}",
+    )  # fmt: skip
 
 
 def _element(

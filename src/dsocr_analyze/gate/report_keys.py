@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -89,20 +89,8 @@ def _label(entry: Any) -> str:
 # --- where a key leads -------------------------------------------------------------------------
 
 
-class _Failure(NamedTuple):
-    """A place in a report where the lookup of a key failed.
-
-    Attributes:
-        place: Its path.
-        value: The value there.
-        rest: The rest of the key.
-        is_named: Whether the rest starts with one of its names and failed further on.
-    """
-
-    place: str
-    value: Any
-    rest: str
-    is_named: bool
+_Failure: TypeAlias = tuple[str, Any, str, bool]
+"""Where a key leads nowhere: a path, the value there, the rest of the key, whether parts match."""
 
 
 def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> list[tuple[str, Any]]:
@@ -117,7 +105,7 @@ def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> list[t
         if found and step[:1] not in ("*", "["):
             break  # of names that begin alike, the longest that leads wins
     if not found:
-        failures.append(_Failure(place, value, rest.lstrip("."), bool(parts)))
+        failures.append((place, value, rest.lstrip("."), bool(parts)))
     return found
 
 
@@ -170,21 +158,20 @@ def _entries(values: Sequence[Any], rest: str, place: str) -> list[tuple[str, An
 def _is_selected(entry: Any, index: int, selector: str) -> bool:
     if not isinstance(entry, Mapping) or "=" not in selector:
         return selector in ("*", str(index))
-    parts = (part.partition("=") for part in selector.split(","))
-    return all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts)
+    parts = (map(str.strip, part.partition("=")) for part in selector.split(","))
+    return all(_is_said(entry.get(name), name, text) for name, _, text in parts)
 
 
-def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
-    """Whether an entry has that value under a name; a GPU may be given by any of its names."""
-    value = entry.get(name)
+def _is_said(value: Any, name: str, text: str) -> bool:
+    """Whether a text is the value of that name; a GPU may be given by any of its names."""
     if name == "gpu" and isinstance(value, str):
         try:
-            return catalogue_name(text, {value: entry}) == value
+            return catalogue_name(text, {value: value}) == value
         except DeviceError:
             return False
     if isinstance(value, bool):
         return text.lower() == str(value).lower()
-    return value is not None and not isinstance(value, Mapping) and str(value) == text
+    return not isinstance(value, Mapping | None) and str(value) == text
 
 
 # --- what is wrong with a key --------------------------------------------------------------------
@@ -192,8 +179,8 @@ def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
 
 def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
     """The error that names what there is at the failure most similar or furthest along."""
-    ranked = [(*_closest(each), each) for each in reversed(failures)]
-    _, close, (place, value, rest, _) = max(ranked, key=lambda each: (each[0], len(each[2].place)))
+    ranked = [(*_closest(*each[1:]), each) for each in reversed(failures)]
+    _, close, (place, value, rest, _) = max(ranked, key=lambda each: (each[0], len(each[2][0])))
     where = repr(place) if place else "the report"
     if isinstance(value, Mapping):
         near = f"did you mean {close!r}? " if close else ""
@@ -207,14 +194,13 @@ def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
     return ConfigError(f"report key {key!r} is unknown: {said}")
 
 
-def _closest(failure: _Failure) -> tuple[float, str]:
+def _closest(value: Any, rest: str, is_begun: bool) -> tuple[float, str]:
     """Similarity of the name closest to the one asked for, and that name."""
-    _, value, rest, is_named = failure
     known = value if isinstance(value, Mapping) else ()
     names = [name for name in known if not _begins(rest, name)]
     found = [
         (SequenceMatcher(None, asked, name).ratio(), name)
-        for asked in ([] if is_named else [_first_name(rest)]) + [rest]
+        for asked in ([] if is_begun else [_first_name(rest)]) + [rest]
         for name in get_close_matches(asked, names, n=1)
     ]
     return max(found, default=(0.0, ""))

@@ -30,27 +30,12 @@ _KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_FILES: Final = 5_000
 
-_LISTED: Final = re.compile(r"(\d+) \w+ (\w+) +(\S+)\t([^\0]+)\0")
-"""A file as `git ls-tree -l -z` lists it."""
+_LISTED: Final = re.compile(r"(?P<mode>\d+) \w+ (?P<name>\w+) +(?P<size>\S+)\t(?P<path>[^\0]+)\0")
+"""A file as `git ls-tree -l -z` lists it: kind and permissions, name and bytes of its content (no
+number if it is not in this clone), and path from the root of the repository."""
 
 _FILE_MODES: Final = ("100644", "100755", "100664")
 _KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
-
-
-class _Entry(NamedTuple):
-    """A file of a tree.
-
-    Attributes:
-        mode: Its kind and permissions, as git writes them.
-        identity: Object name of its content.
-        size: Bytes of the content; no number if it is not in this clone.
-        path: Path from the root of the repository.
-    """
-
-    mode: str
-    identity: str
-    size: str
-    path: str
 
 
 class Revision(NamedTuple):
@@ -109,11 +94,11 @@ class Revision(NamedTuple):
         Raises:
             BaselineError: It is not a file, or not text.
         """
-        found = [each for each in self._entries(path) if each.path == path]
-        if not found:
+        entry = self._entries(path).get(path)
+        if entry is None:
             return None
         try:
-            return self._content(found[0]).decode("utf-8")
+            return self._content(entry).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BaselineError(f"{self._called(path)} is not UTF-8 text") from error
 
@@ -127,18 +112,20 @@ class Revision(NamedTuple):
         Raises:
             BaselineError: Something to be copied is not a plain file.
         """
-        copied = [
-            each for each in self._entries(path) if each.path == path or _is_of_model(each, path)
-        ]
+        copied = {
+            name: entry
+            for name, entry in self._entries(path).items()
+            if name == path or _is_of_model(name, path)
+        }
         if len(copied) > _MOST_FILES:
             raise BaselineError(
                 f"{self._called(path)} has {len(copied)} Python files; a model directory has at"
                 f" most {_MOST_FILES}"
             )
-        for entry in copied:
-            parts = PurePosixPath(entry.path).parts
-            if ".." in parts or entry.path.startswith("/") or "\\" in entry.path:
-                raise BaselineError(f"{self._called(entry.path)} is not a valid file name")
+        for name, entry in copied.items():
+            parts = PurePosixPath(name).parts
+            if ".." in parts or name.startswith("/") or "\\" in name:
+                raise BaselineError(f"{self._called(name)} is not a valid file name")
             target = into.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self._content(entry))
@@ -146,35 +133,33 @@ class Revision(NamedTuple):
     def _called(self, path: str) -> str:
         return f"{path!r} in {self.name}"
 
-    def _entries(self, path: str) -> list[_Entry]:
-        """The files at a path and below it."""
+    def _entries(self, path: str) -> dict[str, re.Match[str]]:
+        """The files at a path and below it, by path."""
         asked = ("-r", "-z", "-l", "--full-tree", "--", self.commit, *([path] * (path != ".")))
         listed = _git(self.root, "ls-tree", *asked).decode("utf-8", "surrogateescape")
-        return [_Entry(*found) for found in _LISTED.findall(listed)]
+        return {each["path"]: each for each in _LISTED.finditer(listed)}
 
-    def _content(self, entry: _Entry) -> bytes:
-        if entry.mode not in _FILE_MODES:
-            kind = _KINDS.get(entry.mode, f"of mode {entry.mode}")
+    def _content(self, entry: re.Match[str]) -> bytes:
+        mode, size, called = entry["mode"], entry["size"], self._called(entry["path"])
+        if mode not in _FILE_MODES:
+            kind = _KINDS.get(mode, f"of mode {mode}")
             raise BaselineError(
-                f"{self._called(entry.path)} is {kind}, which is not followed; commit the file"
-                " itself"
+                f"{called} is {kind}, which is not followed; commit the file itself"
             )
-        if not entry.size.isdecimal():
+        if not size.isdecimal():
             raise BaselineError(
-                f"{self._called(entry.path)} is not in this clone, and nothing is fetched; fetch it"
-                " first"
+                f"{called} is not in this clone, and nothing is fetched; fetch it first"
             )
-        if int(entry.size) > _LARGEST_FILE:
+        if int(size) > _LARGEST_FILE:
             raise BaselineError(
-                f"{self._called(entry.path)} has {entry.size} bytes; configs and code have at most"
-                f" {_LARGEST_FILE}"
+                f"{called} has {size} bytes; configs and code have at most {_LARGEST_FILE}"
             )
-        return _git(self.root, "cat-file", "blob", entry.identity)
+        return _git(self.root, "cat-file", "blob", entry["name"])
 
 
-def _is_of_model(entry: _Entry, folder: str) -> bool:
+def _is_of_model(file: str, folder: str) -> bool:
     """Whether `ModelDirectory` would read this file from that folder."""
-    path = PurePosixPath(entry.path)
+    path = PurePosixPath(file)
     below = path if folder == "." else path.relative_to(folder)
     is_hidden = any(part.startswith(".") for part in below.parts)
     return not is_hidden and (str(below) == "config.json" or path.suffix == ".py")
@@ -201,6 +186,8 @@ def _git(folder: Path, *arguments: str) -> bytes:
     except (OSError, ValueError) as error:
         raise BaselineError(f"cannot run git in {str(folder)!r}: {error}") from error
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip() or "no reason given"
-        raise BaselineError(f"git {arguments[0]} failed in {str(folder)!r}: {said}")
+        raise BaselineError(
+            f"git {arguments[0]} failed in {str(folder)!r}:"
+            f" {done.stderr.decode('utf-8', 'replace').strip() or 'no reason given'}"
+        )
     return done.stdout
