@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.figures.origin import OperatorLedger, Provenance
+from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload.workload import position_warnings
 

@@ -21,11 +21,12 @@ from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import (
     Memory,
+    Model,
     PageFigures,
     Parameters,
+    Provenance,
     StageFigures,
 )
-from dsocr_analyze.figures.origin import Model, Provenance
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report

@@ -25,7 +25,7 @@ from dsocr_analyze.architectures.config_keys import Config, JsonValue
 from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
-from dsocr_analyze.figures.origin import Model
+from dsocr_analyze.figures import Model
 from dsocr_analyze.input_files import (
     CODE_BYTES,
     CONFIG_BYTES,

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import structs
 
 from dsocr_analyze import kernels
-from dsocr_analyze.figures import PageFigures, StageFigures
-from dsocr_analyze.figures.origin import counts_of
+from dsocr_analyze.figures import PageFigures, StageFigures, counts_of
 from dsocr_analyze.kernels import NO_WORK, ancestors, with_ancestors
 from dsocr_analyze.report.document import (
     CONVENTIONS,

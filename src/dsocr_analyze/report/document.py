@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
 from dsocr_analyze.agreement import Agreement
-from dsocr_analyze.figures.origin import Count, Counts, Model, OperatorLedger, Provenance, Share
+from dsocr_analyze.figures import Count, Counts, Model, OperatorLedger, Provenance, Share
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.frame import Tabular
 from dsocr_analyze.timing.prediction import TimeEntry

@@ -23,7 +23,7 @@ from dsocr_analyze.report.document import (
 from dsocr_analyze.report.table import Line, exact, scaled, shortened, wrap
 
 if TYPE_CHECKING:
-    from dsocr_analyze.figures.origin import Model
+    from dsocr_analyze.figures import Model
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
