@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.markdown import answer_of, render_markdown
 from dsocr_analyze.report.table import bytes_text, flops_text
 from dsocr_analyze.timing.prediction import (

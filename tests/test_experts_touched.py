@@ -19,10 +19,10 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 impo
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import total_work
-from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report
 
 SIGMAS = 5

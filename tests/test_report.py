@@ -30,9 +30,9 @@ from dsocr_analyze.cli import documents
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.output_files import prepare_directory, replacing, write_files, write_texts
-from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.markdown import render_markdown, report_lines
+from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.table import (
     bytes_text,
     counted,

@@ -112,7 +112,7 @@ class Engine:
                 report = self.session.analyze(workload, on_progress=announce)
         else:
             from dsocr_analyze.analytic import page_figures
-            from dsocr_analyze.report.build import build_report
+            from dsocr_analyze.report.document import build_report
 
             figures = page_figures(
                 self.directory, self._page(workload), dtype=self.dtype,

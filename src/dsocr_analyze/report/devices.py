@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, structs
 
 from dsocr_analyze.hardware.fit import GpuFit
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Opening, Options, PageOpening
+from dsocr_analyze.report.opening import (
+    SCHEMA_VERSION,
+    Opening,
+    Options,
+    PageOpening,
+    workload_document,
+)
 from dsocr_analyze.report.table import Table, bytes_text, counted
 from dsocr_analyze.timing.correction import KeptBenchmark
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
+    from dsocr_analyze.figures import Model
     from dsocr_analyze.hardware.profile import Profile
 
 __all__ = [

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import (
+from dsocr_analyze.report.opening import (
     NO_OPTIONS,
     SCHEMA_VERSION,
-    Model,
     Options,
     PageOpening,
     Workload,
     model_text,
+    workload_document,
 )
 from dsocr_analyze.report.table import Table, bytes_text, counted, percent_text, price_text
 from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
+    from dsocr_analyze.figures import Model
 
 __all__ = [
     "TimeReport",

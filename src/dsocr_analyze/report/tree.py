@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from msgspec import UNSET, UnsetType
 
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
+from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.module_tree import FoldedNode, NestedShapes, TreeModule, TreeNode, fold
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import (
+from dsocr_analyze.report.opening import (
     SCHEMA_VERSION,
-    Count,
     ModelOpening,
     Options,
     Workload,
     model_text,
+    workload_document,
 )
 from dsocr_analyze.report.table import Line, exact, scaled, shortened, wrap
 
 if TYPE_CHECKING:
-    from dsocr_analyze.figures import Model
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
