@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.hardware.devices import gpu_named
-from dsocr_analyze.report.document import Report, Work, model_text
+from dsocr_analyze.report.document import Counts, Report, Work, model_text
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,
@@ -23,10 +23,7 @@ from dsocr_analyze.report.table import (
     share_text,
 )
 from dsocr_analyze.report.time_tables import time_notes, time_tables
-
-if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Counts, Report
-    from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "AMOUNTS",
@@ -49,7 +46,7 @@ __all__ = [
 ]
 
 
-Amount: TypeAlias = "Callable[[Counts], int]"
+Amount: TypeAlias = Callable[[Counts], int]
 
 AMOUNTS: Final[dict[str, Amount]] = {
     "flops": attrgetter("flops"),
@@ -255,10 +252,10 @@ _STAGE_COLUMNS: Final = (
 
 
 def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
-    counts = (work.matrix_flops, work.vector_flops, work.flops, work.activations)
-    nbytes = (work.bytes_read, work.bytes_written)
     return (
-        name, params, calls, *map(scaled, counts), *map(bytes_text, nbytes),
+        name, params, calls,
+        *map(scaled, (work.matrix_flops, work.vector_flops, work.flops, work.activations)),
+        *map(bytes_text, (work.bytes_read, work.bytes_written)),
         ratio_text(work.arithmetic_intensity),
     )  # fmt: skip
 
@@ -325,9 +322,12 @@ def _experts(report: Report) -> list[Table]:
         for stage, content in report.stages.items()
         if (touched := content.experts_touched) and content.bytes_read_expected is not None
     )  # fmt: skip
-    title = "Routed experts touched per layer: evenly spread, and expected for independent choices"
-    columns = ("stage", "even", "expected", "counted", "read", "read, expected")
-    return [Table(title, columns, rows)] if rows else []
+    table = Table(
+        "Routed experts touched per layer: evenly spread, and expected for independent choices",
+        ("stage", "even", "expected", "counted", "read", "read, expected"),
+        rows,
+    )
+    return [table] if rows else []
 
 
 def _memory(report: Report) -> Table:
@@ -414,8 +414,12 @@ def _agreement(report: Report) -> list[Table]:
         ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
         ("batch", "", "", _VERDICTS[agreement.batch]),
     ]
-    columns = ("what", "traced", "analytic", "quantities")
-    return [Table("Agreement of the two engines", columns, tuple(rows))]
+    return [
+        Table(
+            "Agreement of the two engines", ("what", "traced", "analytic", "quantities"),
+            tuple(rows),
+        )
+    ]  # fmt: skip
 
 
 def ledger_table(report: Report) -> Table | None:
