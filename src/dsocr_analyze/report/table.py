@@ -65,23 +65,22 @@ _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10
 # --- numbers -----------------------------------------------------------------------------------
 
 
-def scaled(count: float) -> str:
-    """Four digits and a decimal prefix: 4568380069376 is '4.568 T'."""
+def scaled(count: float, unit: str = "") -> str:
+    """Four digits, a decimal prefix and perhaps a unit: 4568380069376 is '4.568 T'."""
     for index, (step, prefix) in enumerate(_STEPS):
         if abs(count) >= step:
             value = count / step
             # Four digits, even after rounding up: 1.234, 12.34, 123.4, 1234.
             digits = f"{value:#.4g}".removesuffix(".") if abs(value) < 9999.5 else f"{value:.0f}"
             if digits == "1000" and index:
-                return f"1.000 {_STEPS[index - 1][1]}"
-            return f"{digits} {prefix}"
-    return f"{count:.4g}"
+                digits, prefix = "1.000", _STEPS[index - 1][1]
+            return f"{digits} {prefix}{unit}"
+    return f"{count:.4g} {unit}".rstrip()
 
 
 def bytes_text(count: float) -> str:
     """A byte count in decimal units: '6.672 GB'."""
-    text = scaled(count)
-    return f"{text}B" if " " in text else f"{text} B"
+    return scaled(count, "B")
 
 
 def exact(count: int) -> str:
@@ -96,8 +95,7 @@ def share_text(share: float) -> str:
 
 def flops_text(count: float) -> str:
     """FLOPs with a decimal prefix: '4.568 TFLOPs'."""
-    text = scaled(count)
-    return f"{text}FLOPs" if " " in text else f"{text} FLOPs"
+    return scaled(count, "FLOPs")
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -268,9 +266,11 @@ def table_lines(table: Table, width: int) -> Iterator[Line]:
     """A title, its table, and the columns left out for lack of width."""
     layout = lay_out(table, width)
     lines = [*(Line(text, is_bold=True) for text in wrap(table.title, width)), *layout.lines]
-    if layout.left_out:
-        said = f"left out at {width} columns: {', '.join(layout.left_out)}; a wider terminal,"
-        lines += map(Line, wrap(f"{said} Markdown and JSON have them", width))
+    if names := ", ".join(layout.left_out):
+        said = (
+            f"left out at {width} columns: {names}; a wider terminal, Markdown and JSON have them"
+        )
+        lines += map(Line, wrap(said, width))
     return (line._replace(text=visible(line.text)) for line in lines)
 
 
@@ -330,20 +330,12 @@ def _column(table: Table, index: int) -> _Column:
     return _Column(header, cells, is_numeric, natural, least, comfortable)
 
 
-def _room(columns: Sequence[_Column], width: int) -> int:
-    """What a width leaves to the columns besides the gaps between them."""
-    return width - len(_GAP) * (len(columns) - 1)
-
-
 def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
     """Widths that fit, narrowing the widest columns first; None if no comfortable ones do."""
-    room = _room(columns, width)
-    widest = max(column.natural for column in columns)
-    for cap in range(min(widest, room), -1, -1):
-        widths = [max(each.comfortable, min(each.natural, cap)) for each in columns]
-        if sum(widths) <= room:
-            return widths
-    return None
+    room = width - len(_GAP) * (len(columns) - 1)
+    caps = range(min(room, max(column.natural for column in columns)), -1, -1)
+    capped = ([max(each.comfortable, min(each.natural, cap)) for each in columns] for cap in caps)
+    return next((widths for widths in capped if sum(widths) <= room), None)
 
 
 def _forced(columns: Sequence[_Column], width: int) -> list[int]:
@@ -351,8 +343,8 @@ def _forced(columns: Sequence[_Column], width: int) -> list[int]:
     if widths := _fitting([each._replace(comfortable=each.least) for each in columns], width):
         return widths
     numbers = [column.least for column in columns if column.is_numeric]
-    texts = len(columns) - len(numbers)
-    share = max((_room(columns, width) - sum(numbers)) // max(texts, 1), 1)
+    room = width - len(_GAP) * (len(columns) - 1) - sum(numbers)
+    share = max(room // max(len(columns) - len(numbers), 1), 1)
     return [column.least if column.is_numeric else min(column.least, share) for column in columns]
 
 
@@ -395,8 +387,7 @@ def markdown_page(
         tables: Tables, each printed below its title.
         lists: Lists of further lines by title; empty lists are left out.
     """
-    parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
-    parts += titled(tables)
+    parts = [*filter(None, ["\\\n".join(map(as_markdown, opening.splitlines()))]), *titled(tables)]
     for title, lines in (lists or {}).items():
         items = "\n".join(f"- {as_markdown(line)}" for line in lines)
         parts += [f"## {title}", items] if items else []
