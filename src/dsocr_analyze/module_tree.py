@@ -216,10 +216,9 @@ def fold(root: TreeNode, *, in_runs: bool = True) -> FoldedNode:
         kind_of[node.module.name] = kind
 
     def continues(one: TreeNode, other: TreeNode) -> bool:
-        if not (in_runs and one.name.isdecimal() and other.name.isdecimal()):
-            return False
+        are_numbered = in_runs and one.name.isdecimal() and other.name.isdecimal()
         is_alike = kind_of[one.module.name] == kind_of[other.module.name]
-        return is_alike and int(other.name) == int(one.name) + 1
+        return are_numbered and is_alike and int(other.name) == int(one.name) + 1
 
     def folded(first: TreeNode, *others: TreeNode) -> FoldedNode:
         runs: list[list[TreeNode]] = []

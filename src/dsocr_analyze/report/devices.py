@@ -6,6 +6,7 @@ Which devices there are, which benchmarks correct predictions, and how many page
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
@@ -258,9 +259,8 @@ def _errors(device: DeviceEntry) -> Iterable[str]:
     }
     for kind, family in _KINDS.values():
         each = found.get(kind, found.get(family))
-        mark = ""
-        if isinstance(each, KernelKind):
-            mark = ("~" if each.extrapolated else "") + ("?" if each.assumed else "")
+        marks = (each.extrapolated, each.assumed) if isinstance(each, KernelKind) else ()
+        mark = "".join(compress("~?", marks))
         yield f"{mark}{100 * each.median_error:.1f} / {100 * each.p90_error:.0f}" if each else "-"
 
 
@@ -277,7 +277,6 @@ def corrections_table(document: CorrectionsDocument) -> Table:
              f"{each.requests:,}", f"{each.concurrency:,}")
             for each in document.corrections
         ),
-        label_columns=1,
     )  # fmt: skip
 
 

@@ -119,11 +119,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """One line that describes it."""
-        prompt = f"{self.seq_len} prompt tokens"
-        if self.page is None:
-            return prompt
-        width, height = self.page
-        return f"page of {width} x {height} pixels, {prompt}"
+        page = "page of {} x {} pixels, ".format(*self.page) if self.page else ""
+        return f"{page}{self.seq_len} prompt tokens"
 
 
 def workload_document(workload: AnyWorkload) -> Workload:

@@ -253,10 +253,8 @@ def _parts(word: str, width: int) -> Iterator[str]:
 
 def _cut(word: str, width: int) -> int:
     """How many characters of a word fit without cutting a number; 0 if none do."""
-    fit = next(n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
-    while fit > 0 and word[fit - 1] in "0123456789.," and word[fit] in "0123456789.,":
-        fit -= 1
-    return fit
+    fits = (n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
+    return next(n for n in fits if not re.fullmatch("[0-9.,]{2}", word[n - 1 : n + 1]))
 
 
 # --- layout ------------------------------------------------------------------------------------

@@ -36,15 +36,13 @@ __all__ = [
 
 def seconds_text(seconds: float) -> str:
     """Three digits and a unit: 0.0132 is '13.2 ms'."""
-    for step, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= step:
-            return f"{_three(seconds / step)} {unit}"
-    return f"{_three(seconds * 1e6)} us"
-
-
-def _three(value: float) -> str:
+    value, unit = (
+        (seconds, "s") if seconds >= 1
+        else (seconds / 1e-3, "ms") if seconds >= 1e-3
+        else (seconds * 1e6, "us")
+    )  # fmt: skip
     digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f}"
+    return f"{value:,.{digits}f} {unit}"
 
 
 def rate_text(rate: float) -> str:
@@ -85,9 +83,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
 
 
 def _title(entry: TimeEntry) -> str:
-    host = entry.assumptions.host
-    runtime = entry.runtime if host == entry.runtime else f"{entry.runtime}, {host}"
-    return f"{entry.gpu}, {runtime}"
+    return ", ".join([entry.gpu, *dict.fromkeys((entry.runtime, entry.assumptions.host))])
 
 
 def _stages(entry: TimeEntry) -> Table:
@@ -133,8 +129,7 @@ def _throughput(entry: TimeEntry) -> Table:
         for each in entry.throughput
         for band, cost in [(each.pages_per_second_band, each.cost_per_thousand_pages)]
     ]
-    is_priced = any(row[-1] != "-" for row in rows)
-    shown = len(columns) if is_priced else -1
+    shown = len(columns) if any(row[-1] != "-" for row in rows) else -1  # with prices
     return Table(
         f"{_title(entry)}: throughput; at most {counted(entry.largest_concurrency, 'page')}"
         " at once fit",

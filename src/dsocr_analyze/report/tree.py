@@ -129,10 +129,11 @@ class Drawing(NamedTuple):
 
     def lines(self, width: int | None) -> Iterator[Line]:
         """Lines for a terminal of that many columns; None for no limit."""
-        if isinstance(self.shown, FoldedNode):
-            below = _tree_lines(self.shown, width)
-        else:
-            below = _leaves_lines(self.shown, width)
+        below = (
+            _tree_lines(self.shown, width)
+            if isinstance(self.shown, FoldedNode)
+            else _leaves_lines(self.shown, width)
+        )
         yield from map(Line, [*wrap(self.opening, width or len(self.opening)), "", *below])
 
     def text(self) -> str:
@@ -141,15 +142,11 @@ class Drawing(NamedTuple):
 
     def mermaid(self) -> str:
         """A Mermaid flowchart from left to right, one box per module, or per stage and class."""
-        lines = ["flowchart LR"]
+        lines, is_tree = ["flowchart LR"], isinstance(self.shown, FoldedNode)
         for name, texts, parent in self._boxes():
             box = f'{name}["{"<br/>".join(map(as_mermaid, texts))}"]'
-            if parent is None:
-                lines.append(f"  {box}")
-            elif isinstance(self.shown, FoldedNode):
-                lines += [f"  {box}", f"  {parent} --> {name}"]
-            else:
-                lines.append(f"  {parent} --> {box}")
+            lines += [f"  {box}"] if parent is None or is_tree else []
+            lines += [] if parent is None else [f"  {parent} --> {name if is_tree else box}"]
         return "\n".join(lines) + "\n"
 
     def dot(self) -> str:
@@ -163,9 +160,11 @@ class Drawing(NamedTuple):
         return "\n".join([*lines, "}"]) + "\n"
 
     def _boxes(self) -> Iterator[_Box]:
-        if isinstance(self.shown, FoldedNode):
-            return _tree_boxes(self.shown, None, itertools.count())
-        return _leaves_boxes(self.shown)
+        return (
+            _tree_boxes(self.shown, None, itertools.count())
+            if isinstance(self.shown, FoldedNode)
+            else _leaves_boxes(self.shown)
+        )
 
 
 # --- graphs ----------------------------------------------------------------------------------
