@@ -155,7 +155,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         Raises:
             FormatError: pandas is not installed.
         """
-        opening.require_pandas()
+        opening.require_extra("a table", "pandas", "pandas")
         import pandas as pd
 
         rows = [(row.key, row.quantity, row.unit, *row.values) for row in self.rows]

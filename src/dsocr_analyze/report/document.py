@@ -42,7 +42,7 @@ from dsocr_analyze.report.opening import (
     Workload,
     model_text,
     opening_line,
-    require_pandas,
+    require_extra,
     workload_document,
 )
 from dsocr_analyze.report.table import counted
@@ -359,7 +359,7 @@ class Report(Struct, frozen=True, kw_only=True):
         """
         if by not in get_args(Grouping):
             raise FormatError(f"by={by!r} is unknown; give {', '.join(get_args(Grouping))}")
-        require_pandas()
+        require_extra("a table", "pandas", "pandas")
         import pandas as pd
 
         return pd.DataFrame(list(self._rows(by)))

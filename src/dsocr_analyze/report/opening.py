@@ -32,7 +32,7 @@ __all__ = [
     "dump_json",
     "model_text",
     "opening_line",
-    "require_pandas",
+    "require_extra",
     "schema_of",
     "workload_document",
 ]
@@ -226,13 +226,12 @@ def _dump(value: Any, depth: int) -> str:
     if isinstance(value, dict) and value:
         if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
             return msgspec.json.encode(value).decode()
-        opening, closing = "{}"
         lines = [f"{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()]
     elif isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
-        opening, closing = "[]"
         lines = [_encoded(item) for item in value]
     else:
         return _encoded(value)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
     indent = "\n" + "  " * depth
     return f"{opening}{indent}  " + f",{indent}  ".join(lines) + f"{indent}{closing}"
 
@@ -251,7 +250,19 @@ def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
     structs: dict[str, type[msgspec.Struct]] = {}
     _structs_in(kind, structs)
     for name, definition in schema["$defs"].items():
-        _describe(definition, structs[name])
+        descriptions: dict[str, str] = {}
+        for base in reversed(structs[name].__mro__):  # its own docstring is the last
+            text, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+            definition["description"] = " ".join(text.split())
+            for field, about in _ATTRIBUTE.findall(inspect.cleandoc("\n" + attributes)):
+                descriptions[field] = " ".join(about.split())
+        definition["properties"] = {
+            field.encode_name: {
+                "description": descriptions[field.name],
+                **definition["properties"][field.encode_name],
+            }
+            for field in msgspec.structs.fields(structs[name])
+        }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
@@ -270,31 +281,16 @@ def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
             _structs_in(part, found)
 
 
-def _describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:
-    """Add a struct's docstring to its definition: its text, and a description of each key."""
-    definition["description"] = _parts(struct)[0]
-    descriptions: dict[str, str] = {}
-    for base in reversed(struct.__mro__):
-        descriptions |= _parts(base)[1]
-    for field in msgspec.structs.fields(struct):
-        key = definition["properties"][field.encode_name]
-        definition["properties"][field.encode_name] = {
-            "description": descriptions[field.name],
-            **key,
-        }
+def require_extra(what: str, package: str, extra: str) -> None:
+    """Raise FormatError if a package is not installed.
 
-
-def _parts(struct: type) -> tuple[str, dict[str, str]]:
-    """The text of a Google docstring, and the description of each attribute, each on one line."""
-    text, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
-    found = _ATTRIBUTE.findall(inspect.cleandoc("\n" + attributes))
-    return " ".join(text.split()), {name: " ".join(about.split()) for name, about in found}
-
-
-def require_pandas() -> None:
-    """Raise FormatError if pandas is not installed."""
-    if importlib.util.find_spec("pandas") is None:
+    Args:
+        what: What needs it.
+        package: The package.
+        extra: The optional extra that it belongs to.
+    """
+    if importlib.util.find_spec(package) is None:
         raise FormatError(
-            "a table needs pandas, the optional extra 'pandas'; install it with pip install"
-            " 'dsocr-analyze[pandas]'"
+            f"{what} needs {package}, the optional extra {extra!r}; install it with pip install"
+            f" 'dsocr-analyze[{extra}]'"
         )

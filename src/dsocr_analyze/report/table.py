@@ -45,10 +45,11 @@ _COMFORTABLE: Final = 20
 _WHOLE_WORD: Final = 16
 """Words up to this width, such as the unit FLOPs/byte, are not broken."""
 
-_LONGEST_FIGURE: Final = 30
 _UNLIMITED: Final = 10**6
 
-_FIGURE: Final = re.compile(r"[~?<(+-]*\d")
+_FIGURE: Final = re.compile(r"-?\Z|(?=.{1,30}(?:\n.{,30})*\Z)[~?<(+-]*\d")
+"""A cell that is empty or one or two numbers, rather than prose that starts with one."""
+
 _NUMBER: Final = re.compile(r"[(\[~?+<>=-]*\d(?:[\d.,]*\d)?\Z")
 _JOINERS: Final = frozenset({"x", "/", "to"})
 """Words that join two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
@@ -138,13 +139,8 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which are right-aligned and never wrapped."""
-        return column >= self.label_columns and all(_is_figure(row[column]) for row in self.rows)
-
-
-def _is_figure(cell: str) -> bool:
-    """Whether a cell is empty or one or two numbers, rather than prose that starts with one."""
-    is_short = max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE
-    return cell in ("", "-") or (is_short and _FIGURE.match(cell) is not None)
+        cells = (row[column] for row in self.rows)
+        return column >= self.label_columns and all(map(_FIGURE.match, cells))
 
 
 class Line(NamedTuple):

@@ -196,9 +196,6 @@ def ridge_of(report: Report) -> Ridge:
     return Ridge(REFERENCE_GPU, gpu_named(REFERENCE_GPU).ridge_flops_per_byte, is_named=False)
 
 
-TOP_MODULES: Final = 12
-
-
 def headline(report: Report) -> str:
     """The first line of every output: which model ran, and how."""
     metadata = report.metadata
@@ -241,8 +238,8 @@ def _configuration(report: Report) -> Table:
             ("views", " + ".join(views)),
             ("prompt", f"{counted(workload.seq_len, 'token')} = {split}"),
         ]
-    rows += [("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))]
-    return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
+    batch = ("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))
+    return Table("Workload", ("what", "value"), (*rows, *batch), label_columns=2)
 
 
 _STAGE_COLUMNS: Final = (
@@ -305,8 +302,7 @@ def _totals(report: Report) -> Table:
         ]
     rows = [(name, *map(exact, _TOTALLED(work))) for name, work in parts]
     if page.pages > 1:
-        share = f"{one}: 1/{page.pages} of the batch"
-        rows.append((share, *map(share_text, _TOTALLED(page))))
+        rows.append((f"{one}: 1/{page.pages} of the batch", *map(share_text, _TOTALLED(page))))
     return Table(
         "Totals, exact",
         ("what", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs"),
@@ -348,7 +344,7 @@ def _memory(report: Report) -> Table:
 def _top_modules(report: Report) -> Table:
     """Modules by FLOPs of their own forward, with repeated layers folded into one row."""
     in_prefill_pass = [name for name in report.stages if name != report.decode_name]
-    ranked = top_modules(report, *in_prefill_pass)[:TOP_MODULES]
+    ranked = top_modules(report, *in_prefill_pass)[:12]
     ridge = ridge_of(report)
     ratios = [module.flops / module.nbytes if module.nbytes else None for module in ranked]
     has_classes = any(module.class_name for module in ranked)
@@ -408,12 +404,12 @@ def _agreement(report: Report) -> list[Table]:
         said = f"differ: {differing}" if differing else f"all {len(quantities)} agree"
         rows.append((f"{stage}, FLOPs", exact(content.flops), analytic, said))
     peak = agreement.peak_activation_bytes
-    peaks = (exact(peak.traced), exact(peak.analytic), _VERDICTS[peak.agrees])
     rows += [
-        ("peak activation, bytes", *peaks),
+        ("peak activation, bytes", exact(peak.traced), exact(peak.analytic),
+         _VERDICTS[peak.agrees]),
         ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
         ("batch", "", "", _VERDICTS[agreement.batch]),
-    ]
+    ]  # fmt: skip
     return [
         Table(
             "Agreement of the two engines", ("what", "traced", "analytic", "quantities"),
@@ -430,5 +426,7 @@ def ledger_table(report: Report) -> Table | None:
          ", ".join(f"{name} x {calls}" for name, calls in operators.items()) or "none")
         for status, operators in ledger.items()
     ]  # fmt: skip
-    title, columns = "Operator ledger: every operator that ran", ("status", "calls", "operators")
-    return Table(title, columns, tuple(rows)) if any(ledger.values()) else None
+    table = Table(
+        "Operator ledger: every operator that ran", ("status", "calls", "operators"), tuple(rows)
+    )
+    return table if any(ledger.values()) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +17,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dsocr_analyze.errors import FormatError
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.report.comparison import Comparison, merged
 from dsocr_analyze.report.document import Module, Report
+from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.tables import (
     OUTSIDE,
     PALETTE,
@@ -93,9 +92,6 @@ class Roof(Struct, frozen=True, kw_only=True):
 Contents: TypeAlias = Mapping[str, object]
 """What a page is about: typed values by name."""
 
-ModuleColumns: TypeAlias = Mapping[str, Sequence[str | int | None]]
-"""The modules of a stage by column, which keeps thousands of rows small."""
-
 
 def report_contents(
     report: Report,
@@ -124,8 +120,11 @@ def report_contents(
     }
 
 
-def _columns(modules: Mapping[str, Module]) -> ModuleColumns:
-    """The columns of a stage's `by_module`: counts at or below each module, and its own."""
+def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int | None]]:
+    """A stage's `by_module` by column: counts at or below each module, and its own.
+
+    Columns keep thousands of rows small.
+    """
     rows = modules.values()
     return {
         "path": [*modules],
@@ -207,11 +206,7 @@ def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ())
 
 def refuse_without_plotly() -> None:
     """Raise FormatError if plotly is not installed; called before any work."""
-    if importlib.util.find_spec("plotly") is None:
-        raise FormatError(
-            "an HTML report needs plotly, the optional extra 'html'; "
-            "install it with pip install 'dsocr-analyze[html]'"
-        )
+    require_extra("an HTML report", "plotly", "html")
 
 
 def render_html(contents: Contents) -> str:
