@@ -403,8 +403,3 @@ class PageFigures:
     def prefill_pass(self) -> Work:
         """Work of the prefill pass: every stage except the decode step."""
         return total_work(stage.work for stage in self.stages.values() if stage is not self.decode)
-
-    @property
-    def decode_step(self) -> Work | None:
-        """Work of one decode step over a cache of `seq_len` tokens."""
-        return None if self.decode is None else self.decode.work

@@ -438,7 +438,7 @@ def _intensity(work: kernels.Work) -> float | None:
 
 def _total(figures: PageFigures) -> Total:
     workload = figures.workload
-    prefill, step = figures.prefill_pass, figures.decode_step
+    prefill, decode = figures.prefill_pass, figures.decode
     batch = Batch(
         **counts_of(figures.batch),
         arithmetic_intensity=_intensity(figures.batch),
@@ -451,9 +451,11 @@ def _total(figures: PageFigures) -> Total:
         params=figures.parameters.total,
         causal_savable_flops=figures.causal_savable_flops,
         decode_step=None
-        if step is None
+        if decode is None
         else DecodeStep(
-            **counts_of(step), arithmetic_intensity=_intensity(step), cached_tokens=workload.seq_len
+            **counts_of(decode.work),
+            arithmetic_intensity=_intensity(decode.work),
+            cached_tokens=workload.seq_len,
         ),
         batch=batch,
         page=PageShare.of(batch, workload.pages),

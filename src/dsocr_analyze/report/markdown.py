@@ -22,7 +22,9 @@ from dsocr_analyze.report.table import (
     markdown_table,
     percent_text,
     price_text,
+    rate_text,
     ratio_text,
+    seconds_text,
     shortened,
     table_lines,
     titled,
@@ -38,7 +40,6 @@ from dsocr_analyze.report.tables import (
     tables_of,
     top_modules,
 )
-from dsocr_analyze.report.time_tables import rate_text, seconds_text
 from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
 __all__ = ["Answer", "ReadableReport", "answer_of", "mode_name", "report_lines"]

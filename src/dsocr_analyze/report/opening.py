@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
 
 from dsocr_analyze.errors import FormatError
 from dsocr_analyze.escaping import as_json
@@ -61,7 +60,7 @@ Options: TypeAlias = Mapping[str, OptionValue]
 NO_OPTIONS: Final[Options] = {}
 """For a document that was not made by a command."""
 
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 _ATTRIBUTE: Final = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -71,7 +70,7 @@ _PRETTY_DEPTH: Final = 4
 # --- the first keys ------------------------------------------------------------------------------
 
 
-class View(Struct, frozen=True, kw_only=True):
+class View(msgspec.Struct, frozen=True, kw_only=True):
     """Square views that pass through the vision stages in one call.
 
     Attributes:
@@ -83,7 +82,7 @@ class View(Struct, frozen=True, kw_only=True):
     resolution: Count
 
 
-class Workload(Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The page, its prompt and its batch; if the model reads no pages, only prompt and batch.
 
     Attributes:
@@ -129,7 +128,7 @@ def workload_document(workload: AnyWorkload) -> Workload:
     return msgspec.convert(known, Workload, from_attributes=True)
 
 
-class Opening(Struct, frozen=True, kw_only=True):
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """The first keys of every document.
 
     Attributes:

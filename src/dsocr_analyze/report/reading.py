@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
-from msgspec import structs
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
@@ -156,10 +155,10 @@ def _upgraded(parsed: object) -> Report:
         # Version 1 named the model itself after its class.
         rows = found[name].by_module.items()
         by_module = {"" if path == model.class_name else path: row for path, row in rows}
-        stages[name] = structs.replace(found[name], by_module=by_module)
+        stages[name] = msgspec.structs.replace(found[name], by_module=by_module)
     later = {
         "schema_version": SCHEMA_VERSION,
-        "total": Total(**structs.asdict(report.total) | {"batch": batch, "page": share}),
+        "total": Total(**msgspec.structs.asdict(report.total) | {"batch": batch, "page": share}),
         "stages": stages,
     }
-    return Report(**structs.asdict(report) | later)
+    return Report(**msgspec.structs.asdict(report) | later)

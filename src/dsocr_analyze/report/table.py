@@ -28,8 +28,10 @@ __all__ = [
     "markdown_table",
     "percent_text",
     "price_text",
+    "rate_text",
     "ratio_text",
     "scaled",
+    "seconds_text",
     "share_text",
     "shortened",
     "table_lines",
@@ -114,6 +116,22 @@ def percent_text(share: float) -> str:
 def price_text(price: float) -> str:
     """An amount of money: cents, and below 1 three significant digits: '1,234.50', '0.0456'."""
     return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Three digits and a unit: 0.0132 is '13.2 ms'."""
+    value, unit = (
+        (seconds, "s") if seconds >= 1
+        else (seconds / 1e-3, "ms") if seconds >= 1e-3
+        else (seconds * 1e6, "us")
+    )  # fmt: skip
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f} {unit}"
+
+
+def rate_text(rate: float) -> str:
+    """A throughput with three significant digits or more: '0.0745', '12.3', '1,234'."""
+    return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
 def counted(count: int, noun: str) -> str:

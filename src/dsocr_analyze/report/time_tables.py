@@ -15,7 +15,15 @@ from dsocr_analyze.report.opening import (
     model_text,
     workload_document,
 )
-from dsocr_analyze.report.table import Table, bytes_text, counted, percent_text, price_text
+from dsocr_analyze.report.table import (
+    Table,
+    bytes_text,
+    counted,
+    percent_text,
+    price_text,
+    rate_text,
+    seconds_text,
+)
 from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
 
 if TYPE_CHECKING:
@@ -26,28 +34,10 @@ __all__ = [
     "TimeReport",
     "headline",
     "overview",
-    "rate_text",
-    "seconds_text",
     "time_notes",
     "time_report",
     "time_tables",
 ]
-
-
-def seconds_text(seconds: float) -> str:
-    """Three digits and a unit: 0.0132 is '13.2 ms'."""
-    value, unit = (
-        (seconds, "s") if seconds >= 1
-        else (seconds / 1e-3, "ms") if seconds >= 1e-3
-        else (seconds * 1e6, "us")
-    )  # fmt: skip
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f} {unit}"
-
-
-def rate_text(rate: float) -> str:
-    """A throughput with three significant digits or more: '0.0745', '12.3', '1,234'."""
-    return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
 def _seconds_or_dash(seconds: float | None) -> str:

@@ -15,7 +15,6 @@ from importlib import resources
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.report.comparison import Comparison, merged
@@ -61,7 +60,7 @@ _MODULE_FIELDS: Final = (
 # --- what a page is about ------------------------------------------------------------------------
 
 
-class Roof(Struct, frozen=True, kw_only=True):
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU's peaks in the data type of a report.
 
     Attributes:
