@@ -44,10 +44,9 @@ from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
 __all__ = ["Answer", "ReadableReport", "answer_of", "mode_name", "report_lines"]
 
-WIDTH: Final = 80
-MOST_LINES: Final = 12
+_MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
-_ROOM: Final = WIDTH - _LABEL_WIDTH
+_ROOM: Final = 80 - _LABEL_WIDTH
 
 
 Wordings: TypeAlias = Sequence[str]
@@ -75,7 +74,7 @@ class Answer(NamedTuple):
         Args:
             rest: Where to find GPUs that are left out.
         """
-        left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
+        left = _MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
         shown = self.times if len(self.times) <= left else self.times[: left - 1]
         alike = zip(*shown, strict=True)
         fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)

@@ -362,8 +362,8 @@ def inference_markdown(report: InferenceReport) -> str:
         inference_headline(report), inference_tables(report), {"Notes": report.notes}
     )
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report.text)), default=0))
-    text = f"{fence}text\n{visible_lines(report.text)}\n{fence}"
-    return f"# infer() on {as_markdown(report.image)}\n\n{page}\n## Text\n\n{text}\n"
+    title, text = as_markdown(report.image), visible_lines(report.text)
+    return f"# infer() on {title}\n\n{page}\n## Text\n\n{fence}text\n{text}\n{fence}\n"
 
 
 # --- a server's benchmarks --------------------------------------------------------------------

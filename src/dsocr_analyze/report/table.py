@@ -247,17 +247,14 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 def _belongs(last: str, word: str) -> bool:
     """Whether a word must stay on the same line as the last one."""
-    if word[0].isdigit():
-        return last in _JOINERS
-    return word.strip() == "x" or _NUMBER.match(last) is not None
+    is_measured = word.strip() == "x" or _NUMBER.match(last) is not None
+    return last in _JOINERS if word[0].isdigit() else is_measured
 
 
 def _parts(word: str, width: int) -> Iterator[str]:
     """A word, split where it may be broken if it is long."""
-    if _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width):
-        yield word
-        return
-    for part in _AFTER_SEPARATOR.split(word):
+    is_short = _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width)
+    for part in [word] if is_short else _AFTER_SEPARATOR.split(word):
         rest = part
         while _columns_of(rest.rstrip()) > width and (cut := _cut(rest, width)):
             yield rest[:cut]
