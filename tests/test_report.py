@@ -31,7 +31,7 @@ from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.output_files import prepare_directory, replacing, write_files, write_texts
 from dsocr_analyze.report.document import build_report
-from dsocr_analyze.report.markdown import ReadableReport, report_lines
+from dsocr_analyze.report.markdown import ReadableReport
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.table import (
     bytes_text,
@@ -401,7 +401,7 @@ class TestTexts:
             assert len(widths) == 1
 
     def test_the_terminal_shows_the_tables_of_the_markdown(self, report):
-        text = "\n".join(line.text for line in report_lines(report, 200))
+        text = "\n".join(line.text for line in ReadableReport(report, is_full=True).lines(200))
         titles = [table.title for table in tables_of(report)] + ["Notes", "Operator ledger"]
         places = [text.index(f"\n{title}") for title in titles]
         assert places == sorted(places)

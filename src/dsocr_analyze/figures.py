@@ -21,7 +21,6 @@ __all__ = [
     "BytesAlive",
     "Count",
     "Counts",
-    "Engine",
     "ExpertsTouched",
     "Memory",
     "Model",
@@ -31,14 +30,11 @@ __all__ = [
     "Peak",
     "Provenance",
     "Share",
-    "Source",
     "StageFigures",
     "counts_of",
     "expected_experts",
 ]
 
-Engine = Literal["trace", "analytic"]
-Source = Literal["reference", "directory", "config"]
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
 
@@ -102,7 +98,7 @@ class Model(Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
     """
 
     architecture: str | None
-    source: Source
+    source: Literal["reference", "directory", "config"]
     id: str
     config_digest: str
     code_digest: str
@@ -125,7 +121,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
     model: Model
     versions: Mapping[str, str]
-    engine: Engine
+    engine: Literal["trace", "analytic"]
     device: str
     dtype: str
     attention: str

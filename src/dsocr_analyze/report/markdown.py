@@ -5,7 +5,7 @@ First the answer: what a page costs, in a dozen lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -42,7 +42,7 @@ from dsocr_analyze.report.tables import (
 )
 from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
-__all__ = ["Answer", "ReadableReport", "answer_of", "mode_name", "report_lines"]
+__all__ = ["Answer", "ReadableReport", "answer_of", "mode_name"]
 
 _MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
@@ -260,22 +260,18 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
 
 def _dominant(report: Report, one: str) -> Sequence[str]:
     """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
-    (name, flops), (_, nbytes) = (_largest(report, what) for what in AMOUNTS)
+    parts = [batch_parts(report, amount) for amount in AMOUNTS.values()]
+    names = [max(each, key=each.__getitem__) for each in parts]
+    shares = (percent_text(max(each.values()) / (sum(each.values()) or 1)) for each in parts)
+    flops, nbytes = map("{} {}".format, names, shares)
     of_it = "".join(
         f" ({module.short_name} {percent_text(module.flops_share)} of it)"
-        for module in top_modules(report, name)[:1]
+        for module in top_modules(report, names[0])[:1]
     )
     return (
         f"{flops} of a {one}'s FLOPs{of_it}; {nbytes} of its bytes",
         f"FLOPs: {flops}{of_it}; bytes: {nbytes}",
     )
-
-
-def _largest(report: Report, what: str) -> tuple[str, str]:
-    """The stage with most FLOPs or bytes of the batch, all steps summed; and with its share."""
-    parts = batch_parts(report, AMOUNTS[what])
-    name, whole = max(parts, key=parts.__getitem__), sum(parts.values())
-    return name, f"{name} {percent_text(parts[name] / whole if whole else 0.0)}"
 
 
 def _bound(report: Report) -> Sequence[str]:
@@ -345,12 +341,21 @@ class ReadableReport(NamedTuple):
     rest: str = ""
     html: Callable[[], str] = str
 
-    def lines(self, width: int) -> Iterator[Line]:
-        """What a page costs, and with `is_full` everything below it, for a terminal."""
-        answer = answer_of(self.report, self.written).lines(rest=self.rest)
-        below = [Line(""), *report_lines(self.report, width)] if self.is_full else []
-        for text, is_bold in (*map(Line, answer), *below):
-            yield Line(visible(text), is_bold)
+    def lines(self, width: int) -> list[Line]:
+        """What a page costs for a terminal, and with `is_full` all that Markdown has below it."""
+        report = self.report
+        lines = [*map(Line, answer_of(report, self.written).lines(rest=self.rest))]
+        if self.is_full:
+            ran = wrap(f"Ran: {headline(report)}", width)
+            lines += [Line(""), *(Line(text, is_bold=True) for text in ran)]
+            for table in tables_of(report):
+                lines += [Line(""), *table_lines(table, width)]
+            lines += [Line(""), Line("Notes", is_bold=True)]
+            for note in notes_of(report):
+                lines += map(Line, wrap(f"- {note}", width, indent="  "))
+            if (ledger := ledger_table(report)) is not None:
+                lines += [Line(""), *table_lines(ledger, width)]
+        return [line._replace(text=visible(line.text)) for line in lines]
 
     def markdown(self) -> str:
         """The report as Markdown, from the answer to the ledger, which is folded."""
@@ -363,7 +368,7 @@ class ReadableReport(NamedTuple):
             "\n".join(
                 f"- **{label}**: {markdown_cell(text)}" for label, text in answer_of(report).items()
             ),
-            *titled(tables_of(report)),
+            *map(titled, tables_of(report)),
             "## Notes",
             "\n".join(f"- {as_markdown(note)}" for note in notes_of(report)),
             "## Conventions",
@@ -374,15 +379,3 @@ class ReadableReport(NamedTuple):
             title, table = f"<summary>{ledger.title}</summary>", markdown_table(ledger)
             parts += ["<details>", title, table, "</details>"]
         return "\n\n".join(parts) + "\n"
-
-
-def report_lines(report: Report, width: int) -> Iterator[Line]:
-    """All tables and notes for a terminal, in the same order as in Markdown."""
-    yield from (Line(text, is_bold=True) for text in wrap(f"Ran: {headline(report)}", width))
-    for table in tables_of(report):
-        yield from (Line(""), *table_lines(table, width))
-    yield from (Line(""), Line("Notes", is_bold=True))
-    for note in notes_of(report):
-        yield from map(Line, wrap(f"- {note}", width, indent="  "))
-    if (ledger := ledger_table(report)) is not None:
-        yield from (Line(""), *table_lines(ledger, width))

@@ -396,17 +396,16 @@ def markdown_page(
         tables: Tables, each printed below its title.
         lists: Lists of further lines by title; empty lists are left out.
     """
-    parts = [*filter(None, ["\\\n".join(map(as_markdown, opening.splitlines()))]), *titled(tables)]
+    parts = ["\\\n".join(map(as_markdown, opening.splitlines())), *map(titled, tables)]
     for title, lines in (lists or {}).items():
         items = "\n".join(f"- {as_markdown(line)}" for line in lines)
         parts += [f"## {title}", items] if items else []
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def titled(tables: Iterable[Table]) -> Iterator[str]:
-    """Tables in Markdown, each below its title."""
-    for table in tables:
-        yield from (f"## {as_markdown(table.title)}", markdown_table(table))
+def titled(table: Table) -> str:
+    """A table in Markdown, below its title."""
+    return f"## {as_markdown(table.title)}\n\n{markdown_table(table)}"
 
 
 def markdown_table(table: Table) -> str:

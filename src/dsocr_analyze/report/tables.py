@@ -242,12 +242,6 @@ def _configuration(report: Report) -> Table:
     return Table("Workload", ("what", "value"), (*rows, *batch), label_columns=2)
 
 
-_STAGE_COLUMNS: Final = (
-    "stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
-    "read", "written", "FLOPs/byte",
-)  # fmt: skip
-
-
 def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
     return (
         name, params, calls,
@@ -258,7 +252,7 @@ def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...
 
 
 def _stages(report: Report) -> Table:
-    blank = ("",) * (len(_STAGE_COLUMNS) - 2)
+    blank = ("",) * 8
     rows = [
         *(_stage_row(name, exact(stage.params), exact(stage.calls), stage)
           for name, stage in report.stages.items()),
@@ -271,11 +265,12 @@ def _stages(report: Report) -> Table:
     step = "" if decode is None else f"; {decode} is one step{_owned(report, decode)}"
     return Table(
         f"Stages (the prefill pass is {in_prefill_pass}{step})",
-        _STAGE_COLUMNS,
+        ("stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
+         "read", "written", "FLOPs/byte"),
         tuple(rows),
         emphasized_rows=2,
         optional=("calls", "activations", "vector FLOPs", "matrix FLOPs"),
-    )
+    )  # fmt: skip
 
 
 def _owned(report: Report, decode: str) -> str:
