@@ -78,9 +78,8 @@ def _decoded(data: bytes) -> Report:
     _check_sizes(parsed)
     _complete(parsed, _LATER_KEYS)
     try:
-        if version == SCHEMA_VERSION:
-            return msgspec.convert(parsed, Report)
-        return _upgraded(parsed)
+        is_current = version == SCHEMA_VERSION
+        return msgspec.convert(parsed, Report) if is_current else _upgraded(parsed)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -228,16 +229,16 @@ def _configuration(report: Report) -> Table:
     workload = report.workload
     rows = [("prompt", counted(workload.seq_len, "token"))]
     if workload.page and workload.grid and workload.views:
-        columns, lines = workload.grid
         split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
         views = (f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
         rows = [
             ("page", "{} x {} pixels".format(*workload.page)),
             ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-            ("crop mode", f"on, {columns} x {lines} local views" if workload.crop_mode else "off"),
+            ("crop mode",
+             "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
             ("views", " + ".join(views)),
             ("prompt", f"{counted(workload.seq_len, 'token')} = {split}"),
-        ]
+        ]  # fmt: skip
     batch = ("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))
     return Table("Workload", ("what", "value"), (*rows, *batch), label_columns=2)
 
@@ -262,7 +263,11 @@ def _stages(report: Report) -> Table:
     ]  # fmt: skip
     decode = report.decode_name
     in_prefill_pass = " + ".join(name for name in report.stages if name != decode)
-    step = "" if decode is None else f"; {decode} is one step{_owned(report, decode)}"
+    # The decode stage also runs modules whose parameters belong to other stages.
+    known = ARCHITECTURES.get(report.metadata.model.architecture or "")
+    own = [stage.prefixes for stage in (known.stages if known else ()) if stage.name == decode]
+    owned = f", its params are those of {', '.join(chain(*own))}" if any(own) else ""
+    step = "" if decode is None else f"; {decode} is one step{owned}"
     return Table(
         f"Stages (the prefill pass is {in_prefill_pass}{step})",
         ("stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
@@ -271,14 +276,6 @@ def _stages(report: Report) -> Table:
         emphasized_rows=2,
         optional=("calls", "activations", "vector FLOPs", "matrix FLOPs"),
     )  # fmt: skip
-
-
-def _owned(report: Report, decode: str) -> str:
-    """Which modules the decode stage's parameters belong to, since it also runs other stages'."""
-    known = ARCHITECTURES.get(report.metadata.model.architecture or "")
-    stages = [stage for stage in (known.stages if known else ()) if stage.name == decode]
-    prefixes = [prefix for stage in stages for prefix in stage.prefixes]
-    return f", its params are those of {', '.join(prefixes)}" if prefixes else ""
 
 
 _TOTALLED: Final = attrgetter("macs", "matrix_flops", "vector_flops", "flops")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
 
+from dsocr_analyze import workload as planned
+from dsocr_analyze.figures import Model
 from dsocr_analyze.report.opening import (
     NO_OPTIONS,
     SCHEMA_VERSION,
@@ -25,10 +26,6 @@ from dsocr_analyze.report.table import (
     seconds_text,
 )
 from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
-
-if TYPE_CHECKING:
-    from dsocr_analyze import workload as planned
-    from dsocr_analyze.figures import Model
 
 __all__ = [
     "TimeReport",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
@@ -21,9 +21,7 @@ from dsocr_analyze.report.opening import (
     workload_document,
 )
 from dsocr_analyze.report.table import Line, exact, scaled, shortened, wrap
-
-if TYPE_CHECKING:
-    from dsocr_analyze.workload import AnyWorkload
+from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
 
@@ -90,14 +88,13 @@ def tree_document(
             model=model,
             stages=shown,
         )
-    modules = (node.module for node in shown.walk())
     return TreeDocument(
         schema_version=SCHEMA_VERSION,
         command="tree",
         options=options,
         model=model,
         workload=None if workload is None else workload_document(workload),
-        modules=tuple(each for each in modules if stage in (None, each.stage)),
+        modules=tuple(node.module for node in shown.walk() if stage in (None, node.module.stage)),
     )
 
 
