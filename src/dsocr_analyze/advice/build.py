@@ -28,7 +28,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.document import NO_OPTIONS, Options
+from dsocr_analyze.report.opening import NO_OPTIONS, Options
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings

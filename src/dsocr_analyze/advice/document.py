@@ -15,7 +15,7 @@ from dsocr_analyze.advice.published import (
     PublishedAccuracy,
 )
 from dsocr_analyze.columns.setting import CountOpening
-from dsocr_analyze.report.document import model_text
+from dsocr_analyze.report.opening import model_text
 from dsocr_analyze.report.table import Table, bytes_text, exact, price_text, ratio_text, scaled
 from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths

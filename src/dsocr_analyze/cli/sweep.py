@@ -338,7 +338,7 @@ def _count(
 
 def _said(opening: CountOpening, batches: list[Any], rows: int) -> Said:
     """The first rows, for a terminal."""
-    from dsocr_analyze.report.document import model_text
+    from dsocr_analyze.report.opening import model_text
     from dsocr_analyze.sweep.shown import sweep_table
 
     rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"

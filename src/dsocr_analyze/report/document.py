@@ -34,10 +34,8 @@ from dsocr_analyze.report.opening import (
     CONVENTIONS,
     NO_OPTIONS,
     SCHEMA_VERSION,
-    ModelOpening,
     Opening,
     Options,
-    OptionValue,
     Positive,
     Workload,
     model_text,
@@ -53,17 +51,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "CONVENTIONS",
     "NO_OPTIONS",
     "SCHEMA_VERSION",
     "Batch",
     "Count",
     "Counts",
     "Model",
-    "ModelOpening",
     "Module",
     "Opening",
-    "OptionValue",
     "Options",
     "PageShare",
     "Report",
