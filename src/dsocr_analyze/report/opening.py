@@ -174,15 +174,14 @@ def opening_line(
         attentions: Implementations of the decoder's attention, one per workload or one for all.
     """
     pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
-    parts = [
+    return ", ".join([
         *([f"Page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
         f"{_all(f'{each.seq_len:,}' for each in workloads)} prompt tokens",
         f"batch {_all(f'{each.batch_size:,}' for each in workloads)}",
         f"{_all(f'{each.max_new_tokens:,}' for each in workloads)} new tokens",
         _all(dtypes),
         f"{_all(attentions)} attention",
-    ]
-    return ", ".join(parts)
+    ])  # fmt: skip
 
 
 def _sizes(workload: Workload) -> str:

@@ -230,13 +230,13 @@ def _configuration(report: Report) -> Table:
     rows = [("prompt", counted(workload.seq_len, "token"))]
     if workload.page and workload.grid and workload.views:
         split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
-        views = (f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
         rows = [
             ("page", "{} x {} pixels".format(*workload.page)),
             ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
             ("crop mode",
              "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
-            ("views", " + ".join(views)),
+            ("views",
+             " + ".join(f"{view.count} x {view.resolution}\u00b2" for view in workload.views)),
             ("prompt", f"{counted(workload.seq_len, 'token')} = {split}"),
         ]  # fmt: skip
     batch = ("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))

@@ -213,8 +213,11 @@ def render_html(contents: Contents) -> str:
     refuse_without_plotly()
     from plotly.offline import get_plotlyjs
 
-    own = "".join(map(_text, _SCRIPTS))
-    texts = {"script": own, "library": get_plotlyjs(), "draw": _text("draw.js")}
+    texts = {
+        "script": "".join(map(_text, _SCRIPTS)),
+        "library": get_plotlyjs(),
+        "draw": _text("draw.js"),
+    }
     # Nothing in a script closes its element.
     scripts = {
         name: re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
