@@ -11,12 +11,15 @@ from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAg
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import (
     Memory,
+    Model,
+    OperatorLedger,
     PageFigures,
     Parameters,
     Peak,
+    Provenance,
     StageFigures,
+    counts_of,
 )
-from dsocr_analyze.figures.origin import Model, OperatorLedger, Provenance, counts_of
 from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
 from dsocr_analyze.workload import ViewBatch, Workload
 

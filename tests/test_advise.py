@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from dsocr_analyze.architectures.planning import PageRequest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
@@ -16,7 +15,7 @@ from PIL import Image, ImageOps
 from dsocr_analyze import advice, analyze
 from dsocr_analyze.advice.build import PageAsked, advise
 from dsocr_analyze.advice.document import published_accuracy
-from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.markdown import answer_of, render_markdown
+from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.markdown import ReadableReport, answer_of
 from dsocr_analyze.report.table import bytes_text, flops_text
 from dsocr_analyze.timing.prediction import (
     Interval,
@@ -206,7 +206,7 @@ class TestWhatItSays:
     def test_the_markdown_opens_with_it_and_leaves_nothing_out(self):
         times = [gpu(f"gpu-{i}", float(i)) for i in range(1, 31)]
         report = build_report(FIGURES, None, CREATED, times)
-        summary = render_markdown(report).split("## Summary")[1].split("\n## ")[0]
+        summary = ReadableReport(report).markdown().split("## Summary")[1].split("\n## ")[0]
         assert summary.count("- **time**: gpu-") == 30
         for label, text in answer_of(report).items():
             assert f"- **{label}**: {text}" in summary

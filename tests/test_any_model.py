@@ -533,7 +533,7 @@ def test_routed_experts_may_run_unevenly(tmp_path):
 
 
 def test_a_report_is_read_again(tmp_path):
-    from dsocr_analyze.report.json_text import dump_json
+    from dsocr_analyze.report.opening import dump_json
     from dsocr_analyze.report.reading import load_report
 
     for name in ("llama", "clip"):

@@ -9,9 +9,9 @@ import pytest
 from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 from msgspec import structs
 
-from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare, config_differences
-from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.opening import dump_json
 
 
 def report_of(figures):

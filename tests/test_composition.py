@@ -379,7 +379,7 @@ class TestFigures:
 
     def test_counts_are_python_integers(self):
         figures = figures_of(workload_of(GOLDENS[0], max_new_tokens=1 << 20))
-        assert {type(count) for count in (*figures.batch, *figures.decode_step)} == {int}
+        assert {type(count) for count in (*figures.batch, *figures.decode.work)} == {int}
 
 
 class TestExactness:

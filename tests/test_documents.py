@@ -18,7 +18,7 @@ from dsocr_analyze.cli import documents
 from dsocr_analyze.cli.app import app
 from dsocr_analyze.cli.documents import DOCUMENTS
 from dsocr_analyze.columns.table_files import METADATA_KEY
-from dsocr_analyze.report.json_text import schema_of
+from dsocr_analyze.report.opening import schema_of
 
 schemas = functools.cache(documents.schemas)
 

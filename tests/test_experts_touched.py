@@ -19,10 +19,10 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 impo
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import total_work
-from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.markdown import ReadableReport
+from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report
 
 SIGMAS = 5
@@ -173,7 +173,7 @@ class TestStages:
         both = by_both_engines(small_directory(n_routed_experts=None), **PAGE, max_new_tokens=2)
         for figures in (both.traced, both.analytic):
             assert all(stage.experts is None for stage in figures.stages.values())
-        text = render_markdown(build_report(both.analytic, None, CREATED))
+        text = ReadableReport(build_report(both.analytic, None, CREATED)).markdown()
         assert "experts" not in text.partition("## Notes")[0]
 
 
@@ -231,7 +231,10 @@ class TestReport:
     def test_the_tables_hold_them_side_by_side(self):
         report = report_with(TOUCHED)
         read = report.stages["decode"].bytes_read
-        assert f"| decode | 4 | 2.50 | 3.5 | {read} B | {read - 20} B |" in render_markdown(report)
+        assert (
+            f"| decode | 4 | 2.50 | 3.5 | {read} B | {read - 20} B |"
+            in ReadableReport(report).markdown()
+        )
 
     def test_a_comparison_of_batches_has_a_row_for_them(self):
         reports = [("one", report_with(TOUCHED, 2)), ("other", report_with(None, 2))]

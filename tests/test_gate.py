@@ -41,9 +41,8 @@ from dsocr_analyze.gate.judge import (
 from dsocr_analyze.gate.renderers import ReadableCheck, equal_text, workload_summary
 from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.document import Counts, Report, Unassigned
-from dsocr_analyze.report.json_text import schema_of
+from dsocr_analyze.report.document import Counts, Report, Unassigned, build_report
+from dsocr_analyze.report.opening import schema_of
 from dsocr_analyze.timing.prediction import TimeCorrection
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"

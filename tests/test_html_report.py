@@ -21,9 +21,8 @@ from hand_built import AGREEMENT, CREATED, FIGURES, compared
 
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.document import Report, build_report
 from dsocr_analyze.report.html.page import (
     comparison_contents,
     escaped_json,

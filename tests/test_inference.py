@@ -45,8 +45,7 @@ from dsocr_analyze.measuring.inference import (
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.measured import inference_tables
-from dsocr_analyze.report.table import bytes_text, scaled
-from dsocr_analyze.report.time_tables import seconds_text
+from dsocr_analyze.report.table import bytes_text, scaled, seconds_text
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.prediction import TimeEntry

@@ -25,7 +25,7 @@ from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, drawing
 from dsocr_analyze.pictures.settings import fixed_line, varying
 from dsocr_analyze.pictures.stage_chart import MOST_BARS, Compared, stage_picture
 from dsocr_analyze.pictures.values import Scale, scale_of
-from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.report.table import percent_text, scaled
 from dsocr_analyze.report.tables import OUTSIDE, stage_colours

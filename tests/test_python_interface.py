@@ -12,7 +12,7 @@ import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
-from dsocr_analyze.report import frame
+from dsocr_analyze.report import opening
 
 PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(PageRequest)]
 
@@ -166,7 +166,7 @@ class TestAttributesAndTables:
             report.to_pandas(by="layer")
 
     def test_without_pandas_the_extra_is_named(self, report, monkeypatch):
-        monkeypatch.setattr(frame.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
             report.to_pandas()
 
@@ -282,6 +282,6 @@ class TestSweeps:
 
     def test_without_pandas_the_extra_is_named(self, monkeypatch):
         rows = sweep_workloads()
-        monkeypatch.setattr(frame.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
             rows.to_pandas()

@@ -30,9 +30,9 @@ from dsocr_analyze.cli import documents
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.output_files import prepare_directory, replacing, write_files, write_texts
-from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.markdown import render_markdown, report_lines
+from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.markdown import ReadableReport
+from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.table import (
     bytes_text,
     counted,
@@ -386,10 +386,10 @@ class TestTexts:
         model = "model directory my-model (code decadedecade, config c0ffeec0ffee)"
         assert headline(report) == f"{model} on meta, bfloat16, eager attention"
         assert headline(analytic) == f"{model} by the analytic engine, bfloat16, eager attention"
-        assert render_markdown(report).splitlines()[0] == f"Ran: {headline(report)}"
+        assert ReadableReport(report).markdown().splitlines()[0] == f"Ran: {headline(report)}"
 
     def test_markdown_has_every_section_and_well_formed_tables(self, report):
-        text = render_markdown(report)
+        text = ReadableReport(report).markdown()
         titles = ("Summary", "Workload", "Stages", "Totals", "Memory", "Top modules",
                   "Operator families", "Agreement", "Notes", "Conventions")  # fmt: skip
         places = [text.index(f"## {title}") for title in titles]
@@ -401,7 +401,7 @@ class TestTexts:
             assert len(widths) == 1
 
     def test_the_terminal_shows_the_tables_of_the_markdown(self, report):
-        text = "\n".join(line.text for line in report_lines(report, 200))
+        text = "\n".join(line.text for line in ReadableReport(report, is_full=True).lines(200))
         titles = [table.title for table in tables_of(report)] + ["Notes", "Operator ledger"]
         places = [text.index(f"\n{title}") for title in titles]
         assert places == sorted(places)

@@ -8,9 +8,9 @@ import pytest
 from hand_built import AGREEMENT, CREATED, batch_of, compared, traced
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.markdown import ReadableReport
+from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report
 
 DATA = Path(__file__).parent / "data"
@@ -112,7 +112,7 @@ class TestVersion1:
 
     def test_it_can_be_shown_and_written_in_this_version(self, upgrade, tmp_path):
         _, report = upgrade
-        assert "## Stages" in render_markdown(report)
+        assert "## Stages" in ReadableReport(report).markdown()
         path = tmp_path / "new.json"
         path.write_text(dump_json(report))
         assert load_report(path) == report

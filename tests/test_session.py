@@ -16,7 +16,7 @@ from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.device import parse_device
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.trace import operators, recorder
 
 COUNTS = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dsocr_analyze.figures.origin import Count, Counts, Share, counts_of
+from dsocr_analyze.figures import Count, Counts, Share, counts_of
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 
 if TYPE_CHECKING:

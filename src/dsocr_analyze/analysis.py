@@ -119,7 +119,7 @@ class Engine:
         else:
             with importing():
                 from dsocr_analyze.analytic import page_figures
-                from dsocr_analyze.report.build import build_report
+                from dsocr_analyze.report.document import build_report
 
             figures = page_figures(
                 self.directory, self._page(workload), dtype=self.dtype,

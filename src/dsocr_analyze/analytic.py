@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from dsocr_analyze.architectures.stages import Composition
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.figures.origin import OperatorLedger, Provenance
+from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
+from dsocr_analyze.workload import Workload
 from dsocr_analyze.workload.workload import position_warnings
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.stages import Composition
-    from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.workload import Workload
 
 __all__ = ["UNIFORM_ROUTING_NOTE", "attention_name", "figures_of_composition", "page_figures"]
 

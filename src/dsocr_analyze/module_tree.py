@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from torch import nn
 
 __all__ = [
-    "FoldedNode",
     "NestedShapes",
     "OwnerOf",
     "TracedModule",
@@ -96,19 +95,17 @@ class TreeNode(NamedTuple):
     """One module and those below.
 
     Attributes:
+        label: Last component of its path, empty for the model itself; `[first-last] x count` for a
+            run of equal siblings, which the first stands for.
         module: The module; a parameter that it shares counts at its first place in the tree.
         shapes: Shapes of its own parameters, by name.
         children: Nodes below; none if the same module occurs earlier in the tree.
     """
 
+    label: str
     module: TreeModule
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     children: tuple[TreeNode, ...]
-
-    @property
-    def name(self) -> str:
-        """Last component of the path; empty for the model itself."""
-        return self.module.name.rpartition(".")[2]
 
     def walk(self) -> Iterator[TreeNode]:
         """Yields this node and all below, parents first."""
@@ -148,7 +145,7 @@ def build_tree(
             **({} if traced is None else traced.get(path, TracedModule())._asdict()),
         )
         shapes = tuple((name, tuple(each.shape)) for name, each in parameters.items())
-        return TreeNode(found, shapes, children)
+        return TreeNode(path.rpartition(".")[2], found, shapes, children)
 
     return node(model, "")
 
@@ -183,55 +180,37 @@ def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None)
 # --- folding ---------------------------------------------------------------------------------
 
 
-class FoldedNode(NamedTuple):
-    """One node, or a run of equal siblings numbered consecutively.
-
-    Attributes:
-        label: The node's name, or `[first-last] x count`; the model itself has none.
-        module: The node's module, or the first of the run.
-        children: Folded children of that.
-    """
-
-    label: str
-    module: TreeModule
-    children: tuple[FoldedNode, ...]
-
-
-def fold(root: TreeNode, *, in_runs: bool = True) -> FoldedNode:
-    """Folds runs of siblings `1`, `2`, `3`, ... that differ only in position.
+def fold(root: TreeNode) -> TreeNode:
+    """Folds runs of siblings `1`, `2`, `3`, ... that differ only in position into the first.
 
     Nodes are equal if their class, stage, parameter shapes and children are equal and, with a
     trace, also their calls, shapes and FLOPs.
 
     Args:
         root: The tree.
-        in_runs: Whether to; otherwise every node stays by itself.
     """
     kinds: dict[Hashable, int] = {}
     kind_of: dict[str, int] = {}  # equal for nodes that differ only in position
     for node in reversed([*root.walk()]):
-        children = tuple((child.name, kind_of[child.module.name]) for child in node.children)
+        children = tuple((child.label, kind_of[child.module.name]) for child in node.children)
         unnamed = msgspec.json.encode(msgspec.structs.replace(node.module, name=""))
         kind = kinds.setdefault((unnamed, node.shapes, children), len(kinds))
         kind_of[node.module.name] = kind
 
     def continues(one: TreeNode, other: TreeNode) -> bool:
-        if not (in_runs and one.name.isdecimal() and other.name.isdecimal()):
-            return False
+        are_numbered = one.label.isdecimal() and other.label.isdecimal()
         is_alike = kind_of[one.module.name] == kind_of[other.module.name]
-        return is_alike and int(other.name) == int(one.name) + 1
+        return are_numbered and is_alike and int(other.label) == int(one.label) + 1
 
-    def folded(first: TreeNode, *others: TreeNode) -> FoldedNode:
+    def folded(first: TreeNode, *others: TreeNode) -> TreeNode:
         runs: list[list[TreeNode]] = []
         for child in first.children:
             if runs and continues(runs[-1][-1], child):
                 runs[-1].append(child)
             else:
                 runs.append([child])
-        label = first.name
-        if others:
-            label = f"[{first.name}-{others[-1].name}] x {1 + len(others)}"
-        return FoldedNode(label, first.module, tuple(folded(*run) for run in runs))
+        run = f"[{first.label}-{others[-1].label}] x {1 + len(others)}" if others else first.label
+        return first._replace(label=run, children=tuple(folded(*each) for each in runs))
 
     return folded(root)
 
@@ -256,15 +235,13 @@ def leaf_classes(
     seen: set[nn.Module] = set()
 
     def visit(module: nn.Module, path: str) -> None:
-        if module in seen:
-            return
-        seen.add(module)
-        children = _children(module, path)
-        if not children or isinstance(module, _LEAF_TYPES):
-            counts[owner_of(path) or "other"][type(module).__name__] += 1
-            return
-        for below, child in children.items():
-            visit(child, below)
+        if module not in seen:
+            seen.add(module)
+            children = {} if isinstance(module, _LEAF_TYPES) else _children(module, path)
+            if not children:
+                counts[owner_of(path) or "other"][type(module).__name__] += 1
+            for below, child in children.items():
+                visit(child, below)
 
     visit(model, "")
     return {stage: dict(sorted(found.items())) for stage, found in counts.items() if found}

@@ -24,11 +24,16 @@ from dsocr_analyze.architectures import (
 from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
-from dsocr_analyze.figures import Memory, PageFigures, Parameters
-from dsocr_analyze.figures.origin import Model, Provenance
+from dsocr_analyze.figures import (
+    Memory,
+    Model,
+    PageFigures,
+    Parameters,
+    Provenance,
+)
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.document import build_report
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.trace.passes import PassTraces, trace_passes

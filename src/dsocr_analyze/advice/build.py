@@ -24,14 +24,14 @@ from dsocr_analyze.advice.document import (
     published_accuracy,
 )
 from dsocr_analyze.analytic import attention_name, page_figures
-from dsocr_analyze.architectures.planning import PageRequest
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.columns.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.document import NO_OPTIONS, Options, model_text
+from dsocr_analyze.report.opening import NO_OPTIONS, Options, model_text
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,

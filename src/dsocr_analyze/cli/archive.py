@@ -204,7 +204,7 @@ def _check(given: Mapping[str, Any], time: ListTime | None, histogram: str, mode
 
 def _said(found: Archive, histogram: str, written: Sequence[Path | None]) -> Said:
     from dsocr_analyze.archive.shown import archive_tables, file_lines
-    from dsocr_analyze.report.document import model_text
+    from dsocr_analyze.report.opening import model_text
 
     document = found.document
     lines = [f"Ran: {model_text(document.model)} by the analytic engine"]

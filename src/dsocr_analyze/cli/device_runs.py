@@ -33,7 +33,7 @@ from dsocr_analyze.measuring import (
 from dsocr_analyze.measuring.infer_call import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.measuring.predicted import Predicted, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report import build, document, table
+from dsocr_analyze.report import document, table
 from dsocr_analyze.report import measured as documents
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
@@ -231,7 +231,7 @@ def _measurement(
         options=options,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=session.model_source,
-        workload=build.workload_document(workload),
+        workload=document.workload_document(workload),
         device=str(model.device),
         title=machine.device_title(model.device),
         versions=machine.versions(model.device),
@@ -421,7 +421,7 @@ def inference_report(
         versions=dict(provenance.versions),
         image=str(question.image_file),
         prompt=question.prompt,
-        workload=build.workload_document(counted),
+        workload=document.workload_document(counted),
         stages=_stages(timed, figures, predicted),
         preprocess_seconds=compared(
             timed.preprocess_seconds,

@@ -54,7 +54,7 @@ def devices(
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report import devices as documents
-    from dsocr_analyze.report.document import SCHEMA_VERSION
+    from dsocr_analyze.report.opening import SCHEMA_VERSION
 
     known = all_profiles(kept_files.user_profiles(profile))
     names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]

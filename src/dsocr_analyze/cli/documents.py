@@ -13,8 +13,8 @@ from dsocr_analyze.gate.judge import Check
 from dsocr_analyze.report.comparison import ComparisonDocument
 from dsocr_analyze.report.devices import CorrectionsDocument, DevicesDocument, FitDocument
 from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.json_text import schema_of
 from dsocr_analyze.report.measured import BenchmarkReport, InferenceReport, Measurement
+from dsocr_analyze.report.opening import schema_of
 from dsocr_analyze.report.time_tables import TimeReport
 from dsocr_analyze.report.tree import LeavesDocument, TreeDocument
 

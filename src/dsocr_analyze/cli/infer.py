@@ -155,11 +155,11 @@ def infer(
             random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
             announce=announce, options=options.options_used(context),
         )  # fmt: skip
-    from dsocr_analyze.report import json_text, measured
+    from dsocr_analyze.report import measured, opening
 
     context.obj.begin_writing()
     markdown = measured.inference_markdown(report)
-    texts = {"json": json_text.dump_json(report), "markdown": markdown, "text": report.text + "\n"}
+    texts = {"json": opening.dump_json(report), "markdown": markdown, "text": report.text + "\n"}
     written = write_files({output / name: texts[each] for name, each in _FILES.items()})
     warn(context, report.differences)
     if output_format in texts:

@@ -19,7 +19,7 @@ from dsocr_analyze.input_files import is_folder
 from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.document import OptionValue
+    from dsocr_analyze.report.opening import OptionValue
 
 __all__ = [
     "BATCH",

@@ -153,7 +153,7 @@ def show(output_format: str | None, document: object, said: Callable[[], Readabl
 def _rendered(output_format: str, document: object, said: Callable[[], Readable]) -> str:
     """What a file has in some format."""
     if output_format == "json":
-        from dsocr_analyze.report.json_text import dump_json
+        from dsocr_analyze.report.opening import dump_json
 
         return dump_json(document)
     render: Callable[[], str] = getattr(said(), output_format)

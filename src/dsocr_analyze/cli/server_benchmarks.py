@@ -152,7 +152,7 @@ def show(
         OutputError: The correction cannot be kept.
     """
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.report import build, document, time_tables
+    from dsocr_analyze.report import document, time_tables
     from dsocr_analyze.report.measured import BenchmarkReport, benchmark_tables
     from dsocr_analyze.timing import correction, predict
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
@@ -179,7 +179,7 @@ def show(
         command="time",
         options=options.options_used(context),
         model=directory.source(architecture.name),
-        workload=build.workload_document(workload),
+        workload=document.workload_document(workload),
         benchmarks=entries,
         correction=entries[0].time.assumptions.correction,
         kept=measured.is_kept,

@@ -318,7 +318,7 @@ def _said(
     opening: CountOpening, tables: Sequence[Table], written: Sequence[Path | str | None]
 ) -> Said:
     """The first rows for a terminal, if there are any, and the files."""
-    from dsocr_analyze.report.document import model_text
+    from dsocr_analyze.report.opening import model_text
 
     if not tables:
         return Said("", (), written=written)

@@ -18,7 +18,7 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.report.document import (
+from dsocr_analyze.report.opening import (
     CONVENTIONS,
     NO_OPTIONS,
     SCHEMA_VERSION,

@@ -13,7 +13,7 @@ import msgspec
 from dsocr_analyze.errors import FormatError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.output_files import replacing, write_files
-from dsocr_analyze.report.json_text import dump_json
+from dsocr_analyze.report.opening import dump_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

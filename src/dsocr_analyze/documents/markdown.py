@@ -22,8 +22,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.input_files import read_text
-from dsocr_analyze.report.table import bytes_text, flops_text
-from dsocr_analyze.report.time_tables import seconds_text
+from dsocr_analyze.report.table import bytes_text, flops_text, seconds_text
 
 __all__ = [
     "DATA",

@@ -11,8 +11,7 @@ from msgspec.structs import asdict
 from msgspec.structs import replace as with_changes
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.figures import BytesAlive
-from dsocr_analyze.figures.origin import Count
+from dsocr_analyze.figures import BytesAlive, Count
 from dsocr_analyze.hardware.devices import Gpu, missing_features
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from dsocr_analyze.architectures import (
 from dsocr_analyze.architectures.config_file import Config, ConfigFindings, JsonValue
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
-from dsocr_analyze.figures.origin import Model
+from dsocr_analyze.figures import Model
 from dsocr_analyze.input_files import (
     CODE_BYTES,
     CONFIG_BYTES,

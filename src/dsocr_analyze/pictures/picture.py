@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import logging
 import math
 import os
@@ -24,6 +23,7 @@ from dsocr_analyze.errors import FormatError
 from dsocr_analyze.escaping import visible, visible_lines
 from dsocr_analyze.interruption import held
 from dsocr_analyze.output_files import replacing
+from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.table import shortened
 
 if TYPE_CHECKING:
@@ -79,11 +79,7 @@ def picture_format(path: Path) -> str:
             f"cannot tell the format of picture {str(path)!r}; give a name that ends in "
             f"{' or '.join(_FORMATS)}"
         )
-    if importlib.util.find_spec("matplotlib") is None:
-        raise FormatError(
-            "a picture needs matplotlib, the optional extra 'plot'; "
-            "install it with pip install 'dsocr-analyze[plot]'"
-        )
+    require_extra("a picture", "matplotlib", "plot")
     return kind
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from dsocr_analyze.report import frame, table, tables, time_tables
+from dsocr_analyze.report import opening, table, tables, time_tables
 from dsocr_analyze.report.document import (
     NO_OPTIONS,
     SCHEMA_VERSION,
@@ -155,7 +155,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         Raises:
             FormatError: pandas is not installed.
         """
-        frame.require_pandas()
+        opening.require_extra("a table", "pandas", "pandas")
         import pandas as pd
 
         rows = [(row.key, row.quantity, row.unit, *row.values) for row in self.rows]

@@ -6,18 +6,25 @@ Which devices there are, which benchmarks correct predictions, and how many page
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
 from dsocr_analyze.hardware.fit import GpuFit
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Opening, Options, PageOpening
+from dsocr_analyze.report.opening import (
+    SCHEMA_VERSION,
+    Opening,
+    Options,
+    PageOpening,
+    workload_document,
+)
 from dsocr_analyze.report.table import Table, bytes_text, counted
 from dsocr_analyze.timing.correction import KeptBenchmark
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
+    from dsocr_analyze.figures import Model
     from dsocr_analyze.hardware.profile import Profile
 
 __all__ = [
@@ -252,9 +259,8 @@ def _errors(device: DeviceEntry) -> Iterable[str]:
     }
     for kind, family in _KINDS.values():
         each = found.get(kind, found.get(family))
-        mark = ""
-        if isinstance(each, KernelKind):
-            mark = ("~" if each.extrapolated else "") + ("?" if each.assumed else "")
+        marks = (each.extrapolated, each.assumed) if isinstance(each, KernelKind) else ()
+        mark = "".join(compress("~?", marks))
         yield f"{mark}{100 * each.median_error:.1f} / {100 * each.p90_error:.0f}" if each else "-"
 
 
@@ -271,7 +277,6 @@ def corrections_table(document: CorrectionsDocument) -> Table:
              f"{each.requests:,}", f"{each.concurrency:,}")
             for each in document.corrections
         ),
-        label_columns=1,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The report: the one typed document that every output is made from.
+"""The report: the one typed document that every output is made from, and how figures become one.
 
 `schema.json` is generated from these types and takes its descriptions from their docstrings. Every
 key is always present, and null if its figure is unknown. Counts are exact integers; ratios and a
@@ -7,77 +7,73 @@ page's share of its batch are floats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from dsocr_analyze import kernels
 from dsocr_analyze.agreement import Agreement
-from dsocr_analyze.figures.origin import Count, Counts, Model, OperatorLedger, Provenance, Share
-from dsocr_analyze.kernels import KernelDevice
-from dsocr_analyze.report.frame import Tabular
+from dsocr_analyze.errors import FormatError
+from dsocr_analyze.figures import (
+    Count,
+    Counts,
+    Model,
+    OperatorLedger,
+    PageFigures,
+    Provenance,
+    Share,
+    StageFigures,
+    counts_of,
+)
+from dsocr_analyze.kernels import NO_WORK
+from dsocr_analyze.report.opening import (
+    CONVENTIONS,
+    NO_OPTIONS,
+    SCHEMA_VERSION,
+    Opening,
+    Options,
+    Positive,
+    Workload,
+    model_text,
+    opening_line,
+    require_extra,
+    workload_document,
+)
+from dsocr_analyze.report.table import counted
 from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.workload import Workload as PageWorkload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
-    "CONVENTIONS",
     "NO_OPTIONS",
     "SCHEMA_VERSION",
-    "Agreement",
     "Batch",
     "Count",
     "Counts",
-    "DecodeStep",
-    "ExpertsTouched",
-    "Family",
-    "Memory",
-    "Metadata",
     "Model",
-    "ModelOpening",
     "Module",
     "Opening",
-    "OperatorLedger",
-    "OptionValue",
     "Options",
-    "PageOpening",
     "PageShare",
     "Report",
-    "Share",
     "Stage",
     "Total",
     "Unassigned",
-    "View",
     "Work",
     "Workload",
+    "build_report",
     "model_text",
     "opening_line",
+    "workload_document",
 ]
 
-SCHEMA_VERSION: Final = "2"
-
-CONVENTIONS: Final = (
-    "macs are multiply-accumulates of matrix operators; matrix_flops = 2 * macs",
-    "attention counts the full T x T product; causal_savable_flops is the part that a causal"
-    " kernel may skip",
-    "bytes: each operator, as called by PyTorch, reads its inputs and writes its outputs; one"
-    " operator is one kernel (fused attention, layer norm, softmax), separate operators are never"
-    " fused (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA fuses"
-    " only for float16); views move nothing; lookups read only the rows they take",
-    "arithmetic_intensity = flops / (bytes_read + bytes_written): all FLOPs, matrix and vector,"
-    " over the bytes of all operators",
-    "interpolation counts 2 FLOPs per tap of the window over the source, one dimension after the"
-    " other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
-    "prefill is the prefill pass without its vision stages, including the head over all positions;"
-    " decode is one step over a cache of seq_len tokens",
-)
-
-OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
-Options: TypeAlias = Mapping[str, OptionValue]
-
-NO_OPTIONS: Final[Options] = {}
-"""For a document that was not made by a command."""
-
-Positive = Annotated[int, Meta(ge=1)]
+Grouping = Literal["stage", "module", "operator"]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
 """A kind of operator; reports of schema version 1 name their families differently."""
 
@@ -152,17 +148,8 @@ class PageShare(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, batch: Work, pages: int) -> Self:
         """The share of one of the batch's `pages` pages."""
-        return cls(
-            pages=pages,
-            macs=batch.macs / pages,
-            matrix_flops=batch.matrix_flops / pages,
-            vector_flops=batch.vector_flops / pages,
-            flops=batch.flops / pages,
-            activations=batch.activations / pages,
-            bytes_read=batch.bytes_read / pages,
-            bytes_written=batch.bytes_written / pages,
-            arithmetic_intensity=batch.arithmetic_intensity,
-        )
+        counts = {name: getattr(batch, name) / pages for name in Counts.__struct_fields__}
+        return cls(pages=pages, **counts, arithmetic_intensity=batch.arithmetic_intensity)
 
 
 class Total(Work, frozen=True, kw_only=True):
@@ -184,9 +171,6 @@ class Total(Work, frozen=True, kw_only=True):
     decode_step: DecodeStep | None
     batch: Batch
     page: PageShare
-
-
-# --- stages ------------------------------------------------------------------------------------
 
 
 class Module(Counts, frozen=True, kw_only=True):
@@ -266,9 +250,6 @@ class Stage(Work, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-# --- where the figures come from ---------------------------------------------------------------
-
-
 class Metadata(Provenance, frozen=True, kw_only=True):
     """How the figures were obtained.
 
@@ -279,151 +260,9 @@ class Metadata(Provenance, frozen=True, kw_only=True):
         created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """
 
-    kernels_of: KernelDevice | None
+    kernels_of: kernels.KernelDevice | None
     conventions: tuple[str, ...]
     created: str
-
-
-class View(Struct, frozen=True, kw_only=True):
-    """Square views that pass through the vision stages in one call.
-
-    Attributes:
-        count: Number of views.
-        resolution: Side of each view, in pixels.
-    """
-
-    count: Count
-    resolution: Count
-
-
-class Workload(Struct, frozen=True, kw_only=True):
-    """The page, its prompt and its batch; if the model reads no pages, only prompt and batch.
-
-    Attributes:
-        page: Width and height in pixels; this and all keys up to text_tokens are null if the model
-            reads no pages.
-        base_size: Side of the global view in crop mode, in pixels.
-        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
-        crop_mode: Whether the page is cut into local views.
-        grid: Columns and rows of local views; [1, 1] if there are none.
-        views: One entry per vision call on one page.
-        visual_tokens: Tokens that stand for the prompt's pages.
-        text_tokens: All other tokens of the prompt, BOS included.
-        seq_len: Tokens of one prompt: visual_tokens + text_tokens if the model reads pages; 0
-            without a prompt.
-        batch_size: Prompts in the batch, all alike.
-        max_new_tokens: Tokens generated per prompt; 0 if the model does not decode.
-        prompt_pages: Pages in one prompt, all alike; null if the model reads no pages.
-    """
-
-    page: tuple[Count, Count] | None
-    base_size: Count | None
-    image_size: Count | None
-    crop_mode: bool | None
-    grid: tuple[Count, Count] | None
-    views: tuple[View, ...] | None
-    visual_tokens: Count | None
-    text_tokens: Count | None
-    seq_len: Count
-    batch_size: Positive
-    max_new_tokens: Count
-    prompt_pages: Positive | None = 1
-
-    @property
-    def title(self) -> str:
-        """One line that describes it."""
-        prompt = f"{self.seq_len} prompt tokens"
-        if self.page is None:
-            return prompt
-        width, height = self.page
-        return f"page of {width} x {height} pixels, {prompt}"
-
-
-# --- what documents start with -------------------------------------------------------------------
-
-
-class Opening(Struct, frozen=True, kw_only=True):
-    """The first keys of every document.
-
-    Attributes:
-        schema_version: Version of the schema.
-        command: The command that wrote it.
-        options: The command's options, defaults included, by name with _ for -; without those that
-            only say where and how results are written.
-    """
-
-    schema_version: str
-    command: str
-    options: Options
-
-
-class ModelOpening(Opening, frozen=True, kw_only=True):
-    """The first keys of a document about one model.
-
-    Attributes:
-        model: The model.
-    """
-
-    model: Model
-
-
-class PageOpening(ModelOpening, frozen=True, kw_only=True):
-    """The first keys of a document about one model and one workload.
-
-    Attributes:
-        workload: The page and its prompt.
-    """
-
-    workload: Workload
-
-
-def opening_line(
-    workloads: Sequence[Workload], dtypes: Iterable[str], attentions: Iterable[str]
-) -> str:
-    """Page, sizes, tokens, batch, data type and attention; all values of those that differ.
-
-    Args:
-        workloads: One or more workloads.
-        dtypes: Data types of weights and activations, one per workload or one for all.
-        attentions: Implementations of the decoder's attention, one per workload or one for all.
-    """
-    pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
-    parts = [
-        *([f"page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
-        f"{_all(f'{each.seq_len:,}' for each in workloads)} prompt tokens",
-        f"batch {_all(f'{each.batch_size:,}' for each in workloads)}",
-        f"{_all(f'{each.max_new_tokens:,}' for each in workloads)} new tokens",
-        _all(dtypes),
-        f"{_all(attentions)} attention",
-    ]
-    line = ", ".join(parts)
-    return line[0].upper() + line[1:]
-
-
-def _sizes(workload: Workload) -> str:
-    """Sizes of views, written as on the command line, and how many the page is cut into."""
-    if not workload.crop_mode:
-        return f"{workload.image_size}"
-    columns, rows = workload.grid or (1, 1)
-    cut = "not cut" if (columns, rows) == (1, 1) else f"cut {columns} x {rows}"
-    return f"{workload.base_size}/{workload.image_size} ({cut})"
-
-
-def _all(values: Iterable[str]) -> str:
-    return " | ".join(dict.fromkeys(values))
-
-
-def model_text(model: Model) -> str:
-    """Which model it is, with abbreviated digests."""
-    code, config = model.code_digest[:12], model.config_digest[:12]
-    return {
-        "config": f"transformers' own code for {model.id} (config {config})",
-        "reference": f"built-in reference model (code {code}, config {config})",
-        "directory": f"model directory {model.id} (code {code}, config {config})",
-    }[model.source]
-
-
-# --- memory, ledger ----------------------------------------------------------------------------
 
 
 class Unassigned(Struct, frozen=True, kw_only=True):
@@ -460,7 +299,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     stated_for: Mapping[str, str]
 
 
-class Report(Tabular, Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True):
     """What a page costs. Later versions may add keys.
 
     Attributes:
@@ -501,3 +340,199 @@ class Report(Tabular, Struct, frozen=True, kw_only=True):
     def decode_name(self) -> str | None:
         """Name of the stage that is one decode step; None if the model does not decode."""
         return None if self.total.decode_step is None else list(self.stages)[-1]
+
+    def to_pandas(self, by: Grouping = "stage") -> pd.DataFrame:
+        """A table of exact integers, in the report's order. Needs the extra `pandas`.
+
+        Args:
+            by: One row per stage (`stage`); per module of each stage (`module`), with counts that
+                include its children, and those of its own forward in columns `own_...`; or per
+                operator of each stage (`operator`), with its FLOPs and its family.
+
+        Raises:
+            FormatError: `by` is none of these, or pandas is not installed.
+        """
+        if by not in get_args(Grouping):
+            raise FormatError(f"by={by!r} is unknown; give {', '.join(get_args(Grouping))}")
+        require_extra("a table", "pandas", "pandas")
+        import pandas as pd
+
+        return pd.DataFrame(list(self._rows(by)))
+
+    def _rows(self, by: Grouping) -> Iterator[dict[str, Any]]:
+        counts = Counts.__struct_fields__
+        for name, stage in self.stages.items():
+            if by == "stage":
+                keys = ("params", "calls", *counts, "arithmetic_intensity")
+                yield {"stage": name, **{key: getattr(stage, key) for key in keys}}
+            elif by == "module":
+                for path, module in stage.by_module.items():
+                    yield {
+                        "stage": name,
+                        "module": path,
+                        "class": module.class_name,
+                        **{key: getattr(module, key) for key in ("calls", "params", *counts)},
+                        **{f"own_{key}": getattr(module.own, key) for key in counts},
+                    }
+            else:
+                families = {
+                    operator: kind
+                    for kind, family in stage.operator_families.items()
+                    for operator in family.operators
+                }
+                for operator, flops in stage.operators.items():
+                    family = families.get(operator)
+                    yield {"stage": name, "operator": operator, "family": family, "flops": flops}
+
+
+# --- from figures --------------------------------------------------------------------------------
+
+
+def build_report(
+    figures: PageFigures,
+    agreement: Agreement | None,
+    created: datetime,
+    times: Iterable[TimeEntry] = (),
+) -> Report:
+    """The report of a page.
+
+    Args:
+        figures: Its figures, from either engine.
+        agreement: How a trace compares with the closed forms; None if only one of them ran.
+        created: Time of writing, in UTC.
+        times: Predicted seconds.
+    """
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        metadata=Metadata(
+            **structs.asdict(figures.provenance),
+            kernels_of="cuda",
+            conventions=CONVENTIONS,
+            created=created.isoformat(timespec="seconds"),
+        ),
+        workload=workload_document(figures.workload),
+        total=_total(figures),
+        stages={name: _stage(figures, stage) for name, stage in figures.stages.items()},
+        unassigned=Unassigned(
+            params=sum(figures.parameters.unassigned.values()),
+            names=tuple(figures.parameters.unassigned),
+        ),
+        memory=_memory(figures),
+        agreement=agreement,
+        time=tuple(times),
+        operator_ledger=figures.ledger,
+        warnings=figures.warnings,
+        notes=figures.notes,
+    )
+
+
+def _intensity(work: kernels.Work) -> float | None:
+    """FLOPs per byte; None if no bytes move."""
+    return work.flops / work.bytes_moved if work.bytes_moved else None
+
+
+def _total(figures: PageFigures) -> Total:
+    workload = figures.workload
+    prefill, decode = figures.prefill_pass, figures.decode
+    batch = Batch(
+        **counts_of(figures.batch),
+        arithmetic_intensity=_intensity(figures.batch),
+        max_new_tokens=workload.max_new_tokens,
+        decode_steps=max(0, workload.max_new_tokens - 1),
+    )
+    return Total(
+        **counts_of(prefill),
+        arithmetic_intensity=_intensity(prefill),
+        params=figures.parameters.total,
+        causal_savable_flops=figures.causal_savable_flops,
+        decode_step=None
+        if decode is None
+        else DecodeStep(
+            **counts_of(decode.work),
+            arithmetic_intensity=_intensity(decode.work),
+            cached_tokens=workload.seq_len,
+        ),
+        batch=batch,
+        page=PageShare.of(batch, workload.pages),
+    )
+
+
+def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
+    is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
+    # The decoder's part of the prefill pass is the last of it.
+    *_, prefill = (each for each in figures.stages.values() if each is not figures.decode)
+    return Stage(
+        **counts_of(stage.work),
+        arithmetic_intensity=_intensity(stage.work),
+        params=stage.params,
+        calls=stage.calls,
+        causal_savable_flops=figures.causal_savable_flops if stage is prefill else 0,
+        experts_touched=None
+        if experts is None
+        else ExpertsTouched(
+            even=experts.even, expected=experts.expected, counted=experts.counted_per_layer
+        ),
+        bytes_read_expected=stage.bytes_read_expected,
+        operators={name: work.flops for name, work in stage.operators.items()},
+        operator_bytes={name: work.bytes_moved for name, work in stage.operators.items()},
+        operator_families={
+            kind: Family(
+                operators=tuple(name for name in stage.operators if stage.kind_of[name] == kind),
+                flops=work.flops,
+                bytes=work.bytes_moved,
+            )
+            for kind, work in stage.kinds.items()
+        },
+        by_module=_modules(figures, stage),
+        flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),
+        notes=stage.notes,
+    )
+
+
+def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
+    """Every module that took part, with all its ancestors, sorted by path."""
+    own = {path: stage.own.get(path, NO_WORK) for path in (*stage.module_calls, *stage.own)}
+    params = Counter[str]()
+    for path, count in (stage.own_params or {}).items():
+        params.update(dict.fromkeys(kernels.ancestors(path), count))
+    sums = kernels.with_ancestors(own)
+    return {
+        path: Module(
+            **counts_of(sums[path]),
+            class_name=figures.module_classes.get(path),
+            calls=stage.module_calls.get(path, 0),
+            params=None if stage.own_params is None else params[path],
+            own=Counts(**counts_of(own.get(path, NO_WORK))),
+        )
+        for path in sorted(sums, key=_place)
+    }
+
+
+@lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
+def _place(path: str) -> tuple[tuple[int, str], ...]:
+    """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
+    names = path.split(".")
+    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in names)
+
+
+def _memory(figures: PageFigures) -> Memory:
+    memory, workload = figures.memory, figures.workload
+    tokens = workload.seq_len + max(0, workload.max_new_tokens - 1)
+    what = counted(workload.batch_size, "page" if isinstance(workload, PageWorkload) else "prompt")
+    return Memory(
+        weights_bytes=memory.weights_bytes,
+        inputs_bytes=memory.inputs_bytes,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        peak_activation_bytes=memory.peak.nbytes,
+        peak_module=memory.peak.path,
+        stated_for={
+            "weights_bytes": f"all parameters in {figures.provenance.dtype}",
+            "inputs_bytes": f"inputs of the prefill pass of {what}: pixels, token ids, masks",
+            "kv_cache_bytes": f"{counted(tokens, 'token')} of {what}: the prompt and"
+            " every new token but the last"
+            if figures.decodes
+            else "the model does not decode",
+            "peak_activation_bytes": "the prefill pass: tensors alive at once, without weights and"
+            " inputs but with the KV cache",
+        },
+    )

@@ -5,13 +5,14 @@ First the answer: what a page costs, in a dozen lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.escaping import as_markdown, visible
+from dsocr_analyze.report.document import Counts, PageShare, Report, Workload
 from dsocr_analyze.report.table import (
     Line,
     bytes_text,
@@ -21,7 +22,9 @@ from dsocr_analyze.report.table import (
     markdown_table,
     percent_text,
     price_text,
+    rate_text,
     ratio_text,
+    seconds_text,
     shortened,
     table_lines,
     titled,
@@ -37,58 +40,32 @@ from dsocr_analyze.report.tables import (
     tables_of,
     top_modules,
 )
-from dsocr_analyze.report.time_tables import rate_text, seconds_text
+from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
-if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Counts, PageShare, Report, Workload
-    from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
+__all__ = ["Answer", "ReadableReport", "answer_of", "mode_name"]
 
-__all__ = [
-    "Answer",
-    "Entry",
-    "ReadableReport",
-    "answer_of",
-    "mode_name",
-    "render_markdown",
-    "report_lines",
-]
-
-WIDTH: Final = 80
-MOST_LINES: Final = 12
+_MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
-_ROOM: Final = WIDTH - _LABEL_WIDTH
+_ROOM: Final = 80 - _LABEL_WIDTH
 
 
-class Entry(NamedTuple):
-    """One statement of the answer.
-
-    Attributes:
-        label: Its subject, at most seven characters.
-        wordings: One or more wordings, longest first.
-    """
-
-    label: str
-    wordings: Sequence[str]
-
-    def line(self) -> str:
-        """The longest wording that fits a line; if none does, the last one shortened."""
-        fits = (text for text in self.wordings if len(text) <= _ROOM)
-        return next(fits, None) or shortened(self.wordings[-1], _ROOM)
+Wordings: TypeAlias = Sequence[str]
+"""One or more wordings of a statement, longest first."""
 
 
 class Answer(NamedTuple):
     """What a page costs, what dominates, and how far the figures are checked.
 
     Attributes:
-        costs: What was counted and what it costs.
+        costs: What was counted and what it costs, by subject in at most seven characters.
         times: Seconds and money, one entry per GPU and runtime, most relevant first.
-        doubts: What dominates, what bounds it, what was checked.
+        doubts: What dominates, what bounds it, what was checked, by subject.
         files: Files of the report; empty if it was not written.
     """
 
-    costs: Sequence[Entry]
-    times: Sequence[Entry]
-    doubts: Sequence[Entry]
+    costs: Mapping[str, Wordings]
+    times: Sequence[Wordings]
+    doubts: Mapping[str, Wordings]
     files: str
 
     def lines(self, *, rest: str = "") -> list[str]:
@@ -97,28 +74,35 @@ class Answer(NamedTuple):
         Args:
             rest: Where to find GPUs that are left out.
         """
-        left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
+        left = _MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
         shown = self.times if len(self.times) <= left else self.times[: left - 1]
-        alike = zip(*(each.wordings for each in shown), strict=True)
+        alike = zip(*shown, strict=True)
         fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)
-        times = list(next(fits, [each.line() for each in shown]))
+        times = list(next(fits, map(_fitting, shown)))
         if more := len(self.times) - len(shown):
             times.append(f"and {more:,} more{rest}")
         files = wrap(self.files, _ROOM) if self.files else []
         if len(files) > 1 + left - len(times):
             files = [shortened(self.files, _ROOM)]
         found = [
-            *((each.label, each.line()) for each in self.costs),
+            *((label, _fitting(each)) for label, each in self.costs.items()),
             *zip(["time", *[""] * len(times)], times, strict=False),
-            *((each.label, each.line()) for each in self.doubts),
+            *((label, _fitting(each)) for label, each in self.doubts.items()),
             *zip(["files", *[""] * len(files)], files, strict=False),
         ]
         return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
 
     def items(self) -> list[tuple[str, str]]:
-        """Label and unshortened text of every entry."""
-        entries = (*self.costs, *self.times, *self.doubts)
-        return [(entry.label, entry.wordings[0]) for entry in entries]
+        """Label and unshortened text of every statement."""
+        times = (("time", wordings) for wordings in self.times)
+        statements = (*self.costs.items(), *times, *self.doubts.items())
+        return [(label, wordings[0]) for label, wordings in statements]
+
+
+def _fitting(wordings: Wordings) -> str:
+    """The longest wording that fits a line; if none does, the last one shortened."""
+    fits = (text for text in wordings if len(text) <= _ROOM)
+    return next(fits, None) or shortened(wordings[-1], _ROOM)
 
 
 def answer_of(report: Report, files: Iterable[Path] = ()) -> Answer:
@@ -127,19 +111,19 @@ def answer_of(report: Report, files: Iterable[Path] = ()) -> Answer:
     folders = groupby(files, key=lambda file: file.parent)
     named = (f"{', '.join(file.name for file in group)} in {folder}" for folder, group in folders)
     return Answer(
-        costs=(
-            Entry("model", _model(report)),
-            Entry("input", _input(report.workload, report.metadata.model.architecture)),
-            Entry("passes", _passes(report)),
-            Entry(one, _page(report)),
-            Entry("memory", _memory(report)),
-        ),
+        costs={
+            "model": _model(report),
+            "input": _input(report.workload, report.metadata.model.architecture),
+            "passes": _passes(report),
+            one: _page(report),
+            "memory": _memory(report),
+        },
         times=_times(report.time, report.workload.max_new_tokens),
-        doubts=(
-            Entry("mostly", _dominant(report, one)),
-            Entry("bound", _bound(report)),
-            Entry("checked", _checked(report)),
-        ),
+        doubts={
+            "mostly": _dominant(report, one),
+            "bound": _bound(report),
+            "checked": _checked(report),
+        },
         files="; ".join(named),
     )
 
@@ -156,15 +140,12 @@ def _model(report: Report) -> Sequence[str]:
         "directory": f"{name} in {model.id}{values}",
         "config": f"{model.id} (transformers' own code){values}",
     }[model.source]
-    briefly = who.replace("built-in ", "")
-    engine, brief_engine = "analytic engine", "analytic"
-    if metadata.engine == "trace":
-        engine = brief_engine = f"trace on {metadata.device}"
-    how = f"{metadata.dtype}, {metadata.attention}"
+    briefly, how = who.replace("built-in ", ""), f"{metadata.dtype}, {metadata.attention}"
+    engine = f"trace on {metadata.device}" if metadata.engine == "trace" else "analytic engine"
     return (
         f"{who}, {engine}, {how} attention",
         f"{briefly}, {engine}, {how} attention",
-        f"{briefly}, {brief_engine}, {how}",
+        f"{briefly}, {engine.replace('analytic engine', 'analytic')}, {how}",
     )
 
 
@@ -175,9 +156,8 @@ def _input(workload: Workload, architecture: str | None) -> Sequence[str]:
     sizes = f"{workload.base_size} / {workload.image_size}"
     grid = "grid {} x {}".format(*workload.grid) if workload.crop_mode else "not cut"
     tokens = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text tokens"
-    size, pages = "{} x {}".format(*workload.page), workload.prompt_pages or 1
-    if pages > 1:
-        size = f"{pages} pages of {size}"
+    pages = workload.prompt_pages or 1
+    size = (f"{pages} pages of " if pages > 1 else "") + "{} x {}".format(*workload.page)
     return (
         f"{size} pixels, {f'{name} mode' if name else f'sizes {sizes}'}, {grid}: {tokens}",
         f"{size}, {name or sizes}, {grid}: {tokens}",
@@ -241,13 +221,13 @@ def _memory(report: Report) -> Sequence[str]:
     )
 
 
-def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Entry]:
-    """One entry per prediction: the cheapest first if prices are known, then the fastest."""
+def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
+    """One statement per prediction: the cheapest first if prices are known, then the fastest."""
     ranked = sorted(entries, key=lambda entry: entry.page_seconds)
     costs = [(_best(entry).cost_per_thousand_pages, place) for place, entry in enumerate(ranked)]
     if priced := [(cost, place) for cost, place in costs if cost]:
         ranked.insert(0, ranked.pop(min(priced)[1]))
-    return [Entry("time", _time(entry, max_new_tokens)) for entry in ranked]
+    return [_time(entry, max_new_tokens) for entry in ranked]
 
 
 def _best(entry: TimeEntry) -> LoadedGpu:
@@ -263,8 +243,7 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
     each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
     few = each.replace(" pages", "")
-    page, short = "a page", "a page"
-    mean = entry.assumptions.new_tokens_mean
+    page, short, mean = "a page", "a page", entry.assumptions.new_tokens_mean
     if mean != max_new_tokens:  # which the counts above are for
         page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
     return (
@@ -281,10 +260,13 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
 
 def _dominant(report: Report, one: str) -> Sequence[str]:
     """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
-    (name, flops), (_, nbytes) = (_largest(report, what) for what in AMOUNTS)
+    parts = [batch_parts(report, amount) for amount in AMOUNTS.values()]
+    names = [max(each, key=each.__getitem__) for each in parts]
+    shares = (percent_text(max(each.values()) / (sum(each.values()) or 1)) for each in parts)
+    flops, nbytes = map("{} {}".format, names, shares)
     of_it = "".join(
         f" ({module.short_name} {percent_text(module.flops_share)} of it)"
-        for module in top_modules(report, name)[:1]
+        for module in top_modules(report, names[0])[:1]
     )
     return (
         f"{flops} of a {one}'s FLOPs{of_it}; {nbytes} of its bytes",
@@ -292,21 +274,16 @@ def _dominant(report: Report, one: str) -> Sequence[str]:
     )
 
 
-def _largest(report: Report, what: str) -> tuple[str, str]:
-    """The stage with most FLOPs or bytes of the batch, all steps summed; and with its share."""
-    parts = batch_parts(report, AMOUNTS[what])
-    name, whole = max(parts, key=lambda each: parts[each]), sum(parts.values())
-    return name, f"{name} {percent_text(parts[name] / whole if whole else 0.0)}"
-
-
 def _bound(report: Report) -> Sequence[str]:
     """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
-    step, ridge = report.total.decode_step, ridge_of(report)
-    passes = {"prefill": report.total.arithmetic_intensity}
-    passes |= {} if step is None else {"decode": step.arithmetic_intensity}
-    known = {name: ratio for name, ratio in passes.items() if ratio is not None}
-    texts = [ratio_text(ratio) for ratio in known.values()]
-    named = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in known.items())
+    total, ridge = report.total, ridge_of(report)
+    known = {
+        name: work.arithmetic_intensity
+        for name, work in (("prefill", total), ("decode", total.decode_step))
+        if work is not None and work.arithmetic_intensity is not None
+    }
+    texts = [*map(ratio_text, known.values())]
+    named = ", ".join(map("{} {}".format, known, texts))
     if not known or not ridge.is_named:
         of = f"{named or 'unknown'} FLOPs/byte"
         return f"{of}; a GPU decides what bounds it", of
@@ -315,8 +292,8 @@ def _bound(report: Report) -> Sequence[str]:
         sign = ">=" if kinds[0] == "compute" else "<"
         on = f"{kinds[0]} on {ridge.gpu} ({sign} {point} FLOPs/byte)"
         return f"{on}: {named}", f"{on}: {' and '.join(texts)}"
-    said = [f"{text} {kind}" for text, kind in zip(texts, kinds, strict=True)]
-    of_passes = [f"{name} {each}" for name, each in zip(known, said, strict=True)]
+    said = [*map("{} {}".format, texts, kinds)]
+    of_passes = map("{} {}".format, known, said)
     return tuple(
         f"FLOPs/byte: {', '.join(each)}; {ridge.gpu} {point}" for each in (of_passes, said)
     )
@@ -359,53 +336,46 @@ class ReadableReport(NamedTuple):
     """
 
     report: Report
-    written: Sequence[Path]
-    is_full: bool
-    rest: str
-    html: Callable[[], str]
+    written: Sequence[Path] = ()
+    is_full: bool = False
+    rest: str = ""
+    html: Callable[[], str] = str
 
-    def lines(self, width: int) -> Iterator[Line]:
-        """What a page costs, and with `is_full` everything below it, for a terminal."""
-        answer = answer_of(self.report, self.written).lines(rest=self.rest)
-        below = [Line(""), *report_lines(self.report, width)] if self.is_full else []
-        for text, is_bold in (*map(Line, answer), *below):
-            yield Line(visible(text), is_bold)
+    def lines(self, width: int) -> list[Line]:
+        """What a page costs for a terminal, and with `is_full` all that Markdown has below it."""
+        report = self.report
+        lines = [*map(Line, answer_of(report, self.written).lines(rest=self.rest))]
+        if self.is_full:
+            ran = wrap(f"Ran: {headline(report)}", width)
+            lines += [Line(""), *(Line(text, is_bold=True) for text in ran)]
+            for table in tables_of(report):
+                lines += [Line(""), *table_lines(table, width)]
+            lines += [Line(""), Line("Notes", is_bold=True)]
+            for note in notes_of(report):
+                lines += map(Line, wrap(f"- {note}", width, indent="  "))
+            if (ledger := ledger_table(report)) is not None:
+                lines += [Line(""), *table_lines(ledger, width)]
+        return [line._replace(text=visible(line.text)) for line in lines]
 
     def markdown(self) -> str:
-        """The report as Markdown."""
-        return render_markdown(self.report)
-
-
-def report_lines(report: Report, width: int) -> Iterator[Line]:
-    """All tables and notes for a terminal, in the same order as in Markdown."""
-    yield from (Line(text, is_bold=True) for text in wrap(f"Ran: {headline(report)}", width))
-    for table in tables_of(report):
-        yield from (Line(""), *table_lines(table, width))
-    yield from (Line(""), Line("Notes", is_bold=True))
-    for note in notes_of(report):
-        yield from map(Line, wrap(f"- {note}", width, indent="  "))
-    if (ledger := ledger_table(report)) is not None:
-        yield from (Line(""), *table_lines(ledger, width))
-
-
-def render_markdown(report: Report) -> str:
-    """Markdown text of a report, from the answer to the ledger, which is folded."""
-    metadata = report.metadata
-    versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
-    summary = [f"- **{label}**: {markdown_cell(text)}" for label, text in answer_of(report).items()]
-    parts = [
-        as_markdown(f"Ran: {headline(report)}"),
-        "# Static compute of one page",
-        "## Summary",
-        "\n".join(summary),
-        *titled(tables_of(report)),
-        "## Notes",
-        "\n".join(f"- {as_markdown(note)}" for note in notes_of(report)),
-        "## Conventions",
-        "\n".join(f"- {line}" for line in metadata.conventions),
-        f"Versions: {as_markdown(versions)}. Written {metadata.created}.",
-    ]
-    if (ledger := ledger_table(report)) is not None:
-        title, table = f"<summary>{ledger.title}</summary>", markdown_table(ledger)
-        parts += ["<details>", title, table, "</details>"]
-    return "\n\n".join(parts) + "\n"
+        """The report as Markdown, from the answer to the ledger, which is folded."""
+        report, metadata = self.report, self.report.metadata
+        versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
+        parts = [
+            as_markdown(f"Ran: {headline(report)}"),
+            "# Static compute of one page",
+            "## Summary",
+            "\n".join(
+                f"- **{label}**: {markdown_cell(text)}" for label, text in answer_of(report).items()
+            ),
+            *map(titled, tables_of(report)),
+            "## Notes",
+            "\n".join(f"- {as_markdown(note)}" for note in notes_of(report)),
+            "## Conventions",
+            "\n".join(f"- {line}" for line in metadata.conventions),
+            f"Versions: {as_markdown(versions)}. Written {metadata.created}.",
+        ]
+        if (ledger := ledger_table(report)) is not None:
+            title, table = f"<summary>{ledger.title}</summary>", markdown_table(ledger)
+            parts += ["<details>", title, table, "</details>"]
+        return "\n\n".join(parts) + "\n"

@@ -13,10 +13,10 @@ from typing import Annotated, Literal, Self
 from msgspec import Meta, Struct
 
 from dsocr_analyze.escaping import as_markdown, visible_lines
+from dsocr_analyze.figures import Count, Share
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-from dsocr_analyze.report.document import Count, PageOpening, Share, model_text
-from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled
-from dsocr_analyze.report.time_tables import seconds_text
+from dsocr_analyze.report.opening import PageOpening, model_text
+from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled, seconds_text
 from dsocr_analyze.timing.prediction import TimeCorrection
 from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure
 
@@ -362,8 +362,8 @@ def inference_markdown(report: InferenceReport) -> str:
         inference_headline(report), inference_tables(report), {"Notes": report.notes}
     )
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report.text)), default=0))
-    text = f"{fence}text\n{visible_lines(report.text)}\n{fence}"
-    return f"# infer() on {as_markdown(report.image)}\n\n{page}\n## Text\n\n{text}\n"
+    title, text = as_markdown(report.image), visible_lines(report.text)
+    return f"# infer() on {title}\n\n{page}\n## Text\n\n{fence}text\n{text}\n{fence}\n"
 
 
 # --- a server's benchmarks --------------------------------------------------------------------

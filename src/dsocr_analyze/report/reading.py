@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
-from msgspec import structs
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
@@ -79,9 +78,8 @@ def _decoded(data: bytes) -> Report:
     _check_sizes(parsed)
     _complete(parsed, _LATER_KEYS)
     try:
-        if version == SCHEMA_VERSION:
-            return msgspec.convert(parsed, Report)
-        return _upgraded(parsed)
+        is_current = version == SCHEMA_VERSION
+        return msgspec.convert(parsed, Report) if is_current else _upgraded(parsed)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
 
@@ -156,10 +154,10 @@ def _upgraded(parsed: object) -> Report:
         # Version 1 named the model itself after its class.
         rows = found[name].by_module.items()
         by_module = {"" if path == model.class_name else path: row for path, row in rows}
-        stages[name] = structs.replace(found[name], by_module=by_module)
+        stages[name] = msgspec.structs.replace(found[name], by_module=by_module)
     later = {
         "schema_version": SCHEMA_VERSION,
-        "total": Total(**structs.asdict(report.total) | {"batch": batch, "page": share}),
+        "total": Total(**msgspec.structs.asdict(report.total) | {"batch": batch, "page": share}),
         "stages": stages,
     }
-    return Report(**structs.asdict(report) | later)
+    return Report(**msgspec.structs.asdict(report) | later)

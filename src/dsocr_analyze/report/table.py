@@ -28,8 +28,10 @@ __all__ = [
     "markdown_table",
     "percent_text",
     "price_text",
+    "rate_text",
     "ratio_text",
     "scaled",
+    "seconds_text",
     "share_text",
     "shortened",
     "table_lines",
@@ -45,10 +47,11 @@ _COMFORTABLE: Final = 20
 _WHOLE_WORD: Final = 16
 """Words up to this width, such as the unit FLOPs/byte, are not broken."""
 
-_LONGEST_FIGURE: Final = 30
 _UNLIMITED: Final = 10**6
 
-_FIGURE: Final = re.compile(r"[~?<(+-]*\d")
+_FIGURE: Final = re.compile(r"-?\Z|(?=.{1,30}(?:\n.{,30})*\Z)[~?<(+-]*\d")
+"""A cell that is empty or one or two numbers, rather than prose that starts with one."""
+
 _NUMBER: Final = re.compile(r"[(\[~?+<>=-]*\d(?:[\d.,]*\d)?\Z")
 _JOINERS: Final = frozenset({"x", "/", "to"})
 """Words that join two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
@@ -65,23 +68,22 @@ _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10
 # --- numbers -----------------------------------------------------------------------------------
 
 
-def scaled(count: float) -> str:
-    """Four digits and a decimal prefix: 4568380069376 is '4.568 T'."""
+def scaled(count: float, unit: str = "") -> str:
+    """Four digits, a decimal prefix and perhaps a unit: 4568380069376 is '4.568 T'."""
     for index, (step, prefix) in enumerate(_STEPS):
         if abs(count) >= step:
             value = count / step
             # Four digits, even after rounding up: 1.234, 12.34, 123.4, 1234.
             digits = f"{value:#.4g}".removesuffix(".") if abs(value) < 9999.5 else f"{value:.0f}"
             if digits == "1000" and index:
-                return f"1.000 {_STEPS[index - 1][1]}"
-            return f"{digits} {prefix}"
-    return f"{count:.4g}"
+                digits, prefix = "1.000", _STEPS[index - 1][1]
+            return f"{digits} {prefix}{unit}"
+    return f"{count:.4g} {unit}".rstrip()
 
 
 def bytes_text(count: float) -> str:
     """A byte count in decimal units: '6.672 GB'."""
-    text = scaled(count)
-    return f"{text}B" if " " in text else f"{text} B"
+    return scaled(count, "B")
 
 
 def exact(count: int) -> str:
@@ -96,8 +98,7 @@ def share_text(share: float) -> str:
 
 def flops_text(count: float) -> str:
     """FLOPs with a decimal prefix: '4.568 TFLOPs'."""
-    text = scaled(count)
-    return f"{text}FLOPs" if " " in text else f"{text} FLOPs"
+    return scaled(count, "FLOPs")
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -115,6 +116,22 @@ def percent_text(share: float) -> str:
 def price_text(price: float) -> str:
     """An amount of money: cents, and below 1 three significant digits: '1,234.50', '0.0456'."""
     return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Three digits and a unit: 0.0132 is '13.2 ms'."""
+    value, unit = (
+        (seconds, "s") if seconds >= 1
+        else (seconds / 1e-3, "ms") if seconds >= 1e-3
+        else (seconds * 1e6, "us")
+    )  # fmt: skip
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f} {unit}"
+
+
+def rate_text(rate: float) -> str:
+    """A throughput with three significant digits or more: '0.0745', '12.3', '1,234'."""
+    return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -140,13 +157,8 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which are right-aligned and never wrapped."""
-        return column >= self.label_columns and all(_is_figure(row[column]) for row in self.rows)
-
-
-def _is_figure(cell: str) -> bool:
-    """Whether a cell is empty or one or two numbers, rather than prose that starts with one."""
-    is_short = max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE
-    return cell in ("", "-") or (is_short and _FIGURE.match(cell) is not None)
+        cells = (row[column] for row in self.rows)
+        return column >= self.label_columns and all(map(_FIGURE.match, cells))
 
 
 class Line(NamedTuple):
@@ -235,17 +247,14 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 def _belongs(last: str, word: str) -> bool:
     """Whether a word must stay on the same line as the last one."""
-    if word[0].isdigit():
-        return last in _JOINERS
-    return word.strip() == "x" or _NUMBER.match(last) is not None
+    is_measured = word.strip() == "x" or _NUMBER.match(last) is not None
+    return last in _JOINERS if word[0].isdigit() else is_measured
 
 
 def _parts(word: str, width: int) -> Iterator[str]:
     """A word, split where it may be broken if it is long."""
-    if _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width):
-        yield word
-        return
-    for part in _AFTER_SEPARATOR.split(word):
+    is_short = _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width)
+    for part in [word] if is_short else _AFTER_SEPARATOR.split(word):
         rest = part
         while _columns_of(rest.rstrip()) > width and (cut := _cut(rest, width)):
             yield rest[:cut]
@@ -255,10 +264,8 @@ def _parts(word: str, width: int) -> Iterator[str]:
 
 def _cut(word: str, width: int) -> int:
     """How many characters of a word fit without cutting a number; 0 if none do."""
-    fit = next(n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
-    while fit > 0 and word[fit - 1] in "0123456789.," and word[fit] in "0123456789.,":
-        fit -= 1
-    return fit
+    fits = (n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
+    return next(n for n in fits if not re.fullmatch("[0-9.,]{2}", word[n - 1 : n + 1]))
 
 
 # --- layout ------------------------------------------------------------------------------------
@@ -268,9 +275,11 @@ def table_lines(table: Table, width: int) -> Iterator[Line]:
     """A title, its table, and the columns left out for lack of width."""
     layout = lay_out(table, width)
     lines = [*(Line(text, is_bold=True) for text in wrap(table.title, width)), *layout.lines]
-    if layout.left_out:
-        said = f"left out at {width} columns: {', '.join(layout.left_out)}; a wider terminal,"
-        lines += map(Line, wrap(f"{said} Markdown and JSON have them", width))
+    if names := ", ".join(layout.left_out):
+        said = (
+            f"left out at {width} columns: {names}; a wider terminal, Markdown and JSON have them"
+        )
+        lines += map(Line, wrap(said, width))
     return (line._replace(text=visible(line.text)) for line in lines)
 
 
@@ -330,20 +339,12 @@ def _column(table: Table, index: int) -> _Column:
     return _Column(header, cells, is_numeric, natural, least, comfortable)
 
 
-def _room(columns: Sequence[_Column], width: int) -> int:
-    """What a width leaves to the columns besides the gaps between them."""
-    return width - len(_GAP) * (len(columns) - 1)
-
-
 def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
     """Widths that fit, narrowing the widest columns first; None if no comfortable ones do."""
-    room = _room(columns, width)
-    widest = max(column.natural for column in columns)
-    for cap in range(min(widest, room), -1, -1):
-        widths = [max(each.comfortable, min(each.natural, cap)) for each in columns]
-        if sum(widths) <= room:
-            return widths
-    return None
+    room = width - len(_GAP) * (len(columns) - 1)
+    caps = range(min(room, max(column.natural for column in columns)), -1, -1)
+    capped = ([max(each.comfortable, min(each.natural, cap)) for each in columns] for cap in caps)
+    return next((widths for widths in capped if sum(widths) <= room), None)
 
 
 def _forced(columns: Sequence[_Column], width: int) -> list[int]:
@@ -351,8 +352,8 @@ def _forced(columns: Sequence[_Column], width: int) -> list[int]:
     if widths := _fitting([each._replace(comfortable=each.least) for each in columns], width):
         return widths
     numbers = [column.least for column in columns if column.is_numeric]
-    texts = len(columns) - len(numbers)
-    share = max((_room(columns, width) - sum(numbers)) // max(texts, 1), 1)
+    room = width - len(_GAP) * (len(columns) - 1) - sum(numbers)
+    share = max(room // max(len(columns) - len(numbers), 1), 1)
     return [column.least if column.is_numeric else min(column.least, share) for column in columns]
 
 
@@ -395,18 +396,16 @@ def markdown_page(
         tables: Tables, each printed below its title.
         lists: Lists of further lines by title; empty lists are left out.
     """
-    parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
-    parts += titled(tables)
+    parts = ["\\\n".join(map(as_markdown, opening.splitlines())), *map(titled, tables)]
     for title, lines in (lists or {}).items():
         items = "\n".join(f"- {as_markdown(line)}" for line in lines)
         parts += [f"## {title}", items] if items else []
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def titled(tables: Iterable[Table]) -> Iterator[str]:
-    """Tables in Markdown, each below its title."""
-    for table in tables:
-        yield from (f"## {as_markdown(table.title)}", markdown_table(table))
+def titled(table: Table) -> str:
+    """A table in Markdown, below its title."""
+    return f"## {as_markdown(table.title)}\n\n{markdown_table(table)}"
 
 
 def markdown_table(table: Table) -> str:

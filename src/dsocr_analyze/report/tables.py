@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.hardware.devices import gpu_named
-from dsocr_analyze.report.document import Report, Work, model_text
+from dsocr_analyze.report.document import Counts, Report, Work, model_text
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,
@@ -23,10 +24,7 @@ from dsocr_analyze.report.table import (
     share_text,
 )
 from dsocr_analyze.report.time_tables import time_notes, time_tables
-
-if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Counts, Report
-    from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "AMOUNTS",
@@ -49,7 +47,7 @@ __all__ = [
 ]
 
 
-Amount: TypeAlias = "Callable[[Counts], int]"
+Amount: TypeAlias = Callable[[Counts], int]
 
 AMOUNTS: Final[dict[str, Amount]] = {
     "flops": attrgetter("flops"),
@@ -199,9 +197,6 @@ def ridge_of(report: Report) -> Ridge:
     return Ridge(REFERENCE_GPU, gpu_named(REFERENCE_GPU).ridge_flops_per_byte, is_named=False)
 
 
-TOP_MODULES: Final = 12
-
-
 def headline(report: Report) -> str:
     """The first line of every output: which model ran, and how."""
     metadata = report.metadata
@@ -234,37 +229,31 @@ def _configuration(report: Report) -> Table:
     workload = report.workload
     rows = [("prompt", counted(workload.seq_len, "token"))]
     if workload.page and workload.grid and workload.views:
-        columns, lines = workload.grid
         split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
-        views = (f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
         rows = [
             ("page", "{} x {} pixels".format(*workload.page)),
             ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-            ("crop mode", f"on, {columns} x {lines} local views" if workload.crop_mode else "off"),
-            ("views", " + ".join(views)),
+            ("crop mode",
+             "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
+            ("views",
+             " + ".join(f"{view.count} x {view.resolution}\u00b2" for view in workload.views)),
             ("prompt", f"{counted(workload.seq_len, 'token')} = {split}"),
-        ]
-    rows += [("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))]
-    return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
-
-
-_STAGE_COLUMNS: Final = (
-    "stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
-    "read", "written", "FLOPs/byte",
-)  # fmt: skip
+        ]  # fmt: skip
+    batch = ("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))
+    return Table("Workload", ("what", "value"), (*rows, *batch), label_columns=2)
 
 
 def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
-    counts = (work.matrix_flops, work.vector_flops, work.flops, work.activations)
-    nbytes = (work.bytes_read, work.bytes_written)
     return (
-        name, params, calls, *map(scaled, counts), *map(bytes_text, nbytes),
+        name, params, calls,
+        *map(scaled, (work.matrix_flops, work.vector_flops, work.flops, work.activations)),
+        *map(bytes_text, (work.bytes_read, work.bytes_written)),
         ratio_text(work.arithmetic_intensity),
     )  # fmt: skip
 
 
 def _stages(report: Report) -> Table:
-    blank = ("",) * (len(_STAGE_COLUMNS) - 2)
+    blank = ("",) * 8
     rows = [
         *(_stage_row(name, exact(stage.params), exact(stage.calls), stage)
           for name, stage in report.stages.items()),
@@ -274,22 +263,19 @@ def _stages(report: Report) -> Table:
     ]  # fmt: skip
     decode = report.decode_name
     in_prefill_pass = " + ".join(name for name in report.stages if name != decode)
-    step = "" if decode is None else f"; {decode} is one step{_owned(report, decode)}"
+    # The decode stage also runs modules whose parameters belong to other stages.
+    known = ARCHITECTURES.get(report.metadata.model.architecture or "")
+    own = [stage.prefixes for stage in (known.stages if known else ()) if stage.name == decode]
+    owned = f", its params are those of {', '.join(chain(*own))}" if any(own) else ""
+    step = "" if decode is None else f"; {decode} is one step{owned}"
     return Table(
         f"Stages (the prefill pass is {in_prefill_pass}{step})",
-        _STAGE_COLUMNS,
+        ("stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
+         "read", "written", "FLOPs/byte"),
         tuple(rows),
         emphasized_rows=2,
         optional=("calls", "activations", "vector FLOPs", "matrix FLOPs"),
-    )
-
-
-def _owned(report: Report, decode: str) -> str:
-    """Which modules the decode stage's parameters belong to, since it also runs other stages'."""
-    known = ARCHITECTURES.get(report.metadata.model.architecture or "")
-    stages = [stage for stage in (known.stages if known else ()) if stage.name == decode]
-    prefixes = [prefix for stage in stages for prefix in stage.prefixes]
-    return f", its params are those of {', '.join(prefixes)}" if prefixes else ""
+    )  # fmt: skip
 
 
 _TOTALLED: Final = attrgetter("macs", "matrix_flops", "vector_flops", "flops")
@@ -308,8 +294,7 @@ def _totals(report: Report) -> Table:
         ]
     rows = [(name, *map(exact, _TOTALLED(work))) for name, work in parts]
     if page.pages > 1:
-        share = f"{one}: 1/{page.pages} of the batch"
-        rows.append((share, *map(share_text, _TOTALLED(page))))
+        rows.append((f"{one}: 1/{page.pages} of the batch", *map(share_text, _TOTALLED(page))))
     return Table(
         "Totals, exact",
         ("what", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs"),
@@ -325,9 +310,12 @@ def _experts(report: Report) -> list[Table]:
         for stage, content in report.stages.items()
         if (touched := content.experts_touched) and content.bytes_read_expected is not None
     )  # fmt: skip
-    title = "Routed experts touched per layer: evenly spread, and expected for independent choices"
-    columns = ("stage", "even", "expected", "counted", "read", "read, expected")
-    return [Table(title, columns, rows)] if rows else []
+    table = Table(
+        "Routed experts touched per layer: evenly spread, and expected for independent choices",
+        ("stage", "even", "expected", "counted", "read", "read, expected"),
+        rows,
+    )
+    return [table] if rows else []
 
 
 def _memory(report: Report) -> Table:
@@ -348,7 +336,7 @@ def _memory(report: Report) -> Table:
 def _top_modules(report: Report) -> Table:
     """Modules by FLOPs of their own forward, with repeated layers folded into one row."""
     in_prefill_pass = [name for name in report.stages if name != report.decode_name]
-    ranked = top_modules(report, *in_prefill_pass)[:TOP_MODULES]
+    ranked = top_modules(report, *in_prefill_pass)[:12]
     ridge = ridge_of(report)
     ratios = [module.flops / module.nbytes if module.nbytes else None for module in ranked]
     has_classes = any(module.class_name for module in ranked)
@@ -408,14 +396,18 @@ def _agreement(report: Report) -> list[Table]:
         said = f"differ: {differing}" if differing else f"all {len(quantities)} agree"
         rows.append((f"{stage}, FLOPs", exact(content.flops), analytic, said))
     peak = agreement.peak_activation_bytes
-    peaks = (exact(peak.traced), exact(peak.analytic), _VERDICTS[peak.agrees])
     rows += [
-        ("peak activation, bytes", *peaks),
+        ("peak activation, bytes", exact(peak.traced), exact(peak.analytic),
+         _VERDICTS[peak.agrees]),
         ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
         ("batch", "", "", _VERDICTS[agreement.batch]),
-    ]
-    columns = ("what", "traced", "analytic", "quantities")
-    return [Table("Agreement of the two engines", columns, tuple(rows))]
+    ]  # fmt: skip
+    return [
+        Table(
+            "Agreement of the two engines", ("what", "traced", "analytic", "quantities"),
+            tuple(rows),
+        )
+    ]  # fmt: skip
 
 
 def ledger_table(report: Report) -> Table | None:
@@ -426,5 +418,7 @@ def ledger_table(report: Report) -> Table | None:
          ", ".join(f"{name} x {calls}" for name, calls in operators.items()) or "none")
         for status, operators in ledger.items()
     ]  # fmt: skip
-    title, columns = "Operator ledger: every operator that ran", ("status", "calls", "operators")
-    return Table(title, columns, tuple(rows)) if any(ledger.values()) else None
+    table = Table(
+        "Operator ledger: every operator that ran", ("status", "calls", "operators"), tuple(rows)
+    )
+    return table if any(ledger.values()) else None

@@ -4,52 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
 
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import (
+from dsocr_analyze import workload as planned
+from dsocr_analyze.figures import Model
+from dsocr_analyze.report.opening import (
     NO_OPTIONS,
     SCHEMA_VERSION,
-    Model,
     Options,
     PageOpening,
     Workload,
     model_text,
+    workload_document,
 )
-from dsocr_analyze.report.table import Table, bytes_text, counted, percent_text, price_text
+from dsocr_analyze.report.table import (
+    Table,
+    bytes_text,
+    counted,
+    percent_text,
+    price_text,
+    rate_text,
+    seconds_text,
+)
 from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
-
-if TYPE_CHECKING:
-    from dsocr_analyze import workload as planned
 
 __all__ = [
     "TimeReport",
     "headline",
     "overview",
-    "rate_text",
-    "seconds_text",
     "time_notes",
     "time_report",
     "time_tables",
 ]
-
-
-def seconds_text(seconds: float) -> str:
-    """Three digits and a unit: 0.0132 is '13.2 ms'."""
-    for step, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= step:
-            return f"{_three(seconds / step)} {unit}"
-    return f"{_three(seconds * 1e6)} us"
-
-
-def _three(value: float) -> str:
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f}"
-
-
-def rate_text(rate: float) -> str:
-    """A throughput with three significant digits or more: '0.0745', '12.3', '1,234'."""
-    return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
 def _seconds_or_dash(seconds: float | None) -> str:
@@ -85,9 +70,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
 
 
 def _title(entry: TimeEntry) -> str:
-    host = entry.assumptions.host
-    runtime = entry.runtime if host == entry.runtime else f"{entry.runtime}, {host}"
-    return f"{entry.gpu}, {runtime}"
+    return ", ".join([entry.gpu, *dict.fromkeys((entry.runtime, entry.assumptions.host))])
 
 
 def _stages(entry: TimeEntry) -> Table:
@@ -133,8 +116,7 @@ def _throughput(entry: TimeEntry) -> Table:
         for each in entry.throughput
         for band, cost in [(each.pages_per_second_band, each.cost_per_thousand_pages)]
     ]
-    is_priced = any(row[-1] != "-" for row in rows)
-    shown = len(columns) if is_priced else -1
+    shown = len(columns) if any(row[-1] != "-" for row in rows) else -1  # with prices
     return Table(
         f"{_title(entry)}: throughput; at most {counted(entry.largest_concurrency, 'page')}"
         " at once fit",

@@ -5,26 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
-from dsocr_analyze.module_tree import FoldedNode, NestedShapes, TreeModule, TreeNode, fold
-from dsocr_analyze.report.build import workload_document
-from dsocr_analyze.report.document import (
+from dsocr_analyze.figures import Count, Model
+from dsocr_analyze.module_tree import NestedShapes, TreeModule, TreeNode, fold
+from dsocr_analyze.report.opening import (
     SCHEMA_VERSION,
-    Count,
     ModelOpening,
     Options,
     Workload,
     model_text,
+    workload_document,
 )
 from dsocr_analyze.report.table import Line, exact, scaled, shortened, wrap
-
-if TYPE_CHECKING:
-    from dsocr_analyze.figures.origin import Model
-    from dsocr_analyze.workload import AnyWorkload
+from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
 
@@ -91,14 +88,13 @@ def tree_document(
             model=model,
             stages=shown,
         )
-    modules = (node.module for node in shown.walk())
     return TreeDocument(
         schema_version=SCHEMA_VERSION,
         command="tree",
         options=options,
         model=model,
         workload=None if workload is None else workload_document(workload),
-        modules=tuple(each for each in modules if stage in (None, each.stage)),
+        modules=tuple(node.module for node in shown.walk() if stage in (None, node.module.stage)),
     )
 
 
@@ -113,7 +109,7 @@ def drawing(
         how: How it was built.
         is_folded: Whether a run of equal layers is one node.
     """
-    shown = fold(modules, in_runs=is_folded) if isinstance(modules, TreeNode) else modules
+    shown = fold(modules) if is_folded and isinstance(modules, TreeNode) else modules
     return Drawing(f"Ran: {model_text(model)} {how}", shown)
 
 
@@ -126,14 +122,15 @@ class Drawing(NamedTuple):
     """
 
     opening: str
-    shown: FoldedNode | Leaves
+    shown: TreeNode | Leaves
 
     def lines(self, width: int | None) -> Iterator[Line]:
         """Lines for a terminal of that many columns; None for no limit."""
-        if isinstance(self.shown, FoldedNode):
-            below = _tree_lines(self.shown, width)
-        else:
-            below = _leaves_lines(self.shown, width)
+        below = (
+            _tree_lines(self.shown, width)
+            if isinstance(self.shown, TreeNode)
+            else _leaves_lines(self.shown, width)
+        )
         yield from map(Line, [*wrap(self.opening, width or len(self.opening)), "", *below])
 
     def text(self) -> str:
@@ -142,20 +139,16 @@ class Drawing(NamedTuple):
 
     def mermaid(self) -> str:
         """A Mermaid flowchart from left to right, one box per module, or per stage and class."""
-        lines = ["flowchart LR"]
+        lines, is_tree = ["flowchart LR"], isinstance(self.shown, TreeNode)
         for name, texts, parent in self._boxes():
             box = f'{name}["{"<br/>".join(map(as_mermaid, texts))}"]'
-            if parent is None:
-                lines.append(f"  {box}")
-            elif isinstance(self.shown, FoldedNode):
-                lines += [f"  {box}", f"  {parent} --> {name}"]
-            else:
-                lines.append(f"  {parent} --> {box}")
+            lines += [f"  {box}"] if parent is None or is_tree else []
+            lines += [] if parent is None else [f"  {parent} --> {name if is_tree else box}"]
         return "\n".join(lines) + "\n"
 
     def dot(self) -> str:
         """The same as a Graphviz graph."""
-        title = "model" if isinstance(self.shown, FoldedNode) else "leaves"
+        title = "model" if isinstance(self.shown, TreeNode) else "leaves"
         lines = [f"digraph {title} {{", "  rankdir=LR;", "  node [shape=box];"]
         for name, texts, parent in self._boxes():
             label = "\\n".join(map(as_graphviz, texts))
@@ -164,9 +157,11 @@ class Drawing(NamedTuple):
         return "\n".join([*lines, "}"]) + "\n"
 
     def _boxes(self) -> Iterator[_Box]:
-        if isinstance(self.shown, FoldedNode):
-            return _tree_boxes(self.shown, None, itertools.count())
-        return _leaves_boxes(self.shown)
+        return (
+            _tree_boxes(self.shown, None, itertools.count())
+            if isinstance(self.shown, TreeNode)
+            else _leaves_boxes(self.shown)
+        )
 
 
 # --- graphs ----------------------------------------------------------------------------------
@@ -176,7 +171,7 @@ _Box: TypeAlias = tuple[str, Sequence[str], str | None]
 """Name of a box, what it says, and the box that has an edge to it; a first one has none."""
 
 
-def _tree_boxes(node: FoldedNode, parent: str | None, numbers: Iterator[int]) -> Iterator[_Box]:
+def _tree_boxes(node: TreeNode, parent: str | None, numbers: Iterator[int]) -> Iterator[_Box]:
     """One box per node."""
     name, module = f"n{next(numbers)}", node.module
     lines = [*filter(None, [node.label]), module.class_name, f"{module.params:,} params"]
@@ -197,7 +192,7 @@ def _leaves_boxes(leaves: Leaves) -> Iterator[_Box]:
 # --- text ------------------------------------------------------------------------------------
 
 
-def _tree_lines(root: FoldedNode, width: int | None) -> list[str]:
+def _tree_lines(root: TreeNode, width: int | None) -> list[str]:
     """An indented tree with columns for stage, parameters, calls, FLOPs and shapes.
 
     Args:
@@ -260,18 +255,18 @@ def _aligned(rows: list[list[str]], columns: Sequence[int]) -> list[str]:
 
 
 def _text_rows(
-    folded: FoldedNode, lead: str, below: str, flops_text: Callable[[int], str]
+    node: TreeNode, lead: str, below: str, flops_text: Callable[[int], str]
 ) -> Iterator[list[str]]:
-    module = folded.module
-    title = f"{folded.label}: {module.class_name}" if folded.label else module.class_name
+    module = node.module
+    title = f"{node.label}: {module.class_name}" if node.label else module.class_name
     same = f" (= {module.same_as})" if module.same_as else ""
     row = [f"{lead}{title}{same}", module.stage or "", exact(module.params)]
     if module.calls is not UNSET:
         shapes = f"{_shape(module.input)} -> {_shape(module.output)}" if module.calls else ""
         row += [exact(module.calls), flops_text(module.flops or 0), shapes]
     yield [visible(cell) for cell in row]
-    for child in folded.children:
-        is_last = child is folded.children[-1]
+    for child in node.children:
+        is_last = child is node.children[-1]
         branch, beyond = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
         yield from _text_rows(child, below + branch, below + beyond, flops_text)
 

@@ -16,7 +16,7 @@ from dsocr_analyze.columns import evaluate
 from dsocr_analyze.columns.setting import CountedModel, CountOpening, Setting, settings_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.report.frame import require_pandas
+from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.sweep import axes
 from dsocr_analyze.workload import Mode
 from dsocr_analyze.workload.workload import LARGEST_COUNT
@@ -265,7 +265,7 @@ class SweepRows:
         Raises:
             FormatError: pandas is not installed.
         """
-        require_pandas()
+        require_extra("a table", "pandas", "pandas")
         return self.table.to_pandas()
 
 

@@ -14,8 +14,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures import settings
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.values import scale_of
-from dsocr_analyze.report.table import Table, bytes_text, exact, ratio_text, scaled
-from dsocr_analyze.report.time_tables import seconds_text
+from dsocr_analyze.report.table import Table, bytes_text, exact, ratio_text, scaled, seconds_text
 
 __all__ = [
     "MOST_POINTS",

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from dsocr_analyze.architectures.stages import Stage, owner_among
-from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.figures.origin import OperatorLedger
+from dsocr_analyze.figures import OperatorLedger, StageFigures
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors
 from dsocr_analyze.module_tree import NestedShapes, TracedModule
 from dsocr_analyze.running.torch_calls import Shapes

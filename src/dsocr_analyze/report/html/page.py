@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +15,11 @@ from importlib import resources
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
-from dsocr_analyze.errors import FormatError
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.report.comparison import Comparison, merged
 from dsocr_analyze.report.document import Module, Report
+from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.tables import (
     OUTSIDE,
     PALETTE,
@@ -51,7 +49,7 @@ _SCRIPTS: Final = (
 _LARGEST_SAFE: Final = 2**53 - 1
 """The largest integer that JavaScript represents exactly; larger ones are written as text."""
 
-_IN_JSON: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+_IN_JSON: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 _MODULE_FIELDS: Final = (
     "class_name", "calls", "params", "flops", "matrix_flops", "vector_flops", "activations",
@@ -62,7 +60,7 @@ _MODULE_FIELDS: Final = (
 # --- what a page is about ------------------------------------------------------------------------
 
 
-class Roof(Struct, frozen=True, kw_only=True):
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU's peaks in the data type of a report.
 
     Attributes:
@@ -93,9 +91,6 @@ class Roof(Struct, frozen=True, kw_only=True):
 Contents: TypeAlias = Mapping[str, object]
 """What a page is about: typed values by name."""
 
-ModuleColumns: TypeAlias = Mapping[str, Sequence[str | int | None]]
-"""The modules of a stage by column, which keeps thousands of rows small."""
-
 
 def report_contents(
     report: Report,
@@ -124,8 +119,11 @@ def report_contents(
     }
 
 
-def _columns(modules: Mapping[str, Module]) -> ModuleColumns:
-    """The columns of a stage's `by_module`: counts at or below each module, and its own."""
+def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int | None]]:
+    """A stage's `by_module` by column: counts at or below each module, and its own.
+
+    Columns keep thousands of rows small.
+    """
     rows = modules.values()
     return {
         "path": [*modules],
@@ -207,11 +205,7 @@ def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ())
 
 def refuse_without_plotly() -> None:
     """Raise FormatError if plotly is not installed; called before any work."""
-    if importlib.util.find_spec("plotly") is None:
-        raise FormatError(
-            "an HTML report needs plotly, the optional extra 'html'; "
-            "install it with pip install 'dsocr-analyze[html]'"
-        )
+    require_extra("an HTML report", "plotly", "html")
 
 
 def render_html(contents: Contents) -> str:
@@ -219,8 +213,11 @@ def render_html(contents: Contents) -> str:
     refuse_without_plotly()
     from plotly.offline import get_plotlyjs
 
-    own = "".join(map(_text, _SCRIPTS))
-    texts = {"script": own, "library": get_plotlyjs(), "draw": _text("draw.js")}
+    texts = {
+        "script": "".join(map(_text, _SCRIPTS)),
+        "library": get_plotlyjs(),
+        "draw": _text("draw.js"),
+    }
     # Nothing in a script closes its element.
     scripts = {
         name: re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
@@ -243,7 +240,7 @@ def _text(name: str) -> str:
 def escaped_json(value: Any) -> str:
     """ASCII JSON with `<`, `>` and `&` escaped, so it is safe inside HTML."""
     text = json.dumps(_safe(value), allow_nan=False, separators=(",", ":"))
-    return re.sub("[<>&]", lambda found: _IN_JSON[found[0]], text)
+    return text.translate(_IN_JSON)
 
 
 def _safe(value: Any) -> Any:
@@ -252,5 +249,4 @@ def _safe(value: Any) -> Any:
         return {key: _safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_safe(item) for item in value]
-    is_large = isinstance(value, int) and abs(value) > _LARGEST_SAFE
-    return str(value) if is_large else value
+    return str(value) if isinstance(value, int) and abs(value) > _LARGEST_SAFE else value

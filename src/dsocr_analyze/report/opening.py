@@ -1,0 +1,293 @@
+"""What documents have in common: their first keys, their text as JSON and their JSON Schemas."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
+
+import msgspec
+
+from dsocr_analyze.errors import FormatError
+from dsocr_analyze.escaping import as_json
+from dsocr_analyze.figures import Count, Model
+from dsocr_analyze.workload import AnyWorkload
+
+__all__ = [
+    "CONVENTIONS",
+    "NO_OPTIONS",
+    "SCHEMA_VERSION",
+    "ModelOpening",
+    "Opening",
+    "OptionValue",
+    "Options",
+    "PageOpening",
+    "Positive",
+    "View",
+    "Workload",
+    "dump_json",
+    "model_text",
+    "opening_line",
+    "require_extra",
+    "schema_of",
+    "workload_document",
+]
+
+SCHEMA_VERSION: Final = "2"
+
+CONVENTIONS: Final = (
+    "macs are multiply-accumulates of matrix operators; matrix_flops = 2 * macs",
+    "attention counts the full T x T product; causal_savable_flops is the part that a causal"
+    " kernel may skip",
+    "bytes: each operator, as called by PyTorch, reads its inputs and writes its outputs; one"
+    " operator is one kernel (fused attention, layer norm, softmax), separate operators are never"
+    " fused (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA fuses"
+    " only for float16); views move nothing; lookups read only the rows they take",
+    "arithmetic_intensity = flops / (bytes_read + bytes_written): all FLOPs, matrix and vector,"
+    " over the bytes of all operators",
+    "interpolation counts 2 FLOPs per tap of the window over the source, one dimension after the"
+    " other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
+    "prefill is the prefill pass without its vision stages, including the head over all positions;"
+    " decode is one step over a cache of seq_len tokens",
+)
+
+OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
+Options: TypeAlias = Mapping[str, OptionValue]
+
+NO_OPTIONS: Final[Options] = {}
+"""For a document that was not made by a command."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+_ATTRIBUTE: Final = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
+
+_PRETTY_DEPTH: Final = 4
+"""Depth down to which values get lines of their own; a module's row stays on one line."""
+
+# --- the first keys ------------------------------------------------------------------------------
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Square views that pass through the vision stages in one call.
+
+    Attributes:
+        count: Number of views.
+        resolution: Side of each view, in pixels.
+    """
+
+    count: Count
+    resolution: Count
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The page, its prompt and its batch; if the model reads no pages, only prompt and batch.
+
+    Attributes:
+        page: Width and height in pixels; this and all keys up to text_tokens are null if the model
+            reads no pages.
+        base_size: Side of the global view in crop mode, in pixels.
+        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
+        crop_mode: Whether the page is cut into local views.
+        grid: Columns and rows of local views; [1, 1] if there are none.
+        views: One entry per vision call on one page.
+        visual_tokens: Tokens that stand for the prompt's pages.
+        text_tokens: All other tokens of the prompt, BOS included.
+        seq_len: Tokens of one prompt: visual_tokens + text_tokens if the model reads pages; 0
+            without a prompt.
+        batch_size: Prompts in the batch, all alike.
+        max_new_tokens: Tokens generated per prompt; 0 if the model does not decode.
+        prompt_pages: Pages in one prompt, all alike; null if the model reads no pages.
+    """
+
+    page: tuple[Count, Count] | None
+    base_size: Count | None
+    image_size: Count | None
+    crop_mode: bool | None
+    grid: tuple[Count, Count] | None
+    views: tuple[View, ...] | None
+    visual_tokens: Count | None
+    text_tokens: Count | None
+    seq_len: Count
+    batch_size: Positive
+    max_new_tokens: Count
+    prompt_pages: Positive | None = 1
+
+    @property
+    def title(self) -> str:
+        """One line that describes it."""
+        page = "page of {} x {} pixels, ".format(*self.page) if self.page else ""
+        return f"{page}{self.seq_len} prompt tokens"
+
+
+def workload_document(workload: AnyWorkload) -> Workload:
+    """The `workload` object; what lengths alone do not have is None."""
+    known = {name: getattr(workload, name, None) for name in Workload.__struct_fields__}
+    return msgspec.convert(known, Workload, from_attributes=True)
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """The first keys of every document.
+
+    Attributes:
+        schema_version: Version of the schema.
+        command: The command that wrote it.
+        options: The command's options, defaults included, by name with _ for -; without those that
+            only say where and how results are written.
+    """
+
+    schema_version: str
+    command: str
+    options: Options
+
+
+class ModelOpening(Opening, frozen=True, kw_only=True):
+    """The first keys of a document about one model.
+
+    Attributes:
+        model: The model.
+    """
+
+    model: Model
+
+
+class PageOpening(ModelOpening, frozen=True, kw_only=True):
+    """The first keys of a document about one model and one workload.
+
+    Attributes:
+        workload: The page and its prompt.
+    """
+
+    workload: Workload
+
+
+def opening_line(
+    workloads: Sequence[Workload], dtypes: Iterable[str], attentions: Iterable[str]
+) -> str:
+    """Page, sizes, tokens, batch, data type and attention; all values of those that differ.
+
+    Args:
+        workloads: One or more workloads.
+        dtypes: Data types of weights and activations, one per workload or one for all.
+        attentions: Implementations of the decoder's attention, one per workload or one for all.
+    """
+    pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
+    return ", ".join([
+        *([f"Page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
+        f"{_all(f'{each.seq_len:,}' for each in workloads)} prompt tokens",
+        f"batch {_all(f'{each.batch_size:,}' for each in workloads)}",
+        f"{_all(f'{each.max_new_tokens:,}' for each in workloads)} new tokens",
+        _all(dtypes),
+        f"{_all(attentions)} attention",
+    ])  # fmt: skip
+
+
+def _sizes(workload: Workload) -> str:
+    """Sizes of views, written as on the command line, and how many the page is cut into."""
+    if not workload.crop_mode:
+        return f"{workload.image_size}"
+    columns, rows = workload.grid or (1, 1)
+    cut = "not cut" if (columns, rows) == (1, 1) else f"cut {columns} x {rows}"
+    return f"{workload.base_size}/{workload.image_size} ({cut})"
+
+
+def _all(values: Iterable[str]) -> str:
+    return " | ".join(dict.fromkeys(values))
+
+
+def model_text(model: Model) -> str:
+    """Which model it is, with abbreviated digests."""
+    code, config = model.code_digest[:12], model.config_digest[:12]
+    return {
+        "config": f"transformers' own code for {model.id} (config {config})",
+        "reference": f"built-in reference model (code {code}, config {config})",
+        "directory": f"model directory {model.id} (code {code}, config {config})",
+    }[model.source]
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+_encoded = json.JSONEncoder(allow_nan=False).encode
+"""Shared by all values: `json.dumps` would build an encoder for each."""
+
+
+def dump_json(value: object) -> str:
+    """JSON text of a typed document, indented down to its rows, with a trailing newline."""
+    return as_json(_dump(msgspec.to_builtins(value), 0)) + "\n"
+
+
+def _dump(value: Any, depth: int) -> str:
+    if isinstance(value, dict) and value:
+        if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
+            return msgspec.json.encode(value).decode()
+        lines = [f"{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()]
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
+        lines = [_encoded(item) for item in value]
+    else:
+        return _encoded(value)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    indent = "\n" + "  " * depth
+    return f"{opening}{indent}  " + f",{indent}  ".join(lines) + f"{indent}{closing}"
+
+
+# --- schemas -----------------------------------------------------------------------------------
+
+
+def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
+    """The schema of a document, with descriptions from the types' docstrings.
+
+    Args:
+        kind: The document's type.
+        title: The schema's title.
+    """
+    schema = msgspec.json.schema(kind)
+    structs: dict[str, type[msgspec.Struct]] = {}
+    _structs_in(kind, structs)
+    for name, definition in schema["$defs"].items():
+        descriptions: dict[str, str] = {}
+        for base in reversed(structs[name].__mro__):  # its own docstring is the last
+            text, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+            definition["description"] = " ".join(text.split())
+            for field, about in _ATTRIBUTE.findall(inspect.cleandoc("\n" + attributes)):
+                descriptions[field] = " ".join(about.split())
+        definition["properties"] = {
+            field.encode_name: {
+                "description": descriptions[field.name],
+                **definition["properties"][field.encode_name],
+            }
+            for field in msgspec.structs.fields(structs[name])
+        }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **schema,
+    }
+
+
+def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
+    """Add all structs within a type's annotation to those found, by name."""
+    if not isinstance(hint, type) or not issubclass(hint, msgspec.Struct):
+        for part in get_args(hint):
+            _structs_in(part, found)
+    elif hint.__name__ not in found:
+        found[hint.__name__] = hint
+        for part in get_type_hints(hint).values():
+            _structs_in(part, found)
+
+
+def require_extra(what: str, package: str, extra: str) -> None:
+    """Raise FormatError if a package is not installed.
+
+    Args:
+        what: What needs it.
+        package: The package.
+        extra: The optional extra that it belongs to.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise FormatError(
+            f"{what} needs {package}, the optional extra {extra!r}; install it with pip install"
+            f" 'dsocr-analyze[{extra}]'"
+        )
