@@ -520,7 +520,7 @@ class TestPrinting:
 
 def test_torch_is_not_imported_by_what_needs_none():
     modules = (
-        "", ".cli.app", ".analytic", ".architectures", ".hardware.fit",
+        "", ".cli.commands", ".analytic", ".architectures", ".hardware.fit",
         ".report.markdown", ".sweep", ".archive", ".timing.length_files",
         ".timing.server_benchmarks.comparison", ".timing.server_benchmarks.reading", ".workload",
     )  # fmt: skip

@@ -19,7 +19,7 @@ from process_state import process_settings
 from sampling import first, sampled
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.docs import command_reference
 from dsocr_analyze.cli.words import OPTIONS, in_options
 

@@ -95,7 +95,7 @@ def docs(
 
 def _commands() -> str:
     """The reference of all commands."""
-    from dsocr_analyze.cli.app import app
+    from dsocr_analyze.cli.commands import app
 
     return command_reference(typer.main.get_command(app))
 

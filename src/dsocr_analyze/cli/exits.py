@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _invoke(arguments: list[str], invocation: Invocation) -> int:
     import typer
 
-    from dsocr_analyze.cli.app import app
+    from dsocr_analyze.cli.commands import app
 
     # Not `app()`, which would install its own exception hook and handle closed pipes and Ctrl-C in
     # its own way.
