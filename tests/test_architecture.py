@@ -253,7 +253,7 @@ UNIMPORTED = {
     **{(f"dsocr_analyze.cli.{name}", name): COMMANDS for name in commands.COMMANDS},
     **{
         ("dsocr_analyze.cli.exits", code): "the exit codes are one set"
-        for code in ("BAD_INPUT", "DONE", "INTERNAL_ERROR", "READER_GONE", "TERMINATED")
+        for code in ("INTERNAL_ERROR", "READER_GONE", "TERMINATED")
     },
 }
 """Public names that no other module imports, each with its reason."""

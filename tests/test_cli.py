@@ -808,7 +808,7 @@ class TestExitCodes:
         def interrupt(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("dsocr_analyze.cli.printing._print_lines", interrupt)
+        monkeypatch.setattr("dsocr_analyze.cli.printing.show", interrupt)
         code, _, err = run(capsys, *ANALYTIC[:2])
         assert code == 130
         assert err == "dsocr-analyze: interrupted; its results may be incomplete\n"

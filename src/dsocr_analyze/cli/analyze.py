@@ -11,7 +11,7 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.cli import html, options, page_options, time_options
 from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import warn
 from dsocr_analyze.errors import DeviceError, WorkloadError
 

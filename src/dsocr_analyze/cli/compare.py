@@ -12,7 +12,7 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
 from dsocr_analyze.cli import completion, html, options, page_options, time_options
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 

@@ -102,14 +102,10 @@ def format_option(*formats: str, says: str = "What is printed.") -> typer.models
     return found
 
 
-def _show_errors_in_full(context: typer.Context, wanted: bool) -> None:
+def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
+    """Note a flag that is about how a command ends, whichever command it is."""
     if wanted:
-        context.obj.is_debugged = True
-
-
-def _be_strict(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        context.obj.is_strict = True
+        context.obj.flags.add(parameter.name)
 
 
 _SHARED: Final[Mapping[str, Any]] = {
@@ -283,11 +279,11 @@ _SHARED: Final[Mapping[str, Any]] = {
     "quiet": option(None, "Print only what is asked for.", "--quiet", "-q"),
     "strict": option(
         None, "Exit with 3 if there is a warning; still write.", "--strict",
-        expose_value=False, callback=_be_strict,
+        expose_value=False, callback=_noted,
     ),
     "debug": option(
         None, "Show where an internal error happened.", "--debug",
-        is_eager=True, expose_value=False, callback=_show_errors_in_full,
+        is_eager=True, expose_value=False, callback=_noted,
     ),
 }  # fmt: skip
 """The options that commands share; those that take lists are called by the plural."""

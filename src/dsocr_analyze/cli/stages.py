@@ -10,7 +10,7 @@ import typer
 
 from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.cli import page_options
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.errors import WorkloadError
 
 __all__ = ["stages"]
