@@ -20,39 +20,6 @@ __all__ = ["analyze"]
 DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from dsocr_analyze.version import VERSION
-
-        print(f"dsocr-analyze {VERSION}")
-        raise typer.Exit
-
-
-OutputOption = Annotated[
-    Path,
-    typer.Option(
-        "--output", metavar="DIR", help="Folder for static_compute.json and static_compute.md."
-    ),
-]
-FullOption = Annotated[
-    bool,
-    typer.Option(
-        "--full",
-        help="Print all tables below the answer: stages, memory, time, modules, operators.",
-    ),
-]
-VersionOption = Annotated[
-    bool,
-    typer.Option(
-        "--version",
-        help="Print the version and exit.",
-        is_eager=True,
-        expose_value=False,
-        callback=_print_version,
-    ),
-]
-
-
 @time_options.of_a_page(runtime="eager", concurrency="1")
 @page_options.of_a_page()
 def analyze(
@@ -68,19 +35,24 @@ def analyze(
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
     engine: str = "trace",
-    output: OutputOption = DEFAULT_OUTPUT,
+    output: Annotated[Path, "reports"] = DEFAULT_OUTPUT,
     output_format: str = "table",
-    full: FullOption = False,
+    full: bool = False,
     json_file: str | None = None,
-    html_file: html.HtmlOption = None,
+    html_file: Path | None = None,
     quiet: bool = False,
     strict: bool = False,
-    version: VersionOption = False,
+    version: bool = False,
     debug: bool = False,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
-        _refuse_before(context)
+        for option in options.given_options(context).values():
+            if option != "--debug":
+                raise WorkloadError(
+                    f"{option} before {context.invoked_subcommand} has no effect; give it after the"
+                    " command"
+                )
         return
     engine = options.chosen("--engine", engine, ENGINES)
     if engine == "analytic" and device != "meta":
@@ -93,7 +65,7 @@ def analyze(
     workload = page_options.page_request(context, directory).workload(directory.architecture)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     options.prepare_output(output, DEFAULT_OUTPUT)
-    html.check_html(html_file)
+    options.check_files(html=html_file)
     asked = time_options.request_with_report(context)
     counts = Engine(
         engine, directory, dtype, flash_attention, device, trust_remote_code, asked,
@@ -104,19 +76,9 @@ def analyze(
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
              html_file: "html"}  # fmt: skip
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
-    page = partial(html.report_page, report, counts, workload, context.params["corrections"])
+    page = partial(html.report_page, report, counts, workload)
     from dsocr_analyze.report.markdown import ReadableReport
 
     readable = ReadableReport(report, written, full, ": --full", page)
     emit(context, report, lambda: readable, files=files)
     warn(context, report.warnings)
-
-
-def _refuse_before(context: typer.Context) -> None:
-    """Raise for options given before a command, where they would have no effect."""
-    for option in options.given_options(context).values():
-        if option != "--debug":
-            raise WorkloadError(
-                f"{option} before {context.invoked_subcommand} has no effect; give it after the"
-                " command"
-            )

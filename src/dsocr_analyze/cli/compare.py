@@ -53,7 +53,7 @@ def compare(
         str, options.format_option("table", "markdown", "json", "csv")
     ] = "table",
     output: Path | None = None,
-    html_file: html.HtmlOption = None,
+    html_file: Path | None = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -77,7 +77,7 @@ def compare(
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
     engine = options.chosen("--engine", engine, ENGINES)
-    html.check_html(html_file)
+    options.check_files(html=html_file)
     time = time_options.request_with_report(context)
     from dsocr_analyze.cli.compared_columns import Models, columns_of, named_files
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from dsocr_analyze.cli import options
 from dsocr_analyze.errors import BenchmarkError, OutputError
 from dsocr_analyze.input_files import read_bytes
@@ -34,15 +32,7 @@ __all__ = [
 PROFILES: Final = "devices"
 """The folder of profiles in the user's config folder, read by every command."""
 
-ProfileOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--profile",
-        metavar="FILE",
-        help="A device profile of your own (TOML), added to the shipped ones and to those in"
-        " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
-    ),
-]
+ProfileOption = Annotated[list[Path] | None, "profile"]
 
 _CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
