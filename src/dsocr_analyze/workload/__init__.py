@@ -11,6 +11,7 @@ from dsocr_analyze.workload.workload import (
     Mode,
     ViewBatch,
     Workload,
+    text_parts,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "Workload",
     "page_of_image",
     "parse_page",
+    "text_parts",
 ]
