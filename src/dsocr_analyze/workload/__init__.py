@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.workload.image_file import ImagePages, page_of_image
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload.page import ImagePages, page_of_image, parse_page
 from dsocr_analyze.workload.workload import (
     AnyWorkload,
     DecodeStep,
