@@ -16,13 +16,12 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dsocr_analyze import input_files, names
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import options, words
 from dsocr_analyze.cli.analyze import analyze
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
-from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
-from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import parse_page
 
 __all__ = ["COMMANDS", "app"]
@@ -95,11 +94,11 @@ class _Commands(_Parsed, TyperGroup):
             WorkloadError: There is no such command.
         """
         word = args[0]
-        if found := in_any_case(word, self.commands):
+        if found := names.in_any_case(word, self.commands):
             return found, self.commands[found], args[1:]
         if word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        meant = did_you_mean(word, self.commands) or _meant(word)
+        meant = names.did_you_mean(word, self.commands) or _meant(word)
         right = f"see {_NAME} --help" if meant else f"there are {', '.join(self.commands)}"
         raise WorkloadError(f"no command {word!r}; {meant}{right}")
 
@@ -151,14 +150,14 @@ def _meant(word: str) -> str:
 
     modes = {mode: name for name, each in ARCHITECTURES.items() for mode in each.modes}
     path = Path(word)
-    if mode := in_any_case(word, modes):
+    if mode := names.in_any_case(word, modes):
         arch = "" if mode in DEFAULT.modes else f"--arch {modes[mode]} "
         meant = f"{arch}--mode {mode}"
-    elif architecture := in_any_case(word, ARCHITECTURES):
+    elif architecture := names.in_any_case(word, ARCHITECTURES):
         meant = f"--arch {architecture}"
-    elif is_folder(path):
-        meant = f"{'--model' if is_regular(path / 'config.json') else 'archive'} {word}"
-    elif is_regular(path):
+    elif input_files.is_folder(path):
+        meant = f"{'--model' if input_files.is_regular(path / 'config.json') else 'archive'} {word}"
+    elif input_files.is_regular(path):
         meant = f"{'compare' if path.suffix.lower() == '.json' else '--image'} {word}"
     else:
         with contextlib.suppress(PageError):
@@ -167,7 +166,7 @@ def _meant(word: str) -> str:
         try:
             meant = f"time {catalogue_name(word, gpu_catalogue())}"
         except DeviceError:
-            return did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
+            return names.did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
     return f"did you mean {_NAME} {meant}? "
 
 

@@ -9,22 +9,21 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.workload.page import PAPERS
 
 __all__ = [
+    "MODES",
     "Completion",
     "all_gpus",
     "all_kinds",
-    "all_modes",
     "all_papers",
     "compared",
     "list_of",
-    "list_of_modes",
     "one_of",
 ]
 
 Completion: TypeAlias = Callable[[str], list[str]]
 """Returns the values that start with what has been typed."""
 
-
-_MODES: Final = tuple(dict.fromkeys(mode for each in ARCHITECTURES.values() for mode in each.modes))
+MODES: Final = tuple(dict.fromkeys(mode for each in ARCHITECTURES.values() for mode in each.modes))
+"""Modes of every architecture."""
 
 
 def one_of(*names: str) -> Completion:
@@ -65,12 +64,6 @@ def _kinds() -> list[str]:
     return [kind.replace(" ", "-") for kind in kinds_of_document()]
 
 
-all_modes: Final = one_of(*_MODES)
-"""Modes of every architecture."""
-
-list_of_modes: Final = list_of("all", *_MODES)
-"""Several modes, comma-separated."""
-
 all_gpus: Final = _completion(_gpus)
 """GPUs of the catalogue, comma-separated."""
 
@@ -81,7 +74,7 @@ all_papers: Final = list_of(*PAPERS)
 """Named papers, comma-separated if the option takes a list."""
 
 compared: Final = one_of(
-    *_MODES,
+    *MODES,
     *ARCHITECTURES,
     *(f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes),
 )

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.cli.time_options import time_request
-from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.cli import kept_files, time_options
+from dsocr_analyze.errors import ConfigError, DeviceError
+from dsocr_analyze.workload import AnyWorkload, Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.analysis import Engine
-    from dsocr_analyze.errors import DeviceError
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.prediction import TimeEntry
-    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["comparison_page", "report_page"]
 
@@ -32,11 +30,10 @@ def report_page(report: Report, engine: Engine, workload: AnyWorkload) -> str:
         engine: The engine that counted it; its requested predictions are drawn as curves.
         workload: The workload it counted.
     """
-    from dsocr_analyze.cli.kept_files import user_profiles
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
 
-    profiles = list(all_profiles(user_profiles(None)).values())
+    profiles = list(all_profiles(kept_files.user_profiles(None)).values())
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
@@ -67,13 +64,12 @@ def _curves(
         engine.directory.dimensions()
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
-    if asked is not None:
-        request = replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
-    else:
-        request = time_request(
-            measured, profile=None, runtime="serving", server="vllm",
-            concurrency=",".join(map(str, _CURVE)), preprocess_ms=None, workers=1, price=None,
-        )  # fmt: skip
+    curve = ",".join(map(str, _CURVE))
+    request = (
+        time_options.time_request(measured, concurrency=curve)
+        if asked is None
+        else replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
+    )
     lacking: list[DeviceError] = []
     found = replace(engine, time=request).entries(workload, lacking.append)
     return found, "" if found else f"No seconds are predicted: {lacking[0]}"

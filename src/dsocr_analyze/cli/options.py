@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 
 import typer
 
-from dsocr_analyze import architectures, output_files
+from dsocr_analyze import architectures, dtypes, input_files, names, output_files
 from dsocr_analyze.analysis import ENGINES
 from dsocr_analyze.cli import completion
-from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import OutputError, WorkloadError
-from dsocr_analyze.input_files import is_folder
-from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import OptionValue
@@ -148,7 +145,7 @@ _SHARED: Final[Mapping[str, Any]] = {
         "Device of the forward pass; meta computes nothing and needs no weights.",
         completes=completion.one_of("meta", "cpu", "cuda:0"),
     ),
-    "dtype": option(tuple(MODEL_DTYPES), "Data type of weights and activations."),
+    "dtype": option(tuple(dtypes.MODEL_DTYPES), "Data type of weights and activations."),
     "use_flash_attn": option(_SWITCH, _ATTENTION),
     "sliding_window": option(_SWITCH, _WINDOW),
     "engine": option(
@@ -157,7 +154,7 @@ _SHARED: Final[Mapping[str, Any]] = {
     "mode": option(
         tuple(architectures.DEFAULT.modes),
         "One of the architecture's modes, instead of --base-size, --image-size and --crop-mode.",
-        completes=completion.all_modes,
+        completes=completion.one_of(*completion.MODES),
     ),
     "base_size": option(
         "PIXELS",
@@ -197,12 +194,12 @@ _SHARED: Final[Mapping[str, Any]] = {
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        completes=completion.list_of_modes,
+        completes=completion.list_of("all", *completion.MODES),
     ),
     "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        completes=completion.list_of(*MODEL_DTYPES),
+        completes=completion.list_of(*dtypes.MODEL_DTYPES),
     ),
     "attentions": option("LIST", _ATTENTION, completes=completion.list_of(*_SWITCH)),
     "windows": option("LIST", _WINDOW, completes=completion.list_of(*_SWITCH)),
@@ -379,9 +376,9 @@ def switch(option: str, value: int) -> bool:
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
     """The choice that equals a value, ignoring case; raises WorkloadError if there is none."""
-    found = in_any_case(value, choices)
+    found = names.in_any_case(value, choices)
     if found is None:
-        near = did_you_mean(value, choices)
+        near = names.did_you_mean(value, choices)
         raise WorkloadError(f"{option} {value!r} is unknown; {near}use {', '.join(choices)}")
     return found
 
@@ -435,9 +432,9 @@ def check_files(
 
 def _check_place(path: Path) -> None:
     """Raise for a path that is a folder, or whose folder does not exist."""
-    if is_folder(path):
+    if input_files.is_folder(path):
         raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-    if not is_folder(path.parent):
+    if not input_files.is_folder(path.parent):
         raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it")
 
 

@@ -61,13 +61,13 @@ _LENGTHS: Final = ("new_tokens_from", "mean_new_tokens", "share_at_limit")
 def time_request(
     gpu: Sequence[str],
     *,
-    profile: Sequence[Path] | None,
-    runtime: str,
-    server: str,
+    profile: Sequence[Path] | None = None,
+    runtime: str = "serving",
+    server: str = "vllm",
     concurrency: str,
-    preprocess_ms: float | None,
-    workers: int,
-    price: float | None,
+    preprocess_ms: float | None = None,
+    workers: int = 1,
+    price: float | None = None,
     weights_dtype: str | None = None,
     kv_dtype: str | None = None,
     lengths: Callable[[int], OutputLengths] | None = None,
@@ -183,7 +183,7 @@ def request_from(
 
 def _asked(context: typer.Context) -> dict[str, Any]:
     """Arguments of `time_request` that options set, but for the GPUs and the output lengths."""
-    names = (OF_EVERY_PREDICTION.keys() | {"runtime", "concurrency"}).difference(_LENGTHS)
+    names = (OF_EVERY_PREDICTION.keys() - _LENGTHS) | {"runtime", "concurrency"}
     return {name: context.params[name] for name in names}
 
 
