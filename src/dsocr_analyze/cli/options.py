@@ -194,15 +194,15 @@ _SHARED: Final[Mapping[str, Any]] = {
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        completes=completion.list_of("all", *completion.MODES),
+        completes=completion.one_of("all", *completion.MODES, is_list=True),
     ),
     "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        completes=completion.list_of(*dtypes.MODEL_DTYPES),
+        completes=completion.one_of(*dtypes.MODEL_DTYPES, is_list=True),
     ),
-    "attentions": option("LIST", _ATTENTION, completes=completion.list_of(*_SWITCH)),
-    "windows": option("LIST", _WINDOW, completes=completion.list_of(*_SWITCH)),
+    "attentions": option("LIST", _ATTENTION, completes=completion.one_of(*_SWITCH, is_list=True)),
+    "windows": option("LIST", _WINDOW, completes=completion.one_of(*_SWITCH, is_list=True)),
     "gpu": option(
         "GPU",
         "GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
@@ -218,7 +218,7 @@ _SHARED: Final[Mapping[str, Any]] = {
         "LIST",
         "What runs the model: eager (its own code under generate), serving (a serving engine), or"
         " eager,serving for both.",
-        completes=completion.list_of("eager", "serving"),
+        completes=completion.one_of("eager", "serving", is_list=True),
     ),
     "server": option(
         ("vllm", "vllm-v1", "vllm-v0", "sglang"),

@@ -122,10 +122,9 @@ def described_model(
 
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
     """The directory with its sliding window on or off, according to `--sliding-window`."""
-    is_on = options.switch("--sliding-window", sliding_window)
-    architecture = architectures.architecture_of(directory.config)
+    is_on, config = options.switch("--sliding-window", sliding_window), directory.config
+    architecture = architectures.architecture_of(config)
     _refuse_window(architecture, str(sliding_window))
-    config = directory.config
     return directory if is_on else directory.with_config(architecture.without_window(config))
 
 
@@ -195,11 +194,7 @@ def _unnamed(
     from dsocr_analyze.model.directory import ModelDirectory
 
     path = options.MODELS / architecture.name
-    if (
-        model is None
-        and input_files.is_folder(path)
-        and input_files.is_regular(path / "config.json")
-    ):
+    if model is None and input_files.is_regular(path / "config.json"):
         try:
             directory = ModelDirectory.read(path)
         except (ConfigError, ModelDirectoryError) as error:
