@@ -88,10 +88,6 @@ class Said(NamedTuple):
         lists = {each.title: each.lines for each in self.below}
         return markdown_page(self.opening, filter(None, self.tables), lists)
 
-    def table(self) -> str:
-        """What a file has instead of lines for a terminal."""
-        return self.markdown()
-
 
 def assumptions(sentences: Iterable[str]) -> Lines:
     """What predicted seconds assume."""
@@ -161,4 +157,5 @@ def _rendered(output_format: str, document: object, said: Callable[[], Readable]
         from dsocr_analyze.report.json_text import dump_json
 
         return dump_json(document)
-    return str(getattr(said(), output_format)())
+    # A table is laid out for a terminal; a file has Markdown instead.
+    return str(getattr(said(), output_format.replace("table", "markdown"))())
