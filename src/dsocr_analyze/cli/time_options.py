@@ -261,17 +261,18 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     from dsocr_analyze.timing import assumptions, runtimes
 
     given = context.params
-    runtime = options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES)
-    lengths = _lengths_by_limit(context)
-    one = {"runtime": runtime, "concurrency": "1"}
-    request = time_request(gpus, lengths=lengths, **_asked(context) | one)
+    one = {
+        "runtime": options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES),
+        "concurrency": "1",
+    }
+    request = time_request(gpus, lengths=_lengths_by_limit(context), **_asked(context) | one)
     [job] = request.jobs
     for each in request.profiles:
         check_precision(Device(each), job.precision)
     said = "every page generates the most tokens it may"
     if _lengths_are_given(context):
         mean = given["mean_new_tokens"]
-        said = assumptions.lengths_sentence(lengths(1)) if mean is None else (
+        said = assumptions.lengths_sentence(job.lengths(1)) if mean is None else (
             f"pages that end on their own generate {mean:g} tokens on average;"
             f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
         )  # fmt: skip
