@@ -106,19 +106,19 @@ def _in_options(found: re.Match[str]) -> str:
 
 # --- warnings -------------------------------------------------------------------------------------
 
-_SIZES: Final = ("base_size", "image_size")
-"""Arguments in warnings whose names can't mean anything else."""
-
 
 def warn(
-    context: typer.Context, warnings: Iterable[str], arguments: Sequence[str] = _SIZES
+    context: typer.Context,
+    warnings: Iterable[str],
+    arguments: Sequence[str] = ("base_size", "image_size"),
 ) -> None:
     """Print each warning on stderr once; with `--strict` they make the command exit with 3.
 
     Args:
         context: The command's context.
         warnings: The warnings, naming arguments as the library does.
-        arguments: Arguments for which the command has options.
+        arguments: Arguments for which the command has options; by default, those whose names can't
+            mean anything else.
     """
     for line in (in_options(warning, arguments) for warning in warnings):
         if line not in context.obj.warnings:
@@ -140,9 +140,12 @@ def print_config_findings(
     of = "" if name is None else f"{name}: "
     warn(context, (f"{of}{warning}" for warning in directory.config_findings.warnings))
     if by_closed_forms and directory.recognized is not None:
-        said = [("note", each) for each in directory.dimensions().notes]
-        for kind, text in (*said, *(("assumed", each) for each in directory.assumptions)):
-            complain(f"{kind}: {of}{text}")
+        for kind, texts in {
+            "note": directory.dimensions().notes,
+            "assumed": directory.assumptions,
+        }.items():
+            for text in texts:
+                complain(f"{kind}: {of}{text}")
 
 
 def warn_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
