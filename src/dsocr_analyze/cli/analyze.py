@@ -1,23 +1,33 @@
-"""The main command: one page, its report on the terminal and in two files."""
+"""The main command: one page, its report on the terminal, in two files and as an HTML page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.cli import html, options, page_options, time_options
+from dsocr_analyze.cli import kept_files, options, page_options, time_options
 from dsocr_analyze.cli.printing import emit
 from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import warn
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
+from dsocr_analyze.workload import AnyWorkload, Workload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Report
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["analyze"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
+
+_CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Default concurrencies of a curve."""
 
 
 @time_options.of_a_page(runtime="eager", concurrency="1")
@@ -76,9 +86,52 @@ def analyze(
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
              html_file: "html"}  # fmt: skip
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
-    page = partial(html.report_page, report, counts, workload)
+    page = partial(_html, report, counts, workload)
     from dsocr_analyze.report.markdown import ReadableReport
 
     readable = ReadableReport(report, written, full, ": --full", page)
     emit(context, report, lambda: readable, files=files)
     warn(context, report.warnings)
+
+
+# --- the HTML page --------------------------------------------------------------------------------
+
+
+def _html(report: Report, engine: Engine, workload: AnyWorkload) -> str:
+    """The HTML page of the report of a workload that `engine` counted."""
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
+
+    profiles = list(all_profiles(kept_files.user_profiles(None)).values())
+    named = [entry.gpu for entry in report.time]
+    measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
+    roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
+    curves, missing = _curves(report, engine, workload, measured)
+    return render_html(report_contents(report, roofs, curves, missing))
+
+
+def _curves(
+    report: Report, engine: Engine, workload: AnyWorkload, measured: Sequence[str]
+) -> tuple[Sequence[TimeEntry], str]:
+    """Predictions over many concurrencies, or the reason why there are none.
+
+    They are for the named GPUs, or for all GPUs with measured kernel times if none is named.
+    """
+    asked = engine.time
+    if asked is not None and len(asked.concurrency) >= len(_CURVE):
+        return report.time, ""
+    if not isinstance(workload, Workload):
+        return (), "Seconds are predicted only for models that read pages."
+    try:
+        engine.directory.dimensions()
+    except ConfigError as error:
+        return (), f"No seconds are predicted: {error}"
+    curve = ",".join(map(str, _CURVE))
+    request = (
+        time_options.time_request(measured, concurrency=curve)
+        if asked is None
+        else replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
+    )
+    lacking: list[DeviceError] = []
+    found = replace(engine, time=request).entries(workload, lacking.append)
+    return found, "" if found else f"No seconds are predicted: {lacking[0]}"
