@@ -316,25 +316,6 @@ Those that take lists are called by the plural.
 """
 
 
-def declared(command: Command) -> Command:
-    """The command, with the options declared that it shares with others.
-
-    They are its parameters without a declaration of their own: each is the shared option of its
-    name, or of the name in its annotation.
-    """
-    signature = inspect.signature(command, eval_str=True)
-    parameters = dict(signature.parameters)
-    for name, each in signature.parameters.items():
-        kind, shared = each.annotation, name
-        if get_origin(kind) is Annotated:
-            kind, shared = get_args(kind)
-        if kind is not typer.Context and isinstance(shared, str):
-            parameters[name] = each.replace(annotation=Annotated[kind, _SHARED[shared]])
-    whole = signature.replace(parameters=[*parameters.values()])
-    command.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
-    return command
-
-
 def adding(options: Added, *, after: str | None = None) -> Callable[[Command], Command]:
     """Add shared options to a command, which reads them from its context: `context.params`.
 
@@ -344,24 +325,39 @@ def adding(options: Added, *, after: str | None = None) -> Callable[[Command], C
     """
 
     def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            command(**{name: given[name] for name in given.keys() - options.keys()})
-
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        own = [each.replace(kind=keyword) for each in signature.parameters.values()]
-        place = len(own) if after is None else 1 + list(signature.parameters).index(after)
-        own[place:place] = [
-            inspect.Parameter(name, keyword, default=value, annotation=kind)
-            for name, (kind, value) in options.items()
-        ]
-        whole = signature.replace(parameters=own)
-        called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
-        return called
+        vars(command).setdefault("added", []).append((options, after))
+        return command
 
     return decorate
+
+
+def declared(command: Command) -> Command:
+    """The command with all its options: its own, those that it shares, those `adding` adds.
+
+    Parameters without a declaration of their own are shared options, each the one of its name, or
+    of the name in its annotation.
+    """
+    signature, parameters = inspect.signature(command, eval_str=True), []
+    options = [(each.name, each.annotation, each.default) for each in signature.parameters.values()]
+    for added, after in vars(command).get("added", ()):
+        place = len(options) if after is None else 1 + [each[0] for each in options].index(after)
+        options[place:place] = [(name, kind, default) for name, (kind, default) in added.items()]
+    for name, annotation, default in options:
+        kind, info = (
+            get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)
+        )
+        if kind is not typer.Context:
+            kind = Annotated[kind, _SHARED[info] if isinstance(info, str) else info]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(**{name: given[name] for name in given.keys() & signature.parameters.keys()})
+
+    whole = signature.replace(parameters=parameters)
+    called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
+    return called
 
 
 # --- values ---------------------------------------------------------------------------------------
