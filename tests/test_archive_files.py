@@ -26,7 +26,8 @@ from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.workload import ImagePages, image_file
+from dsocr_analyze.workload import ImagePages
+from dsocr_analyze.workload import page as page_files
 
 needs_pypdf = pytest.mark.skipif(not has_reader(), reason="pypdf, the extra 'pdf', is missing")
 
@@ -120,7 +121,7 @@ class TestTiff:
         assert "without width and height" in counted(tmp_path)[1][2]
 
     def test_more_frames_than_a_scan_has_are_not_read(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(image_file, "MOST_FRAMES", 3)
+        monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
         (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 4))
         sizes, rejected, _ = counted(tmp_path)
         assert len(sizes) == 3

@@ -19,7 +19,7 @@ from process_state import process_settings
 from sampling import first, sampled
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.docs import command_reference
 from dsocr_analyze.cli.words import OPTIONS, in_options
 
@@ -808,7 +808,7 @@ class TestExitCodes:
         def interrupt(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("dsocr_analyze.cli.printing._print_lines", interrupt)
+        monkeypatch.setattr("dsocr_analyze.cli.printing.show", interrupt)
         code, _, err = run(capsys, *ANALYTIC[:2])
         assert code == 130
         assert err == "dsocr-analyze: interrupted; its results may be incomplete\n"

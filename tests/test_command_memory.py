@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from both_engines import small_directory
 
-from dsocr_analyze.cli import main, progress
+from dsocr_analyze.cli import main, streams
 from dsocr_analyze.cli.commands import COMMANDS, _command
 from dsocr_analyze.measuring import calibration_needs, cpu_calibration
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
@@ -152,15 +152,15 @@ def test_an_error_of_another_kind_stays_an_internal_one(monkeypatch, capsys):
 
 def test_steps_are_lines_now_and_then_where_there_is_no_terminal(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with progress.announced_steps(in_lines=True) as announce:
+    monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with streams.announced_steps(in_lines=True) as announce:
         for number in range(1, 26):
             now[0] += 1
             announce(f"step {number}")
     assert capsys.readouterr().err == (
         "dsocr-analyze: after 10 s: step 10\ndsocr-analyze: after 20 s: step 20\n"
     )
-    with progress.announced_steps() as announce:
+    with streams.announced_steps() as announce:
         now[0] += 60
         announce("step")
     assert capsys.readouterr().err == ""

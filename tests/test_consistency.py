@@ -15,7 +15,7 @@ from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import time_options
-from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.exits import main
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.hardware.devices import gpu_catalogue

@@ -15,7 +15,7 @@ from PIL import Image
 from sampling import every, sampled
 
 from dsocr_analyze.cli import documents
-from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.documents import DOCUMENTS
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.report.opening import schema_of

@@ -19,7 +19,7 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.row_files import csv_rows
 from dsocr_analyze.running import loading
-from dsocr_analyze.workload import image_file
+from dsocr_analyze.workload import page as page_files
 
 CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
 
@@ -87,7 +87,7 @@ class TestFilesWithoutEnd:
         assert "more than 10 blank lines" in refused(capsys, "archive", file)
 
     def test_a_header_that_never_ends_is_not_read_to_its_end(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr(image_file, "_MOST_READS", 1000)
+        monkeypatch.setattr(page_files, "_MOST_READS", 1000)
         image = tmp_path / "page.ppm"
         image.write_bytes(b"P6\n#" + b"x" * 500 + b"\n10 10\n255\n" + bytes(300))
         assert main(["--engine", "analytic", "--image", str(image), "--output", str(tmp_path)]) == 0
@@ -139,7 +139,7 @@ def test_a_tokenizer_that_panics_says_one_line(model, text):
 def test_modules_in_the_current_folder_are_not_imported(tmp_path):
     for name in ("typer", "json", "rich", "msgspec", "typing", "torch"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('foreign code ran')\n")
-    source = Path(image_file.__file__).parents[2]
+    source = Path(page_files.__file__).parents[2]
     ended = run_process(
         "-m", "dsocr_analyze", "--version", cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": ""},
@@ -151,7 +151,7 @@ def test_modules_in_the_current_folder_are_not_imported(tmp_path):
 def run_where_nothing_is(folder, *arguments):
     """A process whose current folder is removed before it starts."""
     folder.mkdir()
-    source = Path(image_file.__file__).parents[2]
+    source = Path(page_files.__file__).parents[2]
     return run_process(
         "-m", "dsocr_analyze", *arguments, cwd=folder, preexec_fn=folder.rmdir,
         env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": ""},

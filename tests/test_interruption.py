@@ -835,7 +835,7 @@ def test_reports_are_old_or_right_when_stdout_fails_besides(tmp_path, capsys, mo
         except KeyboardInterrupt:
             raise OSError(5, "cut short") from None
 
-    monkeypatch.setattr("dsocr_analyze.cli.printing._print_lines", broken)
+    monkeypatch.setattr("dsocr_analyze.cli.printing.show", broken)
     monkeypatch.chdir(tmp_path)
     assert main(["--engine", "analytic"]) == 143
     assert capsys.readouterr().err == "dsocr-analyze: terminated; its results may be incomplete\n"

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.commands import app
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 

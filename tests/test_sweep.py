@@ -686,13 +686,13 @@ class TestProgress:
         assert terminal.getvalue() == ""
 
     def test_a_long_sweep_shows_how_far_it_is(self, watch, monkeypatch):
-        monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr("dsocr_analyze.cli.streams._PATIENCE_SECONDS", 0.0)
         terminal = watch()
         assert main(["sweep", "-q", "--output", "rows.csv", "--text-tokens", "1:9"]) == 0
         assert "9/9" in terminal.getvalue()
 
     def test_rows_on_a_terminal_are_not_mixed_with_it(self, watch, monkeypatch, capsys):
-        monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr("dsocr_analyze.cli.streams._PATIENCE_SECONDS", 0.0)
         terminal = watch()
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         assert main(["sweep", "--text-tokens", "1:9"]) == 0
@@ -702,5 +702,5 @@ class TestProgress:
         assert "9/9" in terminal.getvalue()
 
     def test_where_nobody_watches_there_is_none(self, capsys, monkeypatch):
-        monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr("dsocr_analyze.cli.streams._PATIENCE_SECONDS", 0.0)
         assert run(capsys, "-q", "--output", "rows.csv") == (0, "", "")

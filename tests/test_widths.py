@@ -21,7 +21,7 @@ from test_time_from_benchmark import VLLM
 from typer.main import get_command
 
 from dsocr_analyze.cli import device_runs, streams
-from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.printing import show
 from dsocr_analyze.report import table as layouts
 from dsocr_analyze.report.measured import InferenceReport, Measurement

@@ -21,8 +21,7 @@ from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch
-from dsocr_analyze.workload.image_file import page_of_image
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload.page import page_of_image, parse_page
 from dsocr_analyze.workload.workload import position_warnings, text_parts
 
 DATA = Path(__file__).parent / "data"

@@ -272,7 +272,7 @@ def _options() -> dict[str, list[tuple[str, bool]]]:
     """Options of each command, and whether they take a value; under "" those of the main one."""
     import typer
 
-    from dsocr_analyze.cli.app import app
+    from dsocr_analyze.cli.commands import app
 
     group: Any = typer.main.get_command(app)
     return {

@@ -1,56 +1,33 @@
-"""The main command: one page, its report on the terminal and in two files."""
+"""The main command: one page, its report on the terminal, in two files and as an HTML page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.cli import html, options, page_options, time_options
+from dsocr_analyze.cli import kept_files, options, page_options, time_options
 from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import warn
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
+from dsocr_analyze.workload import AnyWorkload, Workload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Report
+    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = ["analyze"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from dsocr_analyze.version import VERSION
-
-        print(f"dsocr-analyze {VERSION}")
-        raise typer.Exit
-
-
-OutputOption = Annotated[
-    Path,
-    typer.Option(
-        "--output", metavar="DIR", help="Folder for static_compute.json and static_compute.md."
-    ),
-]
-FullOption = Annotated[
-    bool,
-    typer.Option(
-        "--full",
-        help="Print all tables below the answer: stages, memory, time, modules, operators.",
-    ),
-]
-VersionOption = Annotated[
-    bool,
-    typer.Option(
-        "--version",
-        help="Print the version and exit.",
-        is_eager=True,
-        expose_value=False,
-        callback=_print_version,
-    ),
-]
+_CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Default concurrencies of a curve."""
 
 
 @time_options.of_a_page(runtime="eager", concurrency="1")
@@ -68,19 +45,24 @@ def analyze(
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
     engine: str = "trace",
-    output: OutputOption = DEFAULT_OUTPUT,
+    output: Annotated[Path, "reports"] = DEFAULT_OUTPUT,
     output_format: str = "table",
-    full: FullOption = False,
+    full: bool = False,
     json_file: str | None = None,
-    html_file: html.HtmlOption = None,
+    html_file: Path | None = None,
     quiet: bool = False,
     strict: bool = False,
-    version: VersionOption = False,
+    version: bool = False,
     debug: bool = False,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
-        _refuse_before(context)
+        for option in options.given_options(context).values():
+            if option != "--debug":
+                raise WorkloadError(
+                    f"{option} before {context.invoked_subcommand} has no effect; give it after the"
+                    " command"
+                )
         return
     engine = options.chosen("--engine", engine, ENGINES)
     if engine == "analytic" and device != "meta":
@@ -93,7 +75,7 @@ def analyze(
     workload = page_options.page_request(context, directory).workload(directory.architecture)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     options.prepare_output(output, DEFAULT_OUTPUT)
-    html.check_html(html_file)
+    options.check_files(html=html_file)
     asked = time_options.request_with_report(context)
     counts = Engine(
         engine, directory, dtype, flash_attention, device, trust_remote_code, asked,
@@ -104,7 +86,7 @@ def analyze(
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
              html_file: "html"}  # fmt: skip
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
-    page = partial(html.report_page, report, counts, workload, context.params["corrections"])
+    page = partial(_html, report, counts, workload)
     from dsocr_analyze.report.markdown import ReadableReport
 
     readable = ReadableReport(report, written, full, ": --full", page)
@@ -112,11 +94,44 @@ def analyze(
     warn(context, report.warnings)
 
 
-def _refuse_before(context: typer.Context) -> None:
-    """Raise for options given before a command, where they would have no effect."""
-    for option in options.given_options(context).values():
-        if option != "--debug":
-            raise WorkloadError(
-                f"{option} before {context.invoked_subcommand} has no effect; give it after the"
-                " command"
-            )
+# --- the HTML page --------------------------------------------------------------------------------
+
+
+def _html(report: Report, engine: Engine, workload: AnyWorkload) -> str:
+    """The HTML page of the report of a workload that `engine` counted."""
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
+
+    profiles = list(all_profiles(kept_files.user_profiles(None)).values())
+    named = [entry.gpu for entry in report.time]
+    measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
+    roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
+    curves, missing = _curves(report, engine, workload, measured)
+    return render_html(report_contents(report, roofs, curves, missing))
+
+
+def _curves(
+    report: Report, engine: Engine, workload: AnyWorkload, measured: Sequence[str]
+) -> tuple[Sequence[TimeEntry], str]:
+    """Predictions over many concurrencies, or the reason why there are none.
+
+    They are for the named GPUs, or for all GPUs with measured kernel times if none is named.
+    """
+    asked = engine.time
+    if asked is not None and len(asked.concurrency) >= len(_CURVE):
+        return report.time, ""
+    if not isinstance(workload, Workload):
+        return (), "Seconds are predicted only for models that read pages."
+    try:
+        engine.directory.dimensions()
+    except ConfigError as error:
+        return (), f"No seconds are predicted: {error}"
+    curve = ",".join(map(str, _CURVE))
+    request = (
+        time_options.time_request(measured, concurrency=curve)
+        if asked is None
+        else replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
+    )
+    lacking: list[DeviceError] = []
+    found = replace(engine, time=request).entries(workload, lacking.append)
+    return found, "" if found else f"No seconds are predicted: {lacking[0]}"

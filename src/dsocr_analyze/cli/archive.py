@@ -12,8 +12,7 @@ import typer
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
-from dsocr_analyze.cli.progress import LateProgress
-from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.cli.words import warn, warn_of_modes
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists

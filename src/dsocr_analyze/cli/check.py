@@ -90,7 +90,7 @@ def check(
     _append_summary(readable.markdown)
     if result.outcome == "failed":
         raise typer.Exit(exits.NO)
-    if context.obj.is_strict and result.outcome == "warned":
+    if "strict" in context.obj.flags and result.outcome == "warned":
         raise StrictError(f"--strict: {result.count('warned')} warnings")
 
 

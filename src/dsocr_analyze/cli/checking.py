@@ -14,7 +14,7 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options, page_options, streams, time_options
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
     NEW_FILE,

@@ -1,10 +1,13 @@
-"""The commands: found ignoring case, with suggestions for unknown words, and imported when used."""
+"""The application and its commands, which are imported when used.
+
+They are found ignoring case, with suggestions for unknown words.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,14 +16,15 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli.options import declared
+from dsocr_analyze import input_files, names
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.cli import options, words
+from dsocr_analyze.cli.analyze import analyze
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
-from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
-from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.workload import parse_page
 
-__all__ = ["COMMANDS", "Commands"]
+__all__ = ["COMMANDS", "app"]
 
 _NAME = "dsocr-analyze"
 
@@ -55,12 +59,11 @@ class _Parsed:
         """Reads the arguments into the context; errors know the context."""
         try:
             _check_repeated(self, ctx, args)
-            found: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # beside Typer's
+            return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]  # Typer's
         except typer.TyperException as error:
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # Typer does not export the type
             raise
-        return found
 
 
 class _Command(_Parsed, TyperCommand):
@@ -77,12 +80,12 @@ class _Command(_Parsed, TyperCommand):
             gc.disable()
 
 
-class Commands(_Parsed, TyperGroup):
+class _Commands(_Parsed, TyperGroup):
     """The commands; an unknown word raises an error with suggestions."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _CommandsByName()  # type: ignore[assignment]  # nobody adds one
+        self.commands = _CommandsByName({name: name for name in COMMANDS})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command named by the first argument, and the remaining arguments.
@@ -91,37 +94,25 @@ class Commands(_Parsed, TyperGroup):
             WorkloadError: There is no such command.
         """
         word = args[0]
-        found = in_any_case(word, self.commands)
-        if found is not None:
+        if found := names.in_any_case(word, self.commands):
             return found, self.commands[found], args[1:]
         if word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        meant = did_you_mean(word, self.commands) or _meant(word)
+        meant = names.did_you_mean(word, self.commands) or _meant(word)
         right = f"see {_NAME} --help" if meant else f"there are {', '.join(self.commands)}"
         raise WorkloadError(f"no command {word!r}; {meant}{right}")
 
 
-class _CommandsByName(Mapping[str, TyperCommand]):
+class _CommandsByName(UserDict[str, Any]):
     """The commands; only those that are asked for are imported, which shortens every start."""
 
     def __getitem__(self, name: str) -> TyperCommand:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return _command(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in COMMANDS
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+        return _command(self.data[name])
 
 
 @cache
 def _command(name: str) -> TyperCommand:
-    function = declared(getattr(import_module(f"dsocr_analyze.cli.{name}"), name))
+    function = options.declared(getattr(import_module(f"dsocr_analyze.cli.{name}"), name))
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Interrupts are held back while parsing, which temporarily changes settings of the process; a
     # running command may be interrupted anywhere.
@@ -150,36 +141,40 @@ def _check_repeated(command: Any, context: Any, arguments: list[str]) -> None:
     for option in single:
         values = list(dict.fromkeys(given.get(option.name, ())))
         if len(values) > 1:
-            from dsocr_analyze.cli.words import repeated
-
-            raise WorkloadError(repeated(option, values, context))
+            raise WorkloadError(words.repeated(option, values, context))
 
 
 def _meant(word: str) -> str:
     """A suggestion if the word is a known option value, as a question; otherwise empty."""
     from dsocr_analyze.hardware.devices import catalogue_name, gpu_catalogue
-    from dsocr_analyze.workload import parse_page
 
     modes = {mode: name for name, each in ARCHITECTURES.items() for mode in each.modes}
-    mode = in_any_case(word, modes)
-    if mode is not None:
-        is_default = mode in next(iter(ARCHITECTURES.values())).modes
-        arch = "" if is_default else f" --arch {modes[mode]}"
-        return f"did you mean {_NAME}{arch} --mode {mode}? "
-    architecture = in_any_case(word, ARCHITECTURES)
-    if architecture is not None:
-        return f"did you mean {_NAME} --arch {architecture}? "
     path = Path(word)
-    if is_folder(path):
-        has_config = is_regular(path / "config.json")
-        return f"did you mean {_NAME} {'--model' if has_config else 'archive'} {word}? "
-    if is_regular(path):
-        option = "compare" if path.suffix.lower() == ".json" else "--image"
-        return f"did you mean {_NAME} {option} {word}? "
-    with contextlib.suppress(PageError):
-        parse_page(word)
-        return f"did you mean {_NAME} --page {word}? "
-    try:
-        return f"did you mean {_NAME} time {catalogue_name(word, gpu_catalogue())}? "
-    except DeviceError:
-        return did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
+    if mode := names.in_any_case(word, modes):
+        arch = "" if mode in DEFAULT.modes else f"--arch {modes[mode]} "
+        meant = f"{arch}--mode {mode}"
+    elif architecture := names.in_any_case(word, ARCHITECTURES):
+        meant = f"--arch {architecture}"
+    elif input_files.is_folder(path):
+        meant = f"{'--model' if input_files.is_regular(path / 'config.json') else 'archive'} {word}"
+    elif input_files.is_regular(path):
+        meant = f"{'compare' if path.suffix.lower() == '.json' else '--image'} {word}"
+    else:
+        with contextlib.suppress(PageError):
+            parse_page(word)
+            return f"did you mean {_NAME} --page {word}? "
+        try:
+            meant = f"time {catalogue_name(word, gpu_catalogue())}"
+        except DeviceError:
+            return names.did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
+    return f"did you mean {_NAME} {meant}? "
+
+
+app = typer.Typer(
+    name=_NAME,
+    cls=_Commands,
+    help="What a page costs on DeepSeek-OCR: FLOPs, bytes and memory, stage by stage.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback(invoke_without_command=True)(interruptible()(options.declared(analyze)))

@@ -12,7 +12,7 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
 from dsocr_analyze.cli import completion, html, options, page_options, time_options
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 
@@ -53,7 +53,7 @@ def compare(
         str, options.format_option("table", "markdown", "json", "csv")
     ] = "table",
     output: Path | None = None,
-    html_file: html.HtmlOption = None,
+    html_file: Path | None = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -77,7 +77,7 @@ def compare(
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
     engine = options.chosen("--engine", engine, ENGINES)
-    html.check_html(html_file)
+    options.check_files(html=html_file)
     time = time_options.request_with_report(context)
     from dsocr_analyze.cli.compared_columns import Models, columns_of, named_files
 

@@ -9,43 +9,39 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.workload.page import PAPERS
 
 __all__ = [
+    "MODES",
     "Completion",
     "all_gpus",
     "all_kinds",
-    "all_modes",
     "all_papers",
     "compared",
-    "list_of",
-    "list_of_modes",
     "one_of",
 ]
 
 Completion: TypeAlias = Callable[[str], list[str]]
 """Returns the values that start with what has been typed."""
 
-
-_MODES: Final = tuple(dict.fromkeys(mode for each in ARCHITECTURES.values() for mode in each.modes))
-
-
-def one_of(*names: str) -> Completion:
-    """Completes to one of the names, ignoring case."""
-    return _completion(lambda: names, is_list=False)
+MODES: Final = tuple(dict.fromkeys(mode for each in ARCHITECTURES.values() for mode in each.modes))
+"""Modes of every architecture."""
 
 
-def list_of(*names: str) -> Completion:
-    """Completes the last of several comma-separated names, without repeating any."""
-    return _completion(lambda: names)
+def one_of(
+    *names: str, find: Callable[[], Iterable[str]] | None = None, is_list: bool = False
+) -> Completion:
+    """Completes to one of the names, ignoring case; what is typed stays as it is.
 
-
-def _completion(find: Callable[[], Iterable[str]], *, is_list: bool = True) -> Completion:
-    """Completes to names that are looked up when they are needed; what is typed stays as it is."""
+    Args:
+        *names: The names.
+        find: Returns them instead, when they are needed.
+        is_list: Whether to complete the last of several comma-separated names, repeating none.
+    """
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",") if is_list else ("", "", incomplete)
         given = before.casefold().split(",")
         return [
             f"{before}{comma}{last}{name[len(last) :]}"
-            for name in find()
+            for name in (find() if find else names)
             if name.casefold().startswith(last.casefold()) and name.casefold() not in given
         ]
 
@@ -65,23 +61,17 @@ def _kinds() -> list[str]:
     return [kind.replace(" ", "-") for kind in kinds_of_document()]
 
 
-all_modes: Final = one_of(*_MODES)
-"""Modes of every architecture."""
-
-list_of_modes: Final = list_of("all", *_MODES)
-"""Several modes, comma-separated."""
-
-all_gpus: Final = _completion(_gpus)
+all_gpus: Final = one_of(find=_gpus, is_list=True)
 """GPUs of the catalogue, comma-separated."""
 
-all_kinds: Final = _completion(_kinds, is_list=False)
+all_kinds: Final = one_of(find=_kinds)
 """Kinds of document with published figures."""
 
-all_papers: Final = list_of(*PAPERS)
+all_papers: Final = one_of(*PAPERS, is_list=True)
 """Named papers, comma-separated if the option takes a list."""
 
 compared: Final = one_of(
-    *_MODES,
+    *MODES,
     *ARCHITECTURES,
     *(f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from dsocr_analyze import analysis
-from dsocr_analyze.cli import kept_files, progress, streams, time_options, words
+from dsocr_analyze.cli import kept_files, streams, time_options, words
 from dsocr_analyze.cli.printing import Lines, Said
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
@@ -79,7 +79,7 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
         DeviceError: There is no such device, or no memory is left.
     """
     device = _computing(name)
-    with progress.announced_steps(in_lines=True) as announce:
+    with streams.announced_steps(in_lines=True) as announce:
         seconds = ends - time.monotonic()
         if device.type == "cuda":
             from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
@@ -191,7 +191,7 @@ def measured(
     """
     _computing(device)
     _check_memory(directory, workload, device, dtype, flash_attention=flash_attention)
-    with progress.announced_steps(in_lines=True) as announce:
+    with streams.announced_steps(in_lines=True) as announce:
         announce("building the model")
         session = DeepSeekOCRSession.from_directory(
             directory, device=device, dtype=dtype, flash_attention=flash_attention,

@@ -15,7 +15,7 @@ from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options, page_options
 from dsocr_analyze.cli.exits import MEANINGS, NO
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import print_config_findings
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import other_process
@@ -95,7 +95,7 @@ def docs(
 
 def _commands() -> str:
     """The reference of all commands."""
-    from dsocr_analyze.cli.app import app
+    from dsocr_analyze.cli.commands import app
 
     return command_reference(typer.main.get_command(app))
 

@@ -10,29 +10,34 @@ from dsocr_analyze.advice.document import AdviceDocument
 from dsocr_analyze.archive.document import ArchiveDocument
 from dsocr_analyze.columns.setting import CountOpening
 from dsocr_analyze.gate.judge import Check
-from dsocr_analyze.report.comparison import ComparisonDocument
-from dsocr_analyze.report.devices import CorrectionsDocument, DevicesDocument, FitDocument
-from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.measured import BenchmarkReport, InferenceReport, Measurement
-from dsocr_analyze.report.opening import schema_of
-from dsocr_analyze.report.time_tables import TimeReport
-from dsocr_analyze.report.tree import LeavesDocument, TreeDocument
+from dsocr_analyze.report import (
+    comparison,
+    devices,
+    document,
+    measured,
+    opening,
+    time_tables,
+    tree,
+)
 
 __all__ = ["DOCUMENTS", "schemas"]
 
 DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
-    "": {"schema": Report},
+    "": {"schema": document.Report},
     "advise": {"advise": AdviceDocument},
     "archive": {"archive": ArchiveDocument, "table": CountOpening},
     "check": {"check": Check},
-    "compare": {"compare": ComparisonDocument},
-    "devices": {"devices": DevicesDocument, "devices-corrections": CorrectionsDocument},
-    "fit": {"fit": FitDocument},
-    "infer": {"infer": InferenceReport},
-    "measure": {"measure": Measurement},
+    "compare": {"compare": comparison.ComparisonDocument},
+    "devices": {
+        "devices": devices.DevicesDocument,
+        "devices-corrections": devices.CorrectionsDocument,
+    },
+    "fit": {"fit": devices.FitDocument},
+    "infer": {"infer": measured.InferenceReport},
+    "measure": {"measure": measured.Measurement},
     "sweep": {"archive": ArchiveDocument, "table": CountOpening},
-    "time": {"time": TimeReport, "time-from-benchmark": BenchmarkReport},
-    "tree": {"tree": TreeDocument, "tree-leaves": LeavesDocument},
+    "time": {"time": time_tables.TimeReport, "time-from-benchmark": measured.BenchmarkReport},
+    "tree": {"tree": tree.TreeDocument, "tree-leaves": tree.LeavesDocument},
 }
 """Kinds of documents that each command writes; the main command's name is empty.
 
@@ -61,8 +66,10 @@ _TITLES: Final = {
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The schema of every kind of document, by its file name in `report/`."""
-    kinds = {kind: each for found in DOCUMENTS.values() for kind, each in found.items()}
     return {
-        "schema.json" if kind == "schema" else f"schema-{kind}.json": schema_of(each, _TITLES[kind])
+        "schema.json" if kind == "schema" else f"schema-{kind}.json": opening.schema_of(
+            each, _TITLES[kind]
+        )
+        for kinds in DOCUMENTS.values()
         for kind, each in kinds.items()
     }

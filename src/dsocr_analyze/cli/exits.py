@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dsocr_analyze.cli.streams import ReaderGone, complain, named_failures
-from dsocr_analyze.cli.words import in_options
+from dsocr_analyze.cli.words import in_options, refusal
 from dsocr_analyze.errors import AnalyzeError, OutputError, StrictError
 from dsocr_analyze.interruption import Terminated, held, safe_point
 
 # Everything else is imported later, where an interrupt already leads to an exit code.
 
 __all__ = [
-    "BAD_INPUT",
-    "DONE",
     "INTERNAL_ERROR",
     "INTERRUPTED",
     "MEANINGS",
@@ -28,19 +26,18 @@ __all__ = [
     "main",
 ]
 
-DONE: Final = 0
 NO: Final = 1
-BAD_INPUT: Final = AnalyzeError.exit_code
 INTERNAL_ERROR: Final = 70
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 TERMINATED: Final = 143
 
 MEANINGS: Final[dict[int, str]] = {
-    DONE: "done",
+    0: "done",
     NO: "the answer to a yes/no question is no: a page does not fit on a named GPU, a budget is"
     " exceeded, or a figure differs from the baseline's",
-    BAD_INPUT: "bad input: one line on stderr says what is wrong and what would be right",
+    AnalyzeError.exit_code: "bad input: one line on stderr says what is wrong and what would be"
+    " right",
     StrictError.exit_code: "a warning under `--strict`",
     INTERNAL_ERROR: "an internal error: one line, and where it happened under `--debug`",
     OutputError.exit_code: "output could not be written",
@@ -59,15 +56,14 @@ class Invocation:
     """State that affects how a command ends, apart from the error that ends it.
 
     Attributes:
-        is_debugged: Whether an internal error is shown in full.
+        flags: `debug`, if an internal error is shown in full; `strict`, if a warning makes a
+            command fail.
         is_writing: Whether results may have been written.
-        is_strict: Whether a warning makes a command fail.
         warnings: The warnings, without duplicates.
     """
 
-    is_debugged: bool = False
+    flags: set[str] = field(default_factory=set)
     is_writing: bool = False
-    is_strict: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def begin_writing(self) -> None:
@@ -99,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _invoke(arguments: list[str], invocation: Invocation) -> int:
     import typer
 
-    from dsocr_analyze.cli.app import app
+    from dsocr_analyze.cli.commands import app
 
     # Not `app()`, which would install its own exception hook and handle closed pipes and Ctrl-C in
     # its own way.
@@ -118,10 +114,8 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
     except typer.Abort:  # Ctrl-C, or "no" at a prompt
         raise KeyboardInterrupt from None
     except typer.TyperException as error:
-        from dsocr_analyze.cli.words import refusal
-
         raise AnalyzeError(refusal(error)) from error
-    if invocation.is_strict and invocation.warnings:
+    if "strict" in invocation.flags and invocation.warnings:
         raise StrictError(f"--strict: {'; '.join(invocation.warnings)}")
     return 0
 
@@ -132,7 +126,7 @@ def _end(error: BaseException, invocation: Invocation) -> int:
         code, message = _outcome_of(error, invocation)
     except Exception as another:  # noqa: BLE001  # an error must not hide behind its description
         code, message = INTERNAL_ERROR, f"internal error: {another!r} while describing an error"
-    if code == INTERNAL_ERROR and invocation.is_debugged and sys.stderr is not None:
+    if code == INTERNAL_ERROR and "debug" in invocation.flags and sys.stderr is not None:
         import traceback
 
         traceback.print_exception(error)
@@ -156,5 +150,5 @@ def _outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str 
         case MemoryError():
             return INTERNAL_ERROR, "internal error: out of memory"
     described = ": ".join(filter(None, (type(error).__name__, str(error))))
-    where = "" if invocation.is_debugged else " (--debug shows where)"
+    where = "" if "debug" in invocation.flags else " (--debug shows where)"
     return INTERNAL_ERROR, f"internal error: {described}{where}"

@@ -15,7 +15,7 @@ from dsocr_analyze.cli import (
     options,
     page_options,
     printing,
-    progress,
+    streams,
 )
 from dsocr_analyze.cli.words import warn, warn_of_sizes
 from dsocr_analyze.errors import ModelDirectoryError
@@ -139,7 +139,7 @@ def infer(
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
     options.prepare_output(output, DEFAULT_OUTPUT)
-    with progress.announced_steps(in_lines=True) as announce:
+    with streams.announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
         analysis.start_torch()
         from dsocr_analyze.cli import device_runs

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
+import msgspec
 
+from dsocr_analyze import output_files
 from dsocr_analyze.cli import options
 from dsocr_analyze.errors import BenchmarkError, OutputError
 from dsocr_analyze.input_files import read_bytes
@@ -34,15 +35,7 @@ __all__ = [
 PROFILES: Final = "devices"
 """The folder of profiles in the user's config folder, read by every command."""
 
-ProfileOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--profile",
-        metavar="FILE",
-        help="A device profile of your own (TOML), added to the shipped ones and to those in"
-        " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
-    ),
-]
+ProfileOption = Annotated[list[Path] | None, "profile"]
 
 _CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
@@ -93,13 +86,7 @@ def kept_benchmarks() -> list[KeptBenchmark]:
         BenchmarkError: A file cannot be read, or is not a kept benchmark.
     """
     own = own_folder()
-    if own is None:
-        return []
-    folder = own / _CORRECTIONS
-    try:
-        files = sorted(folder.glob("*.json"))
-    except OSError as error:
-        raise _unreadable(folder, error) from error
+    files = [] if own is None else sorted((own / _CORRECTIONS).glob("*.json"))
     return sorted(filter(None, map(_read, files)), key=lambda each: (each.kept, each.id))
 
 
@@ -109,13 +96,9 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     Raises:
         OutputError: The folder cannot be written.
     """
-    import msgspec
-
-    from dsocr_analyze.output_files import prepare_directory, write_files
-
     folder = own_folder_to_write() / _CORRECTIONS
-    prepare_directory(folder)
-    write_files(
+    output_files.prepare_directory(folder)
+    output_files.write_files(
         {
             folder / f"{each.id}.json": msgspec.json.format(msgspec.json.encode(each)).decode()
             + "\n"
@@ -137,20 +120,16 @@ def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
 
 def _read(file: Path) -> KeptBenchmark | None:
     """The benchmark in a file; None if the file has been removed in the meantime."""
-    import msgspec
-
     from dsocr_analyze.timing.correction import KeptBenchmark
 
     try:
         kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
+        if kept.id != file.stem:
+            raise ValueError(f"its id is {kept.id!r}, not its name")
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(file, error) from error
-    if kept.id != file.stem:
-        raise _unreadable(file, f"its id is {kept.id!r}, not its name")
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BenchmarkError(
+            f"{str(file)!r} is not a kept benchmark ({error}); remove or restore it"
+        ) from error
     return kept
-
-
-def _unreadable(file: Path, error: object) -> BenchmarkError:
-    return BenchmarkError(f"{str(file)!r} is not a kept benchmark ({error}); remove or restore it")

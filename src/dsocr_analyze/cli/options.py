@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 
 import typer
 
-from dsocr_analyze import architectures
+from dsocr_analyze import architectures, dtypes, input_files, names, output_files
 from dsocr_analyze.analysis import ENGINES
 from dsocr_analyze.cli import completion
-from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import OutputError, WorkloadError
-from dsocr_analyze.input_files import is_folder
-from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.opening import OptionValue
@@ -30,7 +27,6 @@ __all__ = [
     "Command",
     "adding",
     "check_files",
-    "check_place",
     "check_quiet",
     "chosen",
     "declared",
@@ -55,7 +51,6 @@ MODELS: Final = Path("models")
 TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS: Final = "Tokens generated per page; the prefill pass generates the first."
 BATCH: Final = "Identical pages per batch."
-_DTYPE: Final = "Data type of weights and activations."
 _ATTENTION: Final = "Decoder attention: 0 eager, 1 FlashAttention-2."
 _WINDOW: Final = (
     "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
@@ -63,7 +58,6 @@ _WINDOW: Final = (
 )
 _CONFIG: Final = "A config.json to use instead of the model directory's own."
 _SWITCH: Final = ("0", "1")
-_SERVERS: Final = ("vllm", "vllm-v1", "vllm-v0", "sglang")
 _FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
 
@@ -92,24 +86,27 @@ def option(
     return typer.Option(*names, metavar=value, help=says, autocompletion=completes, **more)
 
 
-def format_option(*formats: str, says: str = "What is printed.") -> typer.models.OptionInfo:
+def format_option(*formats: str, says: str = "What is printed.") -> Any:
     """The option `--format` of a command with these formats, in any case."""
 
     def in_lower_case(value: str | None) -> str | None:
         return None if value is None else chosen("--format", value, formats)
 
-    found: typer.models.OptionInfo = option(formats, says, "--format", callback=in_lower_case)
-    return found
+    return option(formats, says, "--format", callback=in_lower_case)
 
 
-def _show_errors_in_full(context: typer.Context, wanted: bool) -> None:
+def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
+    """Note a flag that is about how a command ends, whichever command it is."""
     if wanted:
-        context.obj.is_debugged = True
+        context.obj.flags.add(parameter.name)
 
 
-def _be_strict(context: typer.Context, wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        context.obj.is_strict = True
+        from dsocr_analyze.version import VERSION
+
+        print(f"dsocr-analyze {VERSION}")
+        raise typer.Exit
 
 
 _SHARED: Final[Mapping[str, Any]] = {
@@ -148,7 +145,7 @@ _SHARED: Final[Mapping[str, Any]] = {
         "Device of the forward pass; meta computes nothing and needs no weights.",
         completes=completion.one_of("meta", "cpu", "cuda:0"),
     ),
-    "dtype": option(tuple(MODEL_DTYPES), _DTYPE),
+    "dtype": option(tuple(dtypes.MODEL_DTYPES), "Data type of weights and activations."),
     "use_flash_attn": option(_SWITCH, _ATTENTION),
     "sliding_window": option(_SWITCH, _WINDOW),
     "engine": option(
@@ -157,7 +154,7 @@ _SHARED: Final[Mapping[str, Any]] = {
     "mode": option(
         tuple(architectures.DEFAULT.modes),
         "One of the architecture's modes, instead of --base-size, --image-size and --crop-mode.",
-        completes=completion.all_modes,
+        completes=completion.one_of(*completion.MODES),
     ),
     "base_size": option(
         "PIXELS",
@@ -197,15 +194,15 @@ _SHARED: Final[Mapping[str, Any]] = {
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        completes=completion.list_of_modes,
+        completes=completion.one_of("all", *completion.MODES, is_list=True),
     ),
     "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        completes=completion.list_of(*MODEL_DTYPES),
+        completes=completion.one_of(*dtypes.MODEL_DTYPES, is_list=True),
     ),
-    "attentions": option("LIST", _ATTENTION, completes=completion.list_of(*_SWITCH)),
-    "windows": option("LIST", _WINDOW, completes=completion.list_of(*_SWITCH)),
+    "attentions": option("LIST", _ATTENTION, completes=completion.one_of(*_SWITCH, is_list=True)),
+    "windows": option("LIST", _WINDOW, completes=completion.one_of(*_SWITCH, is_list=True)),
     "gpu": option(
         "GPU",
         "GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
@@ -221,10 +218,10 @@ _SHARED: Final[Mapping[str, Any]] = {
         "LIST",
         "What runs the model: eager (its own code under generate), serving (a serving engine), or"
         " eager,serving for both.",
-        completes=completion.list_of("eager", "serving"),
+        completes=completion.one_of("eager", "serving", is_list=True),
     ),
     "server": option(
-        _SERVERS,
+        ("vllm", "vllm-v1", "vllm-v0", "sglang"),
         "Serving engine, which sets the host's time per step and per sequence.",
     ),
     "concurrency": option(
@@ -267,6 +264,11 @@ _SHARED: Final[Mapping[str, Any]] = {
         "PART",
         "Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
     ),
+    "profile": option(
+        "FILE",
+        "A device profile of your own (TOML), added to the shipped ones and to those in"
+        " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
+    ),
     "corrections": option(
         _SWITCH,
         "Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
@@ -276,43 +278,42 @@ _SHARED: Final[Mapping[str, Any]] = {
         "Version of the serving engine whose benchmarks correct. Default: the last one kept.",
     ),
     "output": option("FILE", "Write to this file instead of stdout."),
+    "reports": option(
+        "DIR", "Folder for static_compute.json and static_compute.md.", "--output"
+    ),
     "output_format": format_option("table", "markdown", "json"),
+    "full": option(
+        None,
+        "Print all tables below the answer: stages, memory, time, modules, operators.",
+        "--full",
+    ),
     "json_file": option(
         "FILE", "Also write the JSON document here; - prints it instead.", "--json"
+    ),
+    "html_file": option(
+        "FILE",
+        "Also write one HTML page that opens offline: charts, and tables to sort and search. Needs"
+        " the extra 'html'.",
+        "--html",
     ),
     "quiet": option(None, "Print only what is asked for.", "--quiet", "-q"),
     "strict": option(
         None, "Exit with 3 if there is a warning; still write.", "--strict",
-        expose_value=False, callback=_be_strict,
+        expose_value=False, callback=_noted,
+    ),
+    "version": option(
+        None, "Print the version and exit.", "--version",
+        is_eager=True, expose_value=False, callback=_print_version,
     ),
     "debug": option(
         None, "Show where an internal error happened.", "--debug",
-        is_eager=True, expose_value=False, callback=_show_errors_in_full,
+        is_eager=True, expose_value=False, callback=_noted,
     ),
 }  # fmt: skip
-"""The options that commands share; those that take lists are called by the plural."""
+"""The options that commands share, and those of the main command.
 
-
-def declared(command: Command) -> Command:
-    """The command, with the options declared that it shares with others.
-
-    They are its parameters without a declaration of their own: each is the shared option of its
-    name, or of the name in its annotation.
-    """
-    signature = inspect.signature(command, eval_str=True)
-    parameters = [_declared(each) for each in signature.parameters.values()]
-    whole = signature.replace(parameters=parameters)
-    command.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
-    return command
-
-
-def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
-    kind, name = parameter.annotation, parameter.name
-    if get_origin(kind) is Annotated:
-        kind, name = get_args(kind)
-    if kind is typer.Context or not isinstance(name, str):
-        return parameter
-    return parameter.replace(annotation=Annotated[kind, _SHARED[name]])
+Those that take lists are called by the plural.
+"""
 
 
 def adding(options: Added, *, after: str | None = None) -> Callable[[Command], Command]:
@@ -324,24 +325,39 @@ def adding(options: Added, *, after: str | None = None) -> Callable[[Command], C
     """
 
     def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        keyword = inspect.Parameter.KEYWORD_ONLY
-
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            command(**{name: given[name] for name in given.keys() - options.keys()})
-
-        own = [each.replace(kind=keyword) for each in signature.parameters.values()]
-        place = len(own) if after is None else 1 + list(signature.parameters).index(after)
-        own[place:place] = [
-            inspect.Parameter(name, keyword, default=value, annotation=kind)
-            for name, (kind, value) in options.items()
-        ]
-        whole = signature.replace(parameters=own)
-        called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
-        return called
+        vars(command).setdefault("added", []).append((options, after))
+        return command
 
     return decorate
+
+
+def declared(command: Command) -> Command:
+    """The command with all its options: its own, those that it shares, those `adding` adds.
+
+    Parameters without a declaration of their own are shared options, each the one of its name, or
+    of the name in its annotation.
+    """
+    signature, parameters = inspect.signature(command, eval_str=True), []
+    options = [(each.name, each.annotation, each.default) for each in signature.parameters.values()]
+    for added, after in vars(command).get("added", ()):
+        place = len(options) if after is None else 1 + [each[0] for each in options].index(after)
+        options[place:place] = [(name, kind, default) for name, (kind, default) in added.items()]
+    for name, annotation, default in options:
+        kind, info = (
+            get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)
+        )
+        if kind is not typer.Context:
+            kind = Annotated[kind, _SHARED[info] if isinstance(info, str) else info]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(**{name: given[name] for name in given.keys() & signature.parameters.keys()})
+
+    whole = signature.replace(parameters=parameters)
+    called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
+    return called
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -356,9 +372,9 @@ def switch(option: str, value: int) -> bool:
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
     """The choice that equals a value, ignoring case; raises WorkloadError if there is none."""
-    found = in_any_case(value, choices)
+    found = names.in_any_case(value, choices)
     if found is None:
-        near = did_you_mean(value, choices)
+        near = names.did_you_mean(value, choices)
         raise WorkloadError(f"{option} {value!r} is unknown; {near}use {', '.join(choices)}")
     return found
 
@@ -384,33 +400,43 @@ def check_quiet(results: Mapping[str, object]) -> None:
         )
 
 
-def check_files(output: Path | None, plot: Path | None) -> None:
-    """Check, before any work, that files can be written."""
+def check_files(
+    output: Path | None = None, plot: Path | None = None, html: Path | None = None
+) -> None:
+    """Check, before any work, that a table, a picture or an HTML page can be written.
+
+    Raises:
+        FormatError: The format is unknown, or the library for it is not installed.
+        OutputError: It is a folder, or its folder does not exist.
+    """
     if output is not None:
         from dsocr_analyze.columns.table_files import table_format
 
         table_format(output)
-        check_place(output)
+        _check_place(output)
     if plot is not None:
         from dsocr_analyze.pictures.picture import picture_format
 
         picture_format(plot)
-        check_place(plot)
+        _check_place(plot)
+    if html is not None:
+        from dsocr_analyze.report.html.page import refuse_without_plotly
+
+        refuse_without_plotly()
+        _check_place(html)
 
 
-def check_place(path: Path) -> None:
+def _check_place(path: Path) -> None:
     """Raise for a path that is a folder, or whose folder does not exist."""
-    if is_folder(path):
+    if input_files.is_folder(path):
         raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-    if not is_folder(path.parent):
+    if not input_files.is_folder(path.parent):
         raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it")
 
 
 def prepare_output(directory: Path, default: Path | None = None) -> None:
     """Create the folder named by `--output` before any work; raises OutputError."""
-    from dsocr_analyze.output_files import prepare_directory
-
-    prepare_directory(directory, may_lead_out=directory != default)
+    output_files.prepare_directory(directory, may_lead_out=directory != default)
 
 
 # --- what a command ran with ----------------------------------------------------------------------
@@ -438,22 +464,13 @@ def options_used(context: typer.Context) -> dict[str, OptionValue]:
     """
     used: dict[str, OptionValue] = {}
     for parameter in context.command.params:
-        if parameter.name not in context.params:
+        name = parameter.opts[0].lstrip("-").replace("-", "_")
+        if parameter.name not in context.params or name in _ABOUT_THE_OUTPUT:
             continue
-        is_option = parameter.param_type_name == "option"
-        name = parameter.opts[0].lstrip("-").replace("-", "_") if is_option else parameter.name
-        if name in _ABOUT_THE_OUTPUT:
-            continue
-        value = _plain(context.params[parameter.name])
-        earlier = used.get(name)
-        if isinstance(earlier, tuple) and isinstance(value, tuple):
-            value = (*earlier, *value)
+        value, earlier = context.params[parameter.name], used.get(name)
+        if isinstance(value, list | tuple):
+            value = (*(earlier if isinstance(earlier, tuple) else ()), *map(str, value))
+        elif isinstance(value, Path):
+            value = str(value)
         used[name] = earlier if value is None else value
     return used
-
-
-def _plain(value: Any) -> OptionValue:
-    """A value for JSON: paths as given, several values as a list."""
-    if isinstance(value, list | tuple):
-        return tuple(str(each) for each in value)
-    return str(value) if isinstance(value, Path) else value

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from dsocr_analyze import architectures
+from dsocr_analyze import architectures, dtypes, input_files
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
-from dsocr_analyze.input_files import is_folder, is_regular
-from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
-from dsocr_analyze.workload import ImagePages, Workload
-from dsocr_analyze.workload.workload import text_parts
+from dsocr_analyze.model import tokenizer_file
+from dsocr_analyze.workload import ImagePages, Workload, text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -43,8 +39,6 @@ __all__ = [
     "workload_of",
 ]
 
-_Value = TypeVar("_Value")
-
 OF_A_PAGE: Final[options.Added] = {
     "mode": (str | None, None),
     "base_size": (int | None, None),
@@ -60,8 +54,6 @@ OF_A_PAGE: Final[options.Added] = {
     "prompt_pages": (int, 1),
 }
 """The options about a page."""
-
-_SWITCHES: Final = {"0": False, "1": True}
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -86,29 +78,36 @@ def model_directory_from(
                 f"--sliding-window {sliding_window} is for known architectures; leave it out with"
                 f" --stages {stages}"
             )
-        return _described(stages, model, arch, config, hf_config)
+        if arch is not None:
+            raise WorkloadError(
+                f"--stages {stages} describes an architecture; leave out --arch {arch}"
+            )
+        described = architectures.described_architecture(stages)
+        found = _of_its_own(model, config, hf_config, described)
+        if found is None:
+            raise WorkloadError(
+                f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
+            )
+        return found
     if hf_config is not None:
         raise WorkloadError(
             f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
             f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"
         )
-    values = None if config is None else read_config(config)
+    values = {} if config is None else read_config(config)
     if model not in (None, "reference"):
         directory = ModelDirectory.read(Path(str(model)))
         _check_arch(arch, directory.config, f"--model {model}")
     else:
-        if arch is None and config and values and architectures.foreign_model(values):
+        if config is not None and arch is None and architectures.foreign_model(values):
             # Raises an error that says what it is and how to trace it.
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
-        if values is not None and "auto_map" in values:
+        if "auto_map" in values:
             _check_arch(arch, values, f"--config {config}")
-        if arch is not None:
-            architecture = architectures.architecture_named(arch)
-        else:
-            found = None if values is None else architectures.recognized_architecture(values)
-            architecture = found or architectures.DEFAULT
-        directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
-    directory = directory if values is None else directory.with_config(values, config)
+        named = None if arch is None else architectures.architecture_named(arch)
+        known = named or architectures.recognized_architecture(values) or architectures.DEFAULT
+        directory = _unnamed(known, model, trust_remote_code=trust_remote_code)
+    directory = directory if config is None else directory.with_config(values, config)
     return directory if sliding_window is None else with_window(directory, sliding_window)
 
 
@@ -123,37 +122,19 @@ def described_model(
 
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
     """The directory with its sliding window on or off, according to `--sliding-window`."""
-    is_on = options.switch("--sliding-window", sliding_window)
-    architecture = architectures.architecture_of(directory.config)
-    without = _require_window(architecture, str(sliding_window))
-    return directory if is_on else directory.with_config(without(directory.config))
+    is_on, config = options.switch("--sliding-window", sliding_window), directory.config
+    architecture = architectures.architecture_of(config)
+    _refuse_window(architecture, str(sliding_window))
+    return directory if is_on else directory.with_config(architecture.without_window(config))
 
 
-def _require_window(
-    architecture: Architecture, value: str
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """A function that removes the window from a config; raises if the architecture has none."""
+def _refuse_window(architecture: Architecture, value: str) -> None:
+    """Raise for `--sliding-window` if the architecture has none."""
     if not architecture.has_window:
         raise WorkloadError(
             f"--sliding-window {value} is not supported: {architecture.name} has no sliding window;"
             " leave it out"
         )
-    return architecture.without_window
-
-
-def _described(
-    stages: Path, model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
-) -> ModelDirectory:
-    """The model described by a stages file, from a directory or transformers' own code."""
-    if arch is not None:
-        raise WorkloadError(f"--stages {stages} describes an architecture; leave out --arch {arch}")
-    architecture = architectures.described_architecture(stages)
-    directory = _of_its_own(model, config, hf_config, architecture)
-    if directory is None:
-        raise WorkloadError(
-            f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
-        )
-    return directory
 
 
 def undescribed_model(
@@ -163,9 +144,8 @@ def undescribed_model(
 
     None if they name another one, or none.
     """
-    if hf_config is None and arch is not None:
-        return None
-    directory = _of_its_own(model, config, hf_config)
+    is_named = hf_config is None and arch is not None
+    directory = None if is_named else _of_its_own(model, config, hf_config)
     if hf_config is not None and arch is not None:
         raise WorkloadError(
             f"--hf-config {hf_config} is of no known architecture; leave out --arch {arch}"
@@ -201,9 +181,9 @@ def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
     """Raise if `--arch` contradicts the config's architecture."""
     found = architectures.recognized_architecture(config)
     if arch is not None and found is not architectures.architecture_named(arch):
-        is_of = "no known architecture" if found is None else f"of {found.name}"
         raise WorkloadError(
-            f"--arch {arch} contradicts {source}, which is {is_of}; give one of them"
+            f"--arch {arch} contradicts {source}, which is"
+            f" {f'of {found.name}' if found else 'no known architecture'}; give one of them"
         )
 
 
@@ -214,7 +194,7 @@ def _unnamed(
     from dsocr_analyze.model.directory import ModelDirectory
 
     path = options.MODELS / architecture.name
-    if model is None and is_folder(path) and is_regular(path / "config.json"):
+    if model is None and input_files.is_regular(path / "config.json"):
         try:
             directory = ModelDirectory.read(path)
         except (ConfigError, ModelDirectoryError) as error:
@@ -234,17 +214,14 @@ def _unnamed(
 # --- the page -------------------------------------------------------------------------------------
 
 
-def of_a_page(
-    *left_out: str, after: str = "use_flash_attn"
-) -> Callable[[options.Command], options.Command]:
+def of_a_page(*left_out: str) -> Callable[[options.Command], options.Command]:
     """Add the options about a page, which `page_request` reads, to a command.
 
     Args:
         *left_out: Names of those that it has not, or has as others.
-        after: The parameter that they follow.
     """
     asked = {name: each for name, each in OF_A_PAGE.items() if name not in left_out}
-    return options.adding(asked, after=after)
+    return options.adding(asked, after="use_flash_attn")
 
 
 def page_request(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageRequest:
@@ -299,19 +276,17 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
             " give --text-tokens instead"
         )
     file = directory.tokenizer_file
-    if not is_regular(file):
+    if not input_files.is_regular(file):
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
         )
-    content = read_tokenizer_file(file)
+    content = tokenizer_file.read_tokenizer_file(file)
     import tokenizers
 
-    with named_tokenizer_failures(file):
+    with tokenizer_file.named_tokenizer_failures(file):
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
-        parts = [
-            tokenizer.encode(part, add_special_tokens=False).ids for part in text_parts(prompt)
-        ]
-    return 1 + sum(map(len, parts))
+        parts = text_parts(prompt)
+        return 1 + sum(len(tokenizer.encode(each, add_special_tokens=False).ids) for each in parts)
 
 
 def page_of_file(image: Path) -> tuple[int, int]:
@@ -340,20 +315,24 @@ def settings_from(architecture: Architecture, given: Mapping[str, Any]) -> list[
     from dsocr_analyze.columns.setting import settings_of
     from dsocr_analyze.sweep.axes import parse_modes
 
-    modes = parse_modes("mode", given["mode"] or architecture.default_mode, architecture)
-    windows = windows_from(architecture, given["sliding_window"])
-    attentions = attentions_from(given["use_flash_attn"])
-    return settings_of(dtypes_from(given["dtype"]), attentions, modes, windows)
+    return settings_of(
+        modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
+        windows=windows_from(architecture, given["sliding_window"]),
+        attentions=attentions_from(given["use_flash_attn"]),
+        dtypes=dtypes_from(given["dtype"]),
+    )
 
 
-def dtypes_from(text: str) -> tuple[Dtype, ...]:
+def dtypes_from(text: str) -> tuple[dtypes.Dtype, ...]:
     """The distinct data types in `--dtype`."""
-    return _distinct("dtype", text, dtype_named)
+    from dsocr_analyze.sweep.axes import parse_names
+
+    return tuple(dict.fromkeys(map(dtypes.dtype_named, parse_names("dtype", text))))
 
 
 def attentions_from(text: str) -> tuple[bool, ...]:
     """Whether attention is FlashAttention, for each value in `--use-flash-attn`."""
-    return _distinct("flash_attention", text, functools.partial(_switched, "--use-flash-attn"))
+    return _switches("flash_attention", text)
 
 
 def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ...]:
@@ -364,18 +343,17 @@ def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ..
     """
     if text is None:
         return (True,)
-    _require_window(architecture, text)
-    return _distinct("sliding_window", text, functools.partial(_switched, "--sliding-window"))
+    _refuse_window(architecture, text)
+    return _switches("sliding_window", text)
 
 
-def _distinct(argument: str, text: str, named: Callable[[str], _Value]) -> tuple[_Value, ...]:
-    """The distinct values of a list, each by its name."""
+def _switches(argument: str, text: str) -> tuple[bool, ...]:
+    """The distinct values of a list of switches."""
     from dsocr_analyze.sweep.axes import parse_names
 
-    return tuple(dict.fromkeys(map(named, parse_names(argument, text))))
-
-
-def _switched(option: str, name: str) -> bool:
-    if name not in _SWITCHES:
-        raise WorkloadError(f"{option} {name!r} is invalid; give 0, 1 or 0,1")
-    return _SWITCHES[name]
+    names = parse_names(argument, text)
+    if wrong := [name for name in names if name not in ("0", "1")]:
+        raise WorkloadError(
+            f"{argument} {wrong[0]!r} is invalid; give 0, 1 or 0,1", arguments=[argument]
+        )
+    return tuple(dict.fromkeys(name == "1" for name in names))

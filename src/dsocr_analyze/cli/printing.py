@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import typer
+
 from dsocr_analyze.output_files import write_files
+from dsocr_analyze.report.table import Line, Table, markdown_page, table_lines, wrap
 
 if TYPE_CHECKING:
-    import typer
-
     from dsocr_analyze.pictures.picture import Picture
-    from dsocr_analyze.report.table import Line, Table
 
 __all__ = [
     "Lines",
@@ -75,8 +75,6 @@ class Said(NamedTuple):
 
     def lines(self, width: int) -> Iterator[Line]:
         """Lines for a terminal."""
-        from dsocr_analyze.report.table import Line, table_lines, wrap
-
         yield from map(Line, wrap(self.opening, width) if self.opening else ())
         for table in filter(None, self.tables):
             yield from (*table_lines(table, width), Line(""))
@@ -87,14 +85,8 @@ class Said(NamedTuple):
 
     def markdown(self) -> str:
         """The same in Markdown."""
-        from dsocr_analyze.report.table import markdown_page
-
         lists = {each.title: each.lines for each in self.below}
         return markdown_page(self.opening, filter(None, self.tables), lists)
-
-    def table(self) -> str:
-        """What a file has instead of lines for a terminal."""
-        return self.markdown()
 
 
 def assumptions(sentences: Iterable[str]) -> Lines:
@@ -129,13 +121,13 @@ def emit(
     elif given.get("quiet"):
         printed = None
     beside = None if json_file is None else Path(json_file)
-    formats = {**(files or {}), instead: printed, beside: "json"}
-    formats.pop(None, None)
+    every = {**(files or {}), instead: printed, beside: "json"}
+    formats = {path: each for path, each in every.items() if path and each}
     texts = {each: _rendered(each, document, said) for each in {*formats.values()}}
     drawn = picture() if picture and given["plot"] else None
     if formats or drawn:
         context.obj.begin_writing()
-        write_files({path: texts[each] for path, each in formats.items() if path})
+        write_files({path: texts[each] for path, each in formats.items()})
     if drawn:
         drawn.save(given["plot"])
     if not instead:
@@ -145,7 +137,16 @@ def emit(
 def show(output_format: str | None, document: object, said: Callable[[], Readable]) -> None:
     """Print what a command found in a format; nothing if there is none."""
     if output_format in ("table", "text"):  # which are laid out for the terminal
-        _print_lines(said().lines(_terminal_width()))
+        terminal = shutil.get_terminal_size((WITHOUT_TERMINAL, 24))  # COLUMNS, if it is set
+        for line in said().lines(max(terminal.columns, LEAST_WIDTH)):
+            if line.is_bold:
+                from rich.console import Console
+                from rich.text import Text
+
+                console = Console(file=getattr(sys.stdout, "styled", None))
+                console.print(Text(line.text, style="bold"), soft_wrap=True)
+            else:
+                print(line.text)
     elif output_format is not None:
         sys.stdout.write(_rendered(output_format, document, said))
 
@@ -156,22 +157,5 @@ def _rendered(output_format: str, document: object, said: Callable[[], Readable]
         from dsocr_analyze.report.opening import dump_json
 
         return dump_json(document)
-    render: Callable[[], str] = getattr(said(), output_format)
-    return render()
-
-
-def _terminal_width() -> int:
-    """Width of the terminal in columns, or COLUMNS if it is set."""
-    return max(shutil.get_terminal_size((WITHOUT_TERMINAL, 24)).columns, LEAST_WIDTH)
-
-
-def _print_lines(lines: Iterable[Line]) -> None:
-    for line in lines:
-        if line.is_bold:
-            from rich.console import Console
-            from rich.text import Text
-
-            console = Console(file=getattr(sys.stdout, "styled", None))
-            console.print(Text(line.text, style="bold"), soft_wrap=True)
-        else:
-            print(line.text)
+    # A table is laid out for a terminal; a file has Markdown instead.
+    return str(getattr(said(), output_format.replace("table", "markdown"))())

@@ -9,28 +9,26 @@ from typing import Annotated
 import typer
 
 from dsocr_analyze.analysis import start_torch
-from dsocr_analyze.cli import page_options
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli import options, page_options
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.errors import WorkloadError
 
 __all__ = ["stages"]
-
-ClassOption = Annotated[
-    str | None,
-    typer.Option(
-        "--class",
-        metavar="NAME",
-        help="Class of transformers to build. Default: the first of the config's 'architectures',"
-        " else one that generates, else the base class.",
-    ),
-]
 
 
 def stages(
     context: typer.Context,
     model: str | None = None,
     hf_config: Path | None = None,
-    model_class: ClassOption = None,
+    model_class: Annotated[
+        str | None,
+        options.option(
+            "NAME",
+            "Class of transformers to build. Default: the first of the config's 'architectures',"
+            " else one that generates, else the base class.",
+            "--class",
+        ),
+    ] = None,
     trust_remote_code: bool = False,
     output: Path | None = None,
     debug: bool = False,

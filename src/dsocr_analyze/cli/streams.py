@@ -1,17 +1,37 @@
-"""The two streams: results on stdout, everything else on stderr."""
+"""The two streams: results on stdout, everything else on stderr, the progress of long work too.
+
+Progress is live on a terminal, and elsewhere in a line now and then.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Final, TextIO, cast
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.escaping import visible, visible_lines
 
-__all__ = ["ReaderGone", "complain", "drop_unwritable", "named_failures"]
+__all__ = [
+    "LateProgress",
+    "ReaderGone",
+    "announced_steps",
+    "complain",
+    "drop_unwritable",
+    "named_failures",
+]
+
+_PATIENCE_SECONDS = 1.0
+_LINE_SECONDS = 10.0
+_LONGEST_MESSAGE: Final = 480
+_LONGEST_WORD: Final = 120
+
+
+# --- stdout ---------------------------------------------------------------------------------------
 
 
 class ReaderGone(Exception):  # noqa: N818  # not an error
@@ -94,6 +114,19 @@ def named_failures() -> Iterator[None]:
         guarded.flush()
 
 
+def drop_unwritable() -> None:
+    """Discard output that can't be written, which would raise an error at interpreter exit."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+# --- stderr ---------------------------------------------------------------------------------------
+
+
 def complain(message: str) -> None:
     """Print one line on stderr, if there is one; control characters are escaped."""
     if sys.stderr is None:  # print() would use stdout instead
@@ -107,10 +140,6 @@ def complain(message: str) -> None:
         sys.stderr.flush()
 
 
-_LONGEST_MESSAGE: Final = 480
-_LONGEST_WORD: Final = 120
-
-
 def _ends(text: str, longest: int, gap: str) -> str:
     """The text, shortened to `longest` characters: two thirds from its start, the rest its end."""
     if len(text) <= longest:
@@ -120,13 +149,70 @@ def _ends(text: str, longest: int, gap: str) -> str:
     return text[:start] + gap + text[start - kept :]
 
 
-def drop_unwritable() -> None:
-    """Discard output that can't be written, which would raise an error at interpreter exit."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            with contextlib.suppress(OSError, ValueError):
-                import os
+# --- progress -------------------------------------------------------------------------------------
 
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+def _is_watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows the current step.
+
+    Args:
+        in_lines: Where stderr is no terminal, print the step in a line now and then.
+    """
+    began = last = time.monotonic()
+
+    def announce(step: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if in_lines and now - last >= _LINE_SECONDS:
+            last = now
+            complain(f"after {now - began:.0f} s: {step}")
+
+    if _is_watched():
+        from rich.console import Console
+
+        with Console(stderr=True).status("starting") as status:
+            yield status.update
+    else:
+        yield announce
+
+
+class LateProgress(contextlib.ExitStack):
+    """A progress bar that appears after a second, and only if stderr is a terminal.
+
+    Args:
+        what: What is being counted.
+        total: The total number; None if unknown.
+    """
+
+    def __init__(self, what: str, total: int | None) -> None:
+        super().__init__()
+        self._what, self._total, self._done = what, total, 0
+        self._begins = time.monotonic() + _PATIENCE_SECONDS
+        self._bar: Any = None
+
+    def advance(self, count: int) -> None:
+        """Count more of them as done."""
+        self._done += count
+        if not _is_watched() or time.monotonic() < self._begins:
+            return
+        if self._bar is None:
+            from rich import progress
+            from rich.console import Console
+
+            columns = (
+                progress.TextColumn("{task.description}"), progress.BarColumn(),
+                progress.MofNCompleteColumn(), progress.TimeRemainingColumn(),
+            )  # fmt: skip
+            self._bar = self.enter_context(
+                progress.Progress(
+                    *columns, console=Console(stderr=True), transient=True,
+                    redirect_stdout=False, redirect_stderr=False,
+                )
+            )  # fmt: skip
+            self._bar.add_task(self._what, total=self._total)
+        self._bar.update(self._bar.task_ids[0], completed=self._done)

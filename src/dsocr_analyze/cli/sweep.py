@@ -13,8 +13,7 @@ import typer
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, completion, options, page_options, time_options
 from dsocr_analyze.cli.printing import Lines, Said, show
-from dsocr_analyze.cli.progress import LateProgress
-from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.cli.words import warn, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT

@@ -61,13 +61,13 @@ _LENGTHS: Final = ("new_tokens_from", "mean_new_tokens", "share_at_limit")
 def time_request(
     gpu: Sequence[str],
     *,
-    profile: Sequence[Path] | None,
-    runtime: str,
-    server: str,
+    profile: Sequence[Path] | None = None,
+    runtime: str = "serving",
+    server: str = "vllm",
     concurrency: str,
-    preprocess_ms: float | None,
-    workers: int,
-    price: float | None,
+    preprocess_ms: float | None = None,
+    workers: int = 1,
+    price: float | None = None,
     weights_dtype: str | None = None,
     kv_dtype: str | None = None,
     lengths: Callable[[int], OutputLengths] | None = None,
@@ -80,18 +80,21 @@ def time_request(
 
     `lengths` is as for `lengths_by_limit`; by default every page generates the most tokens it may.
     """
-    from dsocr_analyze.hardware.devices import catalogue_name
+    from dsocr_analyze.hardware import devices, timed_device
     from dsocr_analyze.hardware.profile import all_profiles
-    from dsocr_analyze.hardware.timed_device import dtype_name
     from dsocr_analyze.timing import assumptions, output_lengths, runtimes
 
-    asked = (each.strip() for each in runtime.split(","))
-    names = dict.fromkeys(options.chosen("--runtime", each, runtimes.RUNTIMES) for each in asked)
+    names = dict.fromkeys(
+        options.chosen("--runtime", each.strip(), runtimes.RUNTIMES) for each in runtime.split(",")
+    )
     known = all_profiles(kept_files.user_profiles(profile))
-    gpus = dict.fromkeys(catalogue_name(name, known) for name in options.gpu_names(gpu))
+    gpus = dict.fromkeys(devices.catalogue_name(name, known) for name in options.gpu_names(gpu))
     profiles = [known[name] for name in gpus]
     host = runtimes.server_named(server)
-    types = (None if each is None else dtype_name(each) for each in (weights_dtype, kv_dtype))
+    types = (
+        None if each is None else timed_device.dtype_name(each)
+        for each in (weights_dtype, kv_dtype)
+    )
     # Those of 16 bits are the model's own.
     precision = runtimes.Precision(
         *(None if each in ("bfloat16", "float16") else each for each in types)
@@ -180,7 +183,7 @@ def request_from(
 
 def _asked(context: typer.Context) -> dict[str, Any]:
     """Arguments of `time_request` that options set, but for the GPUs and the output lengths."""
-    names = (OF_EVERY_PREDICTION.keys() | {"runtime", "concurrency"}).difference(_LENGTHS)
+    names = (OF_EVERY_PREDICTION.keys() - _LENGTHS) | {"runtime", "concurrency"}
     return {name: context.params[name] for name in names}
 
 
@@ -188,11 +191,9 @@ def _gpus_or_nothing(context: typer.Context) -> list[str]:
     """The values of `--gpu`; without any, raises for options that would have no effect."""
     gpus: list[str] = context.params["gpu"] or []
     of_time = {*OF_EVERY_PREDICTION, "runtime", "concurrency", "deadline"}
-    for name, option in {} if gpus else options.given_options(context).items():
-        if name in of_time:
-            raise WorkloadError(
-                f"{option} is for predicted seconds; give --gpu too, or leave it out"
-            )
+    given = options.given_options(context)
+    if not gpus and (idle := [option for name, option in given.items() if name in of_time]):
+        raise WorkloadError(f"{idle[0]} is for predicted seconds; give --gpu too, or leave it out")
     return gpus
 
 
@@ -221,9 +222,11 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
         raise WorkloadError(
             f"--share-at-limit {share_at_limit:g} needs --mean-new-tokens for the other pages"
         )
-    if mean is None:
-        return OutputLengths.fixed
-    return lambda limit: OutputLengths.mean_and_limit(mean, limit, share_at_limit)
+    return (
+        OutputLengths.fixed
+        if mean is None
+        else lambda limit: OutputLengths.mean_and_limit(mean, limit, share_at_limit)
+    )
 
 
 # --- seconds of lists of pages --------------------------------------------------------------------
@@ -251,30 +254,28 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     Raises:
         AnalyzeError: A value is invalid.
     """
-    gpus = _gpus_or_nothing(context)
-    if not gpus:
+    if not (gpus := _gpus_or_nothing(context)):
         return None
     from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.assumptions import lengths_sentence
-    from dsocr_analyze.timing.runtimes import RUNTIMES
+    from dsocr_analyze.timing import assumptions, runtimes
 
     given = context.params
-    one = {"runtime": options.chosen("--runtime", given["runtime"], RUNTIMES), "concurrency": "1"}
-    lengths = _lengths_by_limit(context)
-    request = time_request(gpus, lengths=lengths, **_asked(context) | one)
+    one = {
+        "runtime": options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES),
+        "concurrency": "1",
+    }
+    request = time_request(gpus, lengths=_lengths_by_limit(context), **_asked(context) | one)
     [job] = request.jobs
     for each in request.profiles:
         check_precision(Device(each), job.precision)
     said = "every page generates the most tokens it may"
-    if given["new_tokens_from"] is not None:
-        said = lengths_sentence(lengths(1))
-    elif given["mean_new_tokens"] is not None:
-        said = (
-            f"pages that end on their own generate {given['mean_new_tokens']:g} tokens on average;"
-            f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
-        )
     if _lengths_are_given(context):
+        mean = given["mean_new_tokens"]
+        said = assumptions.lengths_sentence(job.lengths(1)) if mean is None else (
+            f"pages that end on their own generate {mean:g} tokens on average;"
+            f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
+        )  # fmt: skip
         said += "; FLOPs and bytes are counted for the most tokens that pages may generate"
     return TimeRequested(request.profiles, job, tuple(job.sentences(said, request.profiles)))
 
@@ -295,14 +296,15 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to {_MOST_CONCURRENCY}"
         )
-    hours = None if given["deadline"] is None else deadline_hours(given["deadline"])
+    deadline = given["deadline"]
+    hours = None if deadline is None else deadline_hours(deadline)
     return ListTime(requested, concurrency, hours, _lengths_are_given(context))
 
 
 def _lengths_are_given(context: typer.Context) -> bool:
     """Whether the options give output lengths, not just their maximum."""
-    given = context.params
-    return given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
+    given = (context.params[name] for name in ("new_tokens_from", "mean_new_tokens"))
+    return any(each is not None for each in given)
 
 
 def deadline_hours(text: str) -> float:

@@ -12,7 +12,7 @@ from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options, page_options
 from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 

@@ -77,10 +77,6 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """The option that sets each argument named in errors."""
 
-_WITHOUT_VALUE: Final = ("--random-weights", "--trust-remote-code")
-
-_VALUE: Final = r"""=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w)"""
-
 
 def in_options(message: str, arguments: Sequence[str]) -> str:
     """The message with options in place of arguments.
@@ -93,13 +89,16 @@ def in_options(message: str, arguments: Sequence[str]) -> str:
     names = sorted(OPTIONS.keys() & set(arguments))
     if not names:
         return message
-    pattern = rf"(?<![\w.'\"-])(?P<name>{'|'.join(names)})(?:{_VALUE})?(?![\w-])"
+    pattern = (
+        rf"(?<![\w.'\"-])(?P<name>{'|'.join(names)})"
+        r"""(?:=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w))?(?![\w-])"""
+    )
     return re.sub(pattern, _in_options, message)
 
 
 def _in_options(found: re.Match[str]) -> str:
     option, value = OPTIONS[found["name"]], found["value"]
-    if value is None or option in _WITHOUT_VALUE:
+    if value is None or option in ("--random-weights", "--trust-remote-code"):
         return option
     value = {"True": "1", "False": "0"}.get(value, value.strip("'\""))
     return f"{option} {value}"
@@ -107,19 +106,19 @@ def _in_options(found: re.Match[str]) -> str:
 
 # --- warnings -------------------------------------------------------------------------------------
 
-_SIZES: Final = ("base_size", "image_size")
-"""Arguments in warnings whose names can't mean anything else."""
-
 
 def warn(
-    context: typer.Context, warnings: Iterable[str], arguments: Sequence[str] = _SIZES
+    context: typer.Context,
+    warnings: Iterable[str],
+    arguments: Sequence[str] = ("base_size", "image_size"),
 ) -> None:
     """Print each warning on stderr once; with `--strict` they make the command exit with 3.
 
     Args:
         context: The command's context.
         warnings: The warnings, naming arguments as the library does.
-        arguments: Arguments for which the command has options.
+        arguments: Arguments for which the command has options; by default, those whose names can't
+            mean anything else.
     """
     for line in (in_options(warning, arguments) for warning in warnings):
         if line not in context.obj.warnings:
@@ -141,9 +140,12 @@ def print_config_findings(
     of = "" if name is None else f"{name}: "
     warn(context, (f"{of}{warning}" for warning in directory.config_findings.warnings))
     if by_closed_forms and directory.recognized is not None:
-        said = [("note", each) for each in directory.dimensions().notes]
-        for kind, text in (*said, *(("assumed", each) for each in directory.assumptions)):
-            complain(f"{kind}: {of}{text}")
+        for kind, texts in {
+            "note": directory.dimensions().notes,
+            "assumed": directory.assumptions,
+        }.items():
+            for text in texts:
+                complain(f"{kind}: {of}{text}")
 
 
 def warn_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
@@ -174,9 +176,6 @@ _RIGHT: Final = {
 }
 """Valid values of an option that takes a number, by the value's name in --help."""
 
-_LIST: Final = "LIST"
-"""Name of a comma-separated value in --help."""
-
 _COMPARED: Final = {
     "--model": "compare --config A/config.json --config B/config.json",
     "--arch": "compare A B",
@@ -186,7 +185,7 @@ _COMPARED: Final = {
 _SWITCHED: Final = {
     "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
 }  # fmt: skip
-_THOUSANDS: Final = {"k": 1_000, "m": 1_000_000}
+_UNITS: Final = {"": 1, "%": 0.01, "k": 1_000, "m": 1_000_000}
 _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 
 
@@ -229,7 +228,7 @@ def repeated(option: Any, values: Sequence[str], context: Any) -> str:
     ]
     if name in _COMPARED:
         several = [f"{context.find_root().command_path} {_COMPARED[name]}"]
-    right = f"give one, or several to {', '.join(several)}" if several else "give one"
+    right = f"give one{', or several to ' if several else ''}{', '.join(several)}"
     if _takes_several(option):
         right = f"give one list: {name} {','.join(values)}"
     return f"{name} is given more than once, as {', '.join(others)} and {last}; {right}"
@@ -241,7 +240,7 @@ def _commands(root: Any) -> dict[str, Any]:
 
 
 def _takes_several(parameter: Any) -> bool:
-    return parameter.multiple or _metavar(parameter) == _LIST
+    return parameter.multiple or _metavar(parameter) == "LIST"  # comma-separated
 
 
 def _unknown_option(error: Any, context: Any) -> str:
@@ -267,10 +266,12 @@ def _options_of(command: Any) -> list[str]:
 def _misused_option(error: Any, context: Any) -> str:
     """Message for an option without its value, or with a value it does not take."""
     name = error.option_name
-    for parameter in context.command.params:
-        if name in parameter.opts and not getattr(parameter, "is_flag", False):
-            return f"{name} needs a value: {name} {_metavar(parameter)}"
-    return f"{name} takes no value"
+    with_value = (
+        f"{name} needs a value: {name} {_metavar(each)}"
+        for each in context.command.params
+        if name in each.opts and not getattr(each, "is_flag", False)
+    )
+    return next(with_value, f"{name} takes no value")
 
 
 def _wrong_value(error: Any, parameter: Any) -> str:
@@ -278,8 +279,7 @@ def _wrong_value(error: Any, parameter: Any) -> str:
     metavar = _metavar(parameter)
     choices = metavar.split("|") if "|" in metavar else []
     right = f"give {' or '.join(choices) or _RIGHT.get(metavar, metavar)}"
-    find = getattr(error.__cause__, "errors", None)
-    details = find() if callable(find) else []
+    details: list[dict[str, str]] = getattr(error.__cause__, "errors", list)()
     value = details[0].get("input") if details else None
     if not isinstance(value, str):  # the parser does not reveal it
         return f"{_spelling(parameter)} has a wrong value; {right}"
@@ -292,22 +292,21 @@ def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str |
     """The number meant by informal spellings such as 1k, 10% or true, as this program takes it."""
     plain = value.strip().lower().replace(",", "." if is_part else "").replace("_", "")
     if choices:
-        switched = _SWITCHED.get(plain)
-        return switched if switched in choices else None
+        return next((each for each in choices if each == _SWITCHED.get(plain)), None)
     found = _NUMBER.fullmatch(plain)
     if found is None:
         return None
-    number, unit = float(found["digits"]), found["unit"]
+    unit = found["unit"]
+    number = float(found["digits"]) * _UNITS[unit]
     if is_part:
-        part = number / 100 if unit == "%" else number
-        return f"{part:g}" if unit in ("", "%") and part <= 1 else None
-    whole = number * _THOUSANDS.get(unit, 1)
-    return str(int(whole)) if unit != "%" and whole == int(whole) else None
+        return f"{number:g}" if unit in ("", "%") and number <= 1 else None
+    return str(int(number)) if unit != "%" and number == int(number) else None
 
 
 def _spelling(parameter: Any) -> str:
-    is_option = parameter.param_type_name == "option"
-    return str(parameter.opts[0]) if is_option else _metavar(parameter)
+    return (
+        _metavar(parameter) if parameter.param_type_name == "argument" else str(parameter.opts[0])
+    )
 
 
 def _metavar(parameter: Any) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.workload.image_file import ImagePages, page_of_image
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload.page import ImagePages, page_of_image, parse_page
 from dsocr_analyze.workload.workload import (
     AnyWorkload,
     DecodeStep,
@@ -11,6 +10,7 @@ from dsocr_analyze.workload.workload import (
     Mode,
     ViewBatch,
     Workload,
+    text_parts,
 )
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "Workload",
     "page_of_image",
     "parse_page",
+    "text_parts",
 ]

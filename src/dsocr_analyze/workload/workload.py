@@ -174,21 +174,20 @@ def position_warnings(workload: Workload, max_positions: int) -> list[str]:
         workload: The workload.
         max_positions: Positions that the decoder was trained for.
     """
-    lines = []
     longest = workload.seq_len + workload.max_new_tokens - 1
     if workload.seq_len > max_positions:
-        lines.append(
+        return [
             f"the sequence of {workload.seq_len} tokens is longer than the decoder's "
             f"max_position_embeddings, {max_positions}"
-        )
-    elif longest > max_positions:
-        lines.append(
+        ]
+    if longest > max_positions:
+        return [
             f"{workload.seq_len} prompt tokens and {workload.max_new_tokens} new ones reach "
             f"{longest} positions, beyond the decoder's max_position_embeddings, "
             f"{max_positions}; at most {max_positions - workload.seq_len + 1} "
             "new tokens fit"
-        )
-    return lines
+        ]
+    return []
 
 
 # --- prompts ---------------------------------------------------------------------------------
