@@ -295,7 +295,7 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     has_one_architecture = len({each.architecture for each in models}) == 1
     return comparison.compare(
         list(reports.items()), configs if differ and has_one_architecture else None
-    ).document
+    )
 
 
 def sweep_workloads(

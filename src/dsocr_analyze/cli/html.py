@@ -17,7 +17,7 @@ from dsocr_analyze.workload import Workload
 if TYPE_CHECKING:
     from dsocr_analyze.analysis import Engine
     from dsocr_analyze.errors import DeviceError
-    from dsocr_analyze.report.comparison import Comparison
+    from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import AnyWorkload
@@ -74,11 +74,13 @@ def report_page(report: Report, engine: Engine, workload: AnyWorkload, correctio
     return render_html(report_contents(report, roofs, curves, missing))
 
 
-def comparison_page(comparison: Comparison, reports: Sequence[tuple[str, Report]]) -> str:
-    """The page of a comparison; each report comes with its name."""
+def comparison_page(
+    found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str]
+) -> str:
+    """The page of a comparison of reports, and of configs of these names."""
     from dsocr_analyze.report.html.page import comparison_contents, render_html
 
-    return render_html(comparison_contents(comparison, [report for _, report in reports]))
+    return render_html(comparison_contents(found, reports, headline, configs))
 
 
 def _curves(
