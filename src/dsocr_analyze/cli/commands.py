@@ -20,7 +20,7 @@ from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.names import did_you_mean, in_any_case
 
-__all__ = ["COMMANDS", "Commands"]
+__all__ = ["BESIDE", "COMMANDS", "Commands"]
 
 _NAME = "dsocr-analyze"
 
@@ -42,6 +42,9 @@ COMMANDS: Final = (
     "docs",
 )
 """In the order of the help. Each is the function of its name in the module of its name."""
+
+BESIDE: Final = {"calibrate": "measure", "fit": "devices", "infer": "measure"}
+"""Commands that stand in the module of another one."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 """Those that, like the main job, end after a few passes at most. Garbage is collected in all
@@ -121,7 +124,8 @@ class _CommandsByName(Mapping[str, TyperCommand]):
 
 @cache
 def _command(name: str) -> TyperCommand:
-    function = declared(getattr(import_module(f"dsocr_analyze.cli.{name}"), name))
+    module = import_module(f"dsocr_analyze.cli.{BESIDE.get(name, name)}")
+    function = declared(getattr(module, name))
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Interrupts are held back while parsing, which temporarily changes settings of the process; a
     # running command may be interrupted anywhere.
