@@ -408,8 +408,10 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
         _mode_of(item, own_mode, each) if name else mode_or_sizes(each, item)
         for each in architectures
     ]
-    sized = [(f"{name}:{each.name}" if name else each.name, each) for each in modes]
-    return [[(item, model, each) for model, (item, each) in zip(found, sized, strict=True)]]
+    return [[
+        (f"{name}:{each.name}" if name else each.name, model, each)
+        for model, each in zip(found, modes, strict=True)
+    ]]  # fmt: skip
 
 
 def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> _Groups:

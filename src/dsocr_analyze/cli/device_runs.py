@@ -81,8 +81,10 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
 
             return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
         try:
-            found = cpu_calibration.calibrated_cpu(
-                budget_seconds=seconds, has_passes=has_passes, on_progress=announce
+            return profile.cpu_profile_text(
+                cpu_calibration.calibrated_cpu(
+                    budget_seconds=seconds, has_passes=has_passes, on_progress=announce
+                )
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -91,7 +93,6 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
                 f"{device} ran out of memory during calibration; free some, or raise the limit of"
                 " this process"
             ) from error
-    return profile.cpu_profile_text(found)
 
 
 def calibration_said(file: Path, device: str) -> printing.Said:
@@ -276,9 +277,8 @@ def _predicted(
 
 def measurement_said(found: measured.Measurement) -> printing.Said:
     """What a reader sees of a measurement."""
-    model = document.model_text(found.model)
     return printing.Said(
-        f"Measured: {model}, {found.dtype}, {found.attention} attention",
+        f"Measured: {document.model_text(found.model)}, {found.dtype}, {found.attention} attention",
         measured.measurement_tables(found),
         [printing.Lines("Notes", measured.measurement_notes(found), before="")],
     )

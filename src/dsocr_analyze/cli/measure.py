@@ -62,8 +62,8 @@ def calibrate(
     text = device_runs.calibrated(
         device, ends=began + seconds, has_passes=needs.has_passes(seconds)
     )
-    named = f"{tomllib.loads(text)['name']}.toml"
-    file = output or own_folder_to_write() / kept_files.PROFILES / named
+    name = tomllib.loads(text)["name"]
+    file = output or own_folder_to_write() / kept_files.PROFILES / f"{name}.toml"
     context.obj.begin_writing()
     options.prepare_output(file.parent)
     write_files({file: text})

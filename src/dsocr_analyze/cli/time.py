@@ -177,10 +177,10 @@ def _benchmarks_given(
     from dsocr_analyze.timing.server_benchmarks import comparison, reading
 
     benchmarks = [each for file in files for each in reading.read_benchmarks(file)]
-    server = asked["server"]
-    if "server" not in given:
-        server = comparison.server_of(benchmarks[0], server)
-    server = server_named(server).name
+    named = asked["server"]
+    server = server_named(
+        named if "server" in given else comparison.server_of(benchmarks[0], named)
+    ).name
     for each in benchmarks:
         comparison.check_engine(each, server)
     version, *others = dict.fromkeys(

@@ -83,8 +83,9 @@ def tree(
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     workload = None
     if trace and not leaves and undescribed is None:
-        request = page_options.page_request(context, directory, max_new_tokens=1)
-        workload = request.workload(directory.architecture)
+        workload = page_options.page_request(context, directory, max_new_tokens=1).workload(
+            directory.architecture
+        )
         warn_of_sizes(context, directory, workload)
     elif of_page := [option for name, option in given.items() if name in page_options.OF_A_PAGE]:
         raise WorkloadError(
@@ -109,8 +110,10 @@ def tree(
 def _refuse_untraceable(given: Mapping[str, str], stage: str | None, *, trace: bool) -> None:
     """Raise for options that need a stages file."""
     of_page = {*page_options.OF_A_PAGE, *(["trace"] if trace else [])}
-    asked = [option for name, option in given.items() if name in of_page]
-    asked += [] if stage is None else [f"--stage {stage}"]
+    asked = [
+        *(option for name, option in given.items() if name in of_page),
+        *([] if stage is None else [f"--stage {stage}"]),
+    ]
     if asked:
         raise WorkloadError(
             f"{asked[0]} takes a stages file; give --stages FILE (dsocr-analyze stages drafts one),"
