@@ -160,28 +160,28 @@ def _compare(
         )
         for each in counted
     }  # fmt: skip
-    named = [
-        (each.name, engines[each.way].report(workloads[each]) if isinstance(each, _Column)
-         else each.report)
+    reports = [
+        engines[each.way].report(workloads[each]) if isinstance(each, _Column) else each.report
         for each in columns
-    ]  # fmt: skip
-    reports = [report for _, report in named]
+    ]
     found = comparison.compare(
-        named, {name: read_config(file) for name, file in configs.items()},
+        list(zip([each.name for each in columns], reports, strict=True)),
+        {name: read_config(file) for name, file in configs.items()},
         options=options.options_used(context),
-    )  # fmt: skip
+    )
     headline = found.headline(with_page=len(engines) > 1)
     shown = [*configs] if len(configs) > 1 else []
 
+    def page() -> str:
+        from dsocr_analyze.report.html.page import comparison_contents, render_html
+
+        return render_html(comparison_contents(found, reports, headline, shown))
+
     def said() -> Said:
         return Said(
-            f"{headline}\n{found.opening()}",
-            found.tables(shown),
-            [assumptions(found.assumptions)],
-            [given["plot"]],
-            partial(found.as_csv, shown),
-            partial(html.comparison_page, found, reports, headline, shown),
-        )
+            f"{headline}\n{found.opening()}", found.tables(shown),
+            [assumptions(found.assumptions)], [given["plot"]], partial(found.as_csv, shown), page,
+        )  # fmt: skip
 
     def picture() -> Picture:
         from dsocr_analyze.pictures.stage_chart import Compared, stage_picture

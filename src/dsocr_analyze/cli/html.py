@@ -17,12 +17,11 @@ from dsocr_analyze.workload import Workload
 if TYPE_CHECKING:
     from dsocr_analyze.analysis import Engine
     from dsocr_analyze.errors import DeviceError
-    from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["HtmlOption", "check_html", "comparison_page", "report_page"]
+__all__ = ["HtmlOption", "check_html", "report_page"]
 
 _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Default concurrencies of a curve."""
@@ -72,15 +71,6 @@ def report_page(report: Report, engine: Engine, workload: AnyWorkload, correctio
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
     curves, missing = _curves(report, engine, workload, measured, corrections)
     return render_html(report_contents(report, roofs, curves, missing))
-
-
-def comparison_page(
-    found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str]
-) -> str:
-    """The page of a comparison of reports, and of configs of these names."""
-    from dsocr_analyze.report.html.page import comparison_contents, render_html
-
-    return render_html(comparison_contents(found, reports, headline, configs))
 
 
 def _curves(
