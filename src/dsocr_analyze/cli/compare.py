@@ -14,10 +14,16 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.cli import completion, html, options, page_options, time_options
+from dsocr_analyze.cli import (
+    completion,
+    html,
+    options,
+    page_options,
+    progress,
+    time_options,
+    words,
+)
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
@@ -139,7 +145,7 @@ def _compare(
     counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Column)))
     used = dict.fromkeys(each.model for each in counted)
     for each in used:
-        print_config_findings(
+        words.print_config_findings(
             context, each.directory, by_closed_forms=engine == "analytic",
             name=(each.config or each.directory.architecture.name) if len(used) > 1 else None,
         )  # fmt: skip
@@ -152,11 +158,12 @@ def _compare(
         for sizes in [column.setting.mode]
     }  # fmt: skip
     for column, workload in workloads.items():
-        warn_of_sizes(context, column.model.directory, workload)
+        words.warn_of_sizes(context, column.model.directory, workload)
     engines = {
         each.way: Engine(
             engine, each.model.directory, each.setting.dtype.name, each.setting.flash_attention,
-            trust_remote_code=given["trust_remote_code"], time=time, announced=announced_steps,
+            trust_remote_code=given["trust_remote_code"], time=time,
+            announced=progress.announced_steps,
         )
         for each in counted
     }  # fmt: skip

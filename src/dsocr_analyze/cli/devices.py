@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, kept_files, options, page_options, words
-from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli import (
+    completion,
+    exits,
+    kept_files,
+    options,
+    page_options,
+    words,
+)
 from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -155,4 +161,4 @@ def fit(
 
     emit(context, document, said)
     if named and not all(each.fits for each in fits):
-        raise typer.Exit(NO)
+        raise typer.Exit(exits.NO)

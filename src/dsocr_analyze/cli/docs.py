@@ -12,10 +12,7 @@ import typer
 
 from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.architectures import architecture_of
-from dsocr_analyze.cli import options, page_options
-from dsocr_analyze.cli.exits import MEANINGS, NO
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.words import print_config_findings
+from dsocr_analyze.cli import exits, options, page_options, progress, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import other_process
 from dsocr_analyze.output_files import write_files
@@ -61,12 +58,12 @@ def docs(
             "reference", arch, config, trust_remote_code=False
         )
         if config is not None:
-            print_config_findings(context, directory, by_closed_forms=True)
+            words.print_config_findings(context, directory, by_closed_forms=True)
             values = directory.config
         architecture = architecture_of(directory.config)
     for folder in () if output is None else (output, output / "modules"):
         options.prepare_output(folder)
-    with announced_steps() as announce, other_process(start_torch) as process:
+    with progress.announced_steps() as announce, other_process(start_torch) as process:
         announce("computing the figures of all pages")
         # While the other process imports torch.
         from dsocr_analyze.documents.library import Library, filled_documents
@@ -87,7 +84,7 @@ def docs(
         for path, page in stale.items():
             print(*(f"{path}: {marker} is stale" for marker in page.changed), sep="\n")
         print(f"{len(stale)} of {len(pages)} pages are stale")
-        raise typer.Exit(NO if stale else 0)
+        raise typer.Exit(exits.NO if stale else 0)
     written = stale if output is None else pages
     context.obj.begin_writing()
     write_files({(output or sources.folder) / path: page.text for path, page in written.items()})
@@ -108,7 +105,7 @@ def command_reference() -> str:
     parts = [
         "\n".join(
             ["| exit code | meaning |", "| --- | --- |"]
-            + [f"| {code} | {meaning} |" for code, meaning in sorted(MEANINGS.items())]
+            + [f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items())]
         ),
         *_section(root),
     ]

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import Engine, TimeRequest, check_precision
-from dsocr_analyze.cli import completion, kept_files, options, page_options, time_options
-from dsocr_analyze.cli.printing import Lines, Said, assumptions, emit
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.cli.words import in_options, print_config_findings, warn_of_sizes
+from dsocr_analyze.cli import (
+    completion,
+    kept_files,
+    options,
+    page_options,
+    printing,
+    streams,
+    time_options,
+    words,
+)
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, DeviceError, WorkloadError
 from dsocr_analyze.escaping import visible
@@ -80,9 +86,9 @@ def time(
     options.check_files(None, plot)
     benchmarks, server, version = _benchmarks_given(context, from_benchmark or (), keep)
     directory = page_options.described_model(model, arch, config, sliding_window)
-    print_config_findings(context, directory, by_closed_forms=True)
+    words.print_config_findings(context, directory, by_closed_forms=True)
     workload = page_options.workload_of(context, directory)
-    warn_of_sizes(context, directory, workload)
+    words.warn_of_sizes(context, directory, workload)
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     from dsocr_analyze.hardware.devices import gpu_catalogue
@@ -100,7 +106,7 @@ def time(
 
 def _leave_out(error: DeviceError) -> None:
     # When predicting for the whole catalogue, a GPU may lack a data type or an attention kernel.
-    complain(f"left out: {in_options(str(error), error.arguments)}")
+    streams.complain(f"left out: {words.in_options(str(error), error.arguments)}")
 
 
 def _show(
@@ -111,12 +117,12 @@ def _show(
     source = engine.directory.source(engine.directory.architecture.name)
     report = time_tables.time_report(source, workload, entries, options.options_used(context))
 
-    def said() -> Said:
+    def said() -> printing.Said:
         has_few = len(entries) <= 4
-        return Said(
+        return printing.Said(
             time_tables.headline(report.model, report.workload),
             time_tables.time_tables(entries) if has_few else [time_tables.overview(entries)],
-            [assumptions(time_tables.time_notes(entries))],
+            [printing.assumptions(time_tables.time_notes(entries))],
             [context.params["plot"]],
         )
 
@@ -127,7 +133,7 @@ def _show(
         attention = attention_name(flash_attention=engine.flash_attention)
         return throughput_picture(report, engine.dtype, attention, context.params["config"])
 
-    emit(context, report, said, picture=picture)
+    printing.emit(context, report, said, picture=picture)
 
 
 # --- a server's benchmarks ------------------------------------------------------------------------
@@ -254,12 +260,12 @@ def _compare(
         context.obj.begin_writing()
         where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
     doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
-    said = Said(
+    said = printing.Said(
         time_tables.headline(report.model, report.workload),
         measured.benchmark_tables(report),
         [
-            Lines("Notes", [*doubts, where]),
-            assumptions(time_tables.time_notes(each.time for each in entries)),
+            printing.Lines("Notes", [*doubts, where]),
+            printing.assumptions(time_tables.time_notes(each.time for each in entries)),
         ],
     )
-    emit(context, report, lambda: said)
+    printing.emit(context, report, lambda: said)

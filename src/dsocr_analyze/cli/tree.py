@@ -10,10 +10,7 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import options, page_options
-from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
+from dsocr_analyze.cli import options, page_options, printing, progress, words
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -78,7 +75,7 @@ def tree(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
-    print_config_findings(context, directory, by_closed_forms=False)
+    words.print_config_findings(context, directory, by_closed_forms=False)
     if stage is not None:
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     workload = None
@@ -86,7 +83,7 @@ def tree(
         workload = page_options.page_request(context, directory, max_new_tokens=1).workload(
             directory.architecture
         )
-        warn_of_sizes(context, directory, workload)
+        words.warn_of_sizes(context, directory, workload)
     elif of_page := [option for name, option in given.items() if name in page_options.OF_A_PAGE]:
         raise WorkloadError(
             f"{of_page[0]} is for a page that is traced; leave it out with --no-trace and --leaves"
@@ -99,7 +96,7 @@ def tree(
     known, used = directory.recognized, options.options_used(context)
     source = directory.source(known.name if known else None)
     untraced = "; no pass was traced, which takes a stages file" if undescribed else ""
-    emit(
+    printing.emit(
         context,
         tree_document(source, modules, stage=stage, workload=workload, options=used),
         lambda: drawing(source, modules, f"on {device}{untraced}", is_folded=folded),
@@ -130,7 +127,7 @@ def _modules(
     stage: str | None,
 ) -> Leaves | TreeNode:
     """The model's tree or its leaves, of one stage or of all."""
-    with announced_steps() as announce:
+    with progress.announced_steps() as announce:
         announce("importing torch, building the model")
         session, known = engine.session, engine.directory.recognized
         from dsocr_analyze.module_tree import OwnerOf, build_tree, leaf_classes, prune
