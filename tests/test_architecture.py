@@ -250,7 +250,10 @@ def cycles(graph):
 
 COMMANDS = "each command is the function of its module's name, and is imported by that name"
 UNIMPORTED = {
-    **{(f"dsocr_analyze.cli.{name}", name): COMMANDS for name in commands.COMMANDS},
+    **{
+        (f"dsocr_analyze.cli.{commands.BESIDE.get(name, name)}", name): COMMANDS
+        for name in commands.COMMANDS
+    },
     **{
         ("dsocr_analyze.cli.exits", code): "the exit codes are one set"
         for code in ("INTERNAL_ERROR", "READER_GONE", "TERMINATED")

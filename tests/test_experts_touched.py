@@ -238,10 +238,10 @@ class TestReport:
 
     def test_a_comparison_of_batches_has_a_row_for_them(self):
         reports = [("one", report_with(TOUCHED, 2)), ("other", report_with(None, 2))]
-        rows = {row.key: row for row in compare(reports).document.rows}
+        rows = {row.key: row for row in compare(reports).rows}
         moved = rows["decode_step_bytes"].values[0]
         assert rows["decode_step_expected_bytes"].values == (moved - 20, None)
-        alone = compare([("one", report_with(TOUCHED))]).document.rows
+        alone = compare([("one", report_with(TOUCHED))]).rows
         assert "decode_step_expected_bytes" not in {row.key for row in alone}
 
     def test_reports_that_lack_the_keys_are_read_with_nothing_known(self, tmp_path):

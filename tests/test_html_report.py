@@ -676,7 +676,9 @@ class TestHostile:
     def test_the_same_in_a_comparison(self, folder, browser):
         reports = [(HOSTILE, hostile_report()), ("plain", build_report(FIGURES, None, CREATED))]
         configs = {HOSTILE: {HOSTILE: 1}, "b": {HOSTILE: HOSTILE}}
-        contents = comparison_contents(compare(reports, configs), [report for _, report in reports])
+        contents = comparison_contents(
+            compare(reports, configs), [report for _, report in reports], "Ran", [*configs]
+        )
         opened(browser, written(folder / "hostile2.html", contents))
         assert_nothing_ran(browser)
         assert cells(browser, "config-table")[0][0] == SHOWN
@@ -829,7 +831,7 @@ class TestComparison:
             )
         ]
         comparison = compare(reports)
-        contents = comparison_contents(comparison, [report for _, report in reports])
+        contents = comparison_contents(comparison, [report for _, report in reports], "Ran")
         opened(browser, written(folder / "order.html", contents))
         order = [trace["name"] for trace in browser.execute_script(
             "return document.getElementById('compared-0').data.map((each) => ({name: each.name}));"

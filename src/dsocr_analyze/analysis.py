@@ -303,7 +303,7 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     }
     has_one_architecture = len({each.architecture for each in models}) == 1
     are_changes = has_one_architecture and len({each.config_digest for each in models}) > 1
-    return comparison.compare(list(reports.items()), configs if are_changes else None).document
+    return comparison.compare(list(reports.items()), configs if are_changes else None)
 
 
 def sweep_workloads(

@@ -24,7 +24,7 @@ from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.workload import parse_page
 
-__all__ = ["COMMANDS", "app"]
+__all__ = ["BESIDE", "COMMANDS", "app"]
 
 _NAME = "dsocr-analyze"
 
@@ -46,6 +46,9 @@ COMMANDS: Final = (
     "docs",
 )
 """In the order of the help. Each is the function of its name in the module of its name."""
+
+BESIDE: Final = {"calibrate": "measure", "fit": "devices", "infer": "measure"}
+"""Commands that stand in the module of another one."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 """Those that, like the main job, end after a few passes at most. Garbage is collected in all
@@ -112,7 +115,8 @@ class _CommandsByName(UserDict[str, Any]):
 
 @cache
 def _command(name: str) -> TyperCommand:
-    function = options.declared(getattr(import_module(f"dsocr_analyze.cli.{name}"), name))
+    module = import_module(f"dsocr_analyze.cli.{BESIDE.get(name, name)}")
+    function = options.declared(getattr(module, name))
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Interrupts are held back while parsing, which temporarily changes settings of the process; a
     # running command may be interrupted anywhere.

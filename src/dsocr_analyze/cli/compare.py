@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
-from dsocr_analyze.cli import completion, html, options, page_options, time_options
+from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.cli import (
+    completion,
+    options,
+    page_options,
+    streams,
+    time_options,
+    words,
+)
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.cli.streams import announced_steps
-from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
+from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.input_files import exists, is_folder, is_regular
+from dsocr_analyze.model.directory import ModelDirectory, read_config
+from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.sweep.axes import parse_modes
+from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.compared_columns import Column, Models, Saved
     from dsocr_analyze.pictures.picture import Picture
 
 __all__ = ["compare"]
@@ -56,20 +73,16 @@ def compare(
     html_file: Path | None = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="What one page costs, stacked stage by stage, as FILE.png or FILE.svg. Needs the"
-            " extra 'plot'.",
+        options.option(
+            "FILE",
+            "What one page costs, stacked stage by stage, as FILE.png or FILE.svg. Needs the extra"
+            " 'plot'.",
         ),
     ] = None,
     quantity: Annotated[
         str | None,
-        typer.Option(
-            "--quantity",
-            metavar="|".join(_QUANTITIES),
-            autocompletion=completion.one_of(*_QUANTITIES),
-            help=f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}.",
+        options.option(
+            _QUANTITIES, f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}."
         ),
     ] = None,
     strict: bool = False,
@@ -79,39 +92,62 @@ def compare(
     engine = options.chosen("--engine", engine, ENGINES)
     options.check_files(html=html_file)
     time = time_options.request_with_report(context)
-    from dsocr_analyze.cli.compared_columns import Models, columns_of, named_files
-
     # The analytic engine reads a directory's config without executing its code.
     executable = trust_remote_code or engine == "analytic"
-    models = Models(model, arch, named_files(config or ()), executable, sliding_window)
-    columns = columns_of(
+    models = _Models(model, arch, _named_files(config or ()), executable, sliding_window)
+    columns = _columns_of(
         what or (), mode, models, page_options.dtypes_from(dtype),
         page_options.attentions_from(use_flash_attn),
     )  # fmt: skip
-    stacked = _stacked(plot, quantity, columns, time)
+    stacked = options.chosen(
+        "--quantity", _QUANTITIES[0] if quantity is None else quantity, _QUANTITIES
+    )
+    if plot is not None:
+        _check_picture(plot, stacked, columns, time)
+    elif quantity is not None:
+        raise WorkloadError(f"--quantity {stacked} is for a picture; give --plot FILE too")
     _compare(context, engine, time, models, columns, stacked)
+
+
+def _check_picture(
+    plot: Path, stacked: str, columns: Sequence[_Column | _Saved], time: TimeRequest | None
+) -> None:
+    """Raise, before any work, if the picture of `--plot` cannot be drawn."""
+    from dsocr_analyze.pictures.stage_chart import refuse_many_bars
+
+    options.check_files(None, plot)
+    bars = [1] * len(columns)
+    if stacked == "seconds":  # one bar per GPU and runtime
+        counted = 0 if time is None else len(time.profiles) * len(time.jobs)
+        bars = [len(each.report.time) if isinstance(each, _Saved) else counted for each in columns]
+    if 0 in bars:
+        each = columns[bars.index(0)]
+        right = "; give --gpu too"
+        if isinstance(each, _Saved):
+            right = f", and {each.name!r} has none; save it with --gpu, or leave it out"
+        raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
+    refuse_many_bars(sum(bars))
 
 
 def _compare(
     context: typer.Context,
     engine: str,
     time: TimeRequest | None,
-    models: Models,
-    columns: Sequence[Column | Saved],
+    models: _Models,
+    columns: Sequence[_Column | _Saved],
     stacked: str,
 ) -> None:
     """Count what is not saved, and show everything side by side."""
-    from dsocr_analyze.cli.compared_columns import Column
     from dsocr_analyze.report import comparison
 
-    given = context.params
-    counted = list(dict.fromkeys(each for each in columns if isinstance(each, Column)))
+    given, configs = context.params, models.configs
+    counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Column)))
     used = dict.fromkeys(each.model for each in counted)
     for each in used:
-        name = (each.config or each.architecture.name) if len(used) > 1 else None
-        print_config_findings(
-            context, each.directory, by_closed_forms=engine == "analytic", name=name
-        )
+        words.print_config_findings(
+            context, each.directory, by_closed_forms=engine == "analytic",
+            name=(each.config or each.directory.architecture.name) if len(used) > 1 else None,
+        )  # fmt: skip
     workloads = {
         column: page_options.workload_of(
             context, column.model.directory, mode=None, base_size=sizes.base_size,
@@ -121,41 +157,43 @@ def _compare(
         for sizes in [column.setting.mode]
     }  # fmt: skip
     for column, workload in workloads.items():
-        warn_of_sizes(context, column.model.directory, workload)
+        words.warn_of_sizes(context, column.model.directory, workload)
     engines = {
         each.way: Engine(
             engine, each.model.directory, each.setting.dtype.name, each.setting.flash_attention,
-            trust_remote_code=given["trust_remote_code"], time=time, announced=announced_steps,
+            trust_remote_code=given["trust_remote_code"], time=time,
+            announced=streams.announced_steps,
         )
         for each in counted
     }  # fmt: skip
     reports = [
-        (each.name, engines[each.way].report(workloads[each]) if isinstance(each, Column)
-         else each.report)
+        engines[each.way].report(workloads[each]) if isinstance(each, _Column) else each.report
         for each in columns
-    ]  # fmt: skip
-    result = comparison.compare(
-        reports, models.config_values(), with_page=len(engines) > 1,
+    ]
+    found = comparison.compare(
+        list(zip([each.name for each in columns], reports, strict=True)),
+        {name: read_config(file) for name, file in configs.items()},
         options=options.options_used(context),
-    )  # fmt: skip
-    found = result.document
+    )
+    headline = found.headline(with_page=len(engines) > 1)
+    shown = [*configs] if len(configs) > 1 else []
+
+    def page() -> str:
+        from dsocr_analyze.report.html.page import comparison_contents, render_html
+
+        return render_html(comparison_contents(found, reports, headline, shown))
 
     def said() -> Said:
         return Said(
-            f"{result.headline()}\n{result.opening()}",
-            (result.table(), result.config_table()),
-            [assumptions(found.assumptions)],
-            [given["plot"]],
-            result.as_csv,
-            partial(html.comparison_page, result, reports),
-        )
+            f"{headline}\n{found.opening()}", found.tables(shown),
+            [assumptions(found.assumptions)], [given["plot"]], partial(found.as_csv, shown), page,
+        )  # fmt: skip
 
     def picture() -> Picture:
         from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
 
-        configs = [each.model.config if isinstance(each, Column) else None for each in columns]
-        counted = [report for _, report in reports]
-        return stage_picture(list(map(Compared, found.names, counted, configs)), stacked)
+        files = [each.model.config if isinstance(each, _Column) else None for each in columns]
+        return stage_picture(list(map(Compared, found.names, reports, files)), stacked)
 
     emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
@@ -163,33 +201,294 @@ def _compare(
     )  # fmt: skip
 
 
-def _stacked(
-    plot: Path | None,
-    quantity: str | None,
-    columns: Sequence[Column | Saved],
-    time: TimeRequest | None,
-) -> str:
-    """The quantity that the picture of `--plot` stacks; both are checked before any work."""
-    chosen = options.chosen(
-        "--quantity", _QUANTITIES[0] if quantity is None else quantity, _QUANTITIES
-    )
-    if plot is None:
-        if quantity is not None:
-            raise WorkloadError(f"--quantity {chosen} is for a picture; give --plot FILE too")
-        return chosen
-    from dsocr_analyze.cli.compared_columns import Saved
-    from dsocr_analyze.pictures.stage_chart import refuse_many_bars
+# --- the models -----------------------------------------------------------------------------------
 
-    options.check_files(None, plot)
-    bars = [1] * len(columns)
-    if chosen == "seconds":  # one bar per GPU and runtime
-        counted = 0 if time is None else len(time.profiles) * len(time.jobs)
-        bars = [len(each.report.time) if isinstance(each, Saved) else counted for each in columns]
-    if 0 in bars:
-        each = columns[bars.index(0)]
-        right = "; give --gpu too"
-        if isinstance(each, Saved):
-            right = f", and {each.name!r} has none; save it with --gpu, or leave it out"
-        raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
-    refuse_many_bars(sum(bars))
-    return chosen
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """One model of a comparison, shared by all items that use it.
+
+    Attributes:
+        directory: The model.
+        config: Name of its config; None for the directory's own.
+    """
+
+    directory: ModelDirectory
+    config: str | None = None
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The models named by options and items, each read when first needed.
+
+    Attributes:
+        model: Value of `--model`.
+        arch: Value of `--arch`.
+        configs: The files of `--config`, by name.
+        trust_remote_code: Whether a directory under `models` is used without a trust record.
+        sliding_window: Value of `--sliding-window`, for models that have one.
+    """
+
+    model: str | None
+    arch: str | None
+    configs: Mapping[str, Path]
+    trust_remote_code: bool
+    sliding_window: int | None
+    _others: dict[str, _Model] = field(default_factory=dict)
+
+    @cached_property
+    def named(self) -> list[_Model]:
+        """The models that a bare mode applies to: one, or one per config."""
+        files: list[tuple[str | None, Path | None]] = [*self.configs.items()] or [(None, None)]
+        return [self._read(self.model, self.arch, *each) for each in files]
+
+    def of(self, architecture: Architecture) -> list[_Model]:
+        """The named models of an architecture, or else the one that runs by default for it."""
+        found = [each for each in self.named if each.directory.architecture is architecture]
+        name = architecture.name
+        if not found and name not in self._others:
+            reference = self.model if self.model == "reference" else None
+            self._others[name] = self._read(reference, name)
+        return found or [self._others[name]]
+
+    def refuse_unused(self, used: Sequence[_Model]) -> None:
+        """Raise for options that name an unused model, or a sliding window that no model has."""
+        if self.sliding_window is not None and not any(
+            each.directory.architecture.has_window for each in used
+        ):
+            raise WorkloadError(
+                f"--sliding-window {self.sliding_window} has no effect: nothing that is compared"
+                " has a sliding window; leave it out"
+            )
+        model = None if self.model == "reference" else self.model
+        is_named = model is not None or self.arch is not None or self.configs
+        for each in self.named if is_named else ():
+            if each not in used:
+                option = f"--arch {self.arch}" if model is None else f"--model {model}"
+                if each.config is not None:
+                    option = f"--config {self.configs[each.config]}"
+                raise WorkloadError(
+                    f"{option} is not compared with anything; name a mode without an architecture,"
+                    " or leave it out"
+                )
+
+    def _read(
+        self, model: str | None, arch: str | None, name: str | None = None, file: Path | None = None
+    ) -> _Model:
+        directory = page_options.model_directory_from(
+            model, arch, file, trust_remote_code=self.trust_remote_code
+        )
+        if self.sliding_window is not None and directory.architecture.has_window:
+            directory = page_options.with_window(directory, self.sliding_window)
+        return _Model(directory, name)
+
+
+def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
+    """Files by name, or by full path if two have the same name."""
+    if len(set(files)) < len(files):
+        twice = next(file for file in files if files.count(file) > 1)
+        raise WorkloadError(f"--config {twice} is given twice; give every file once")
+    names = {file.name for file in files}
+    return {file.name if len(names) == len(files) else str(file): file for file in files}
+
+
+# --- the columns ----------------------------------------------------------------------------------
+
+
+class _Saved(NamedTuple):
+    """A saved report.
+
+    Attributes:
+        name: Its file, as named by the user.
+        report: The report.
+    """
+
+    name: str
+    report: Report
+
+
+class _Column(NamedTuple):
+    """A column to be counted.
+
+    Attributes:
+        name: What distinguishes it; equal columns have equal names.
+        model: The model.
+        setting: Its mode, data type and kind of attention.
+    """
+
+    name: str
+    model: _Model
+    setting: Setting
+
+    @property
+    def way(self) -> tuple[_Model, Dtype, bool]:
+        """What an engine counts with: the model, the data type and the kind of attention."""
+        return self.model, self.setting.dtype, self.setting.flash_attention
+
+
+_Asked: TypeAlias = tuple[str, _Model, Mode]
+"""What the user named, or else the mode; the model; and the mode, in any type and attention."""
+
+_Groups: TypeAlias = list[list[_Asked | _Saved]]
+"""What stands side by side for each name of a column."""
+
+
+def _columns_of(
+    what: Sequence[str],
+    mode: str | None,
+    models: _Models,
+    dtypes: Sequence[Dtype],
+    attentions: Sequence[bool],
+) -> list[_Column | _Saved]:
+    """Every combination of data type, attention, config and item; the item varies fastest.
+
+    A saved report has a single column. Names contain whatever there are several of: items, configs,
+    data types and kinds of attention.
+
+    Args:
+        what: Items named by the user; may be empty.
+        mode: Comma-separated modes for items that name none; None for the default.
+        models: The models.
+        dtypes: Data types of weights and activations.
+        attentions: Whether attention is FlashAttention.
+
+    Raises:
+        WorkloadError: An item cannot be compared, or an option has no effect.
+    """
+    has_one_setting = len(dtypes) == len(attentions) == 1
+    if what:
+        groups = [group for item in what for group in _of_item(item, mode, models)]
+    elif mode is not None or not has_one_setting or len(models.configs) > 1:
+        groups = _in_modes(None, mode, models.named)
+    else:
+        [model] = models.named
+        groups = [
+            [(each.name, model, each)] for each in model.directory.architecture.modes.values()
+        ]
+    items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
+    asked = [each for each in items if not isinstance(each, _Saved)]
+    models.refuse_unused([model for _, model, _ in asked])
+    if not asked and (mode is not None or not has_one_setting):
+        option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
+        raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
+
+    def column(each: _Asked, dtype: Dtype, flash_attention: bool) -> _Column:
+        item, model, sizes = each
+        setting = Setting(sizes, dtype, flash_attention)
+        parts = (
+            item if len(groups) > 1 else "",
+            model.config if len(models.configs) > 1 else "",
+            setting.dtype.name if len(dtypes) > 1 else "",
+            setting.attention if len(attentions) > 1 else "",
+        )
+        return _Column(", ".join(filter(None, parts)) or item, model, setting)
+
+    first, *others = itertools.product(dtypes, attentions)
+    return [
+        *(each if isinstance(each, _Saved) else column(each, *first) for each in items),
+        *(column(each, *other) for other in others for each in asked),
+    ]
+
+
+def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
+    """An item's groups."""
+    path = Path(item)
+    if path.suffix == ".json" and not is_folder(path):
+        return [[_Saved(item, load_report(path))]]
+    before, colon, own_mode = item.partition(":")
+    name = in_any_case(before, ARCHITECTURES)
+    found = models.named if name is None else models.of(ARCHITECTURES[name])
+    if name is not None and not colon:
+        return _in_modes(name, mode, found)
+    architectures = [each.directory.architecture for each in found]
+    lacking = [each for each in architectures if not is_mode_or_sizes(each, item)]
+    if name is None and lacking:
+        if is_folder(path):
+            raise _folder(item)
+        if exists(path):
+            return [[_Saved(item, load_report(path))]]
+        raise _unknown(item, lacking[0])
+    if mode is not None:
+        raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
+    modes = [
+        _mode_of(item, own_mode, each) if name else mode_or_sizes(each, item)
+        for each in architectures
+    ]
+    return [[
+        (f"{name}:{each.name}" if name else each.name, model, each)
+        for model, each in zip(found, modes, strict=True)
+    ]]  # fmt: skip
+
+
+def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> _Groups:
+    """Models in modes of `--mode`, one group per mode, or all of them in their default modes.
+
+    Args:
+        name: The architecture that the user named; None for none.
+        modes: Comma-separated modes; None for the default.
+        models: The models.
+    """
+    if modes is None:
+        architectures = [each.directory.architecture for each in models]
+        return [[
+            (name or each.default_mode, model, each.modes[each.default_mode])
+            for model, each in zip(models, architectures, strict=True)
+        ]]  # fmt: skip
+    groups: dict[str, list[_Asked | _Saved]] = {}
+    for model in models:
+        architecture = model.directory.architecture
+        try:
+            found = parse_modes("mode", modes, architecture)
+        except WorkloadError as error:
+            raise WorkloadError(
+                f"{architecture.name}: {error}", arguments=error.arguments
+            ) from error
+        for mode in dict.fromkeys(found):
+            item = f"{name}:{mode.name}" if name else mode.name
+            groups.setdefault(item, []).append((item, model, mode))
+    return list(groups.values())
+
+
+def _mode_of(item: str, text: str, architecture: Architecture) -> Mode:
+    """The mode in an item like `ARCH:MODE`."""
+    if not is_mode_or_sizes(architecture, text):
+        raise WorkloadError(
+            f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"
+            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (no crops)"
+        )
+    try:
+        return mode_or_sizes(architecture, text)
+    except WorkloadError as error:
+        raise WorkloadError(
+            f"cannot compare {item!r}: {error}", arguments=error.arguments
+        ) from error
+
+
+def _folder(item: str) -> WorkloadError:
+    """The error for a folder, with what to name instead."""
+    report, config = (Path(item) / name for name in ("static_compute.json", "config.json"))
+    right = f"give a saved report, such as {report.name}, or --model DIR to compare its modes"
+    if is_regular(report):
+        right = f"did you mean its report, {report}?"
+    elif is_regular(config):
+        right = (
+            f"compare the modes of this model with --model {item}, models with --config {config}"
+            " (once per model), or saved reports: dsocr-analyze --model"
+            f" {item} --output FOLDER writes FOLDER/{report.name}"
+        )
+    return WorkloadError(f"cannot compare {item!r}: it is a folder; {right}")
+
+
+def _unknown(item: str, architecture: Architecture) -> WorkloadError:
+    others = (
+        f"{each.name}:{'|'.join(each.modes)}"
+        for each in ARCHITECTURES.values()
+        if each is not architecture
+    )
+    near = did_you_mean(item, [*architecture.modes, *ARCHITECTURES])
+    return WorkloadError(
+        f"cannot compare {item!r}; {near}give a mode of {architecture.name}"
+        f" ({', '.join(architecture.modes)}), an architecture with or without a mode"
+        f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (no"
+        " crops), or a saved report.json"
+    )

@@ -12,14 +12,11 @@ from pathlib import Path
 import torch
 
 from dsocr_analyze import analysis
-from dsocr_analyze.cli import kept_files, streams, time_options, words
-from dsocr_analyze.cli.printing import Lines, Said
+from dsocr_analyze.cli import kept_files, printing, streams, time_options, words
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.hardware import fit
-from dsocr_analyze.hardware.cpu_kernels import Family
-from dsocr_analyze.hardware.profile import Fitted, all_profiles, cpu_profile_text, profile_from_file
+from dsocr_analyze.hardware import cpu_kernels, fit, profile
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import (
     cpu_calibration,
@@ -28,13 +25,11 @@ from dsocr_analyze.measuring import (
     machine,
     memory,
     passes,
+    predicted,
     preprocessing,
 )
-from dsocr_analyze.measuring.infer_call import load_tokenizer, stand_in_tokenizer, text_tokens
-from dsocr_analyze.measuring.predicted import Predicted, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report import document, table
-from dsocr_analyze.report import measured as documents
+from dsocr_analyze.report import document, measured, table
 from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing import assumptions, prediction
@@ -46,7 +41,7 @@ __all__ = [
     "inference_report",
     "inference_said",
     "inferred",
-    "measured",
+    "measurement",
     "measurement_said",
     "predicted_seconds",
 ]
@@ -86,8 +81,10 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
 
             return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
         try:
-            found = cpu_calibration.calibrated_cpu(
-                budget_seconds=seconds, has_passes=has_passes, on_progress=announce
+            return profile.cpu_profile_text(
+                cpu_calibration.calibrated_cpu(
+                    budget_seconds=seconds, has_passes=has_passes, on_progress=announce
+                )
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -96,29 +93,27 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
                 f"{device} ran out of memory during calibration; free some, or raise the limit of"
                 " this process"
             ) from error
-    return cpu_profile_text(found)
 
 
-def calibration_said(file: Path, device: str) -> Said:
+def calibration_said(file: Path, device: str) -> printing.Said:
     """The errors of a profile, read back from its file as any command would."""
-    profile = profile_from_file(file)
-    measured: Mapping[tuple[str, str], Fitted | Family] = (
-        profile.fitted if profile.cpu is None else profile.cpu.families
+    found = profile.profile_from_file(file)
+    kernels: Mapping[tuple[str, str], profile.Fitted | cpu_kernels.Family] = (
+        found.fitted if found.cpu is None else found.cpu.families
     )
     errors = table.Table(
-        f"{profile.gpu.title}: error of predicted kernel times on sizes held out of the fit",
+        f"{found.gpu.title}: error of predicted kernel times on sizes held out of the fit",
         ("kernel", "type", "median", "90th", "held out", "fitted"),
         tuple(
             (name, dtype, f"{100 * each.median:.1f} %", f"{100 * each.p90:.0f} %",
              str(each.held_out_rows), str(each.training_rows))
-            for (name, dtype), each in measured.items()
+            for (name, dtype), each in kernels.items()
         ),
         label_columns=2,
     )  # fmt: skip
-    cpu = profile.cpu
-    overhead = [] if cpu is None else [f"an operator of a model adds {cpu.operator_us:.1f} us"]
+    overhead = [f"an operator of a model adds {found.cpu.operator_us:.1f} us"] if found.cpu else []
     used = f"{file}; use it with: dsocr-analyze measure --device {device}"
-    return Said("", [errors], [Lines("Overhead", overhead, before="")], [used])
+    return printing.Said("", [errors], [printing.Lines("Overhead", overhead, before="")], [used])
 
 
 # --- measure -----------------------------------------------------------------------------------
@@ -161,7 +156,7 @@ def _check_memory(
     )
 
 
-def measured(
+def measurement(
     directory: ModelDirectory,
     workload: AnyWorkload,
     protocol: passes.Protocol,
@@ -172,7 +167,7 @@ def measured(
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
     options: document.Options,
-) -> documents.Measurement:
+) -> measured.Measurement:
     """A page's passes on a device, and their prediction.
 
     Args:
@@ -209,11 +204,11 @@ def _measurement(
     profiles: Sequence[Path],
     announce: Callable[[str], None],
     options: document.Options,
-) -> documents.Measurement:
-    """What `measured` returns, of a model that is there."""
+) -> measured.Measurement:
+    """What `measurement` returns, of a model that is there."""
     model, architecture = session.loaded, session.architecture
     announce("prediction")
-    predicted, source, unpredicted = _predicted(session, workload, protocol, profiles)
+    page, source, unpredicted = _predicted(session, workload, protocol, profiles)
     found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
     prepared = None
     if isinstance(workload, Workload) and architecture.closed_forms is not None:
@@ -222,10 +217,10 @@ def _measurement(
         prepared = preprocessing.measured_preprocessing(workload, content, protocol.repeats).beside(
             assumptions.estimated_preprocessing(architecture, workload)
         )
-    seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}
+    seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
-    return documents.Measurement(
+    return measured.Measurement(
         schema_version=document.SCHEMA_VERSION,
         command="measure",
         options=options,
@@ -250,10 +245,10 @@ def _measurement(
         prefill=found.prefill.beside(whole if seconds else None),
         reference=found.reference,
         preprocessing=prepared,
-        peak=documents.MeasuredBytes(
+        peak=measured.MeasuredBytes(
             measured=found.peak_bytes,
-            predicted=predicted.peak_bytes,
-            besides=found.peak_bytes - predicted.peak_bytes,
+            predicted=page.peak_bytes,
+            besides=found.peak_bytes - page.peak_bytes,
         ),
     )
 
@@ -263,30 +258,29 @@ def _predicted(
     workload: AnyWorkload,
     protocol: passes.Protocol,
     profiles: Sequence[Path],
-) -> tuple[Predicted, str | None, str | None]:
+) -> tuple[predicted.Predicted, str | None, str | None]:
     """The prediction, the source of its seconds, and the reason if there are none."""
     model, architecture = session.loaded, session.architecture
-    device = machine.matching_device(model.device, all_profiles(profiles))
+    device = machine.matching_device(model.device, profile.all_profiles(profiles))
     why = (
         "there is no profile of this device; measure one with dsocr-analyze calibrate --device"
         f" {model.device}"
     )
     if device is not None:
         try:
-            found = predicted_page(model, workload, architecture, protocol, device)
+            found = predicted.predicted_page(model, workload, architecture, protocol, device)
             return found, device.profile.source, None
         except DeviceError as error:  # measure anyway
             why = words.in_options(str(error), error.arguments)
-    return predicted_page(model, workload, architecture, protocol, None), None, why
+    return predicted.predicted_page(model, workload, architecture, protocol, None), None, why
 
 
-def measurement_said(found: documents.Measurement) -> Said:
+def measurement_said(found: measured.Measurement) -> printing.Said:
     """What a reader sees of a measurement."""
-    model = document.model_text(found.model)
-    return Said(
-        f"Measured: {model}, {found.dtype}, {found.attention} attention",
-        documents.measurement_tables(found),
-        [Lines("Notes", documents.measurement_notes(found), before="")],
+    return printing.Said(
+        f"Measured: {document.model_text(found.model)}, {found.dtype}, {found.attention} attention",
+        measured.measurement_tables(found),
+        [printing.Lines("Notes", measured.measurement_notes(found), before="")],
     )
 
 
@@ -305,7 +299,7 @@ def inferred(
     profiles: Sequence[Path] | None,
     announce: Callable[[str], None],
     options: document.Options,
-) -> documents.InferenceReport:
+) -> measured.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
     Args:
@@ -321,34 +315,33 @@ def inferred(
         options: The command line's options.
     """
     has_own = is_regular(directory.tokenizer_file)
-    tokenizer = load_tokenizer(directory) if has_own else stand_in_tokenizer()
-    first = "cuda:0" if torch.cuda.is_available() else "cpu"
-    name = first if device is None else device
-    parse_device(name, computes=True)
+    tokenizer = infer_call.load_tokenizer(directory) if has_own else infer_call.stand_in_tokenizer()
+    if device is None:
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    parse_device(device, computes=True)
     session = DeepSeekOCRSession.from_directory(
         directory,
-        device=name,
+        device=device,
         flash_attention=flash_attention,
         random_weights=random_weights,
         trust_remote_code=trust_remote_code,
     )
-    loaded, architecture = session.loaded, session.architecture
     timed = inference.measure_inference(
-        loaded, tokenizer, question, architecture, on_progress=announce
+        session.loaded, tokenizer, question, session.architecture, on_progress=announce
     )
     # Derived from the request alone, so that a difference from what ran can show.
-    counted: Workload = architecture.plan(
+    counted: Workload = session.architecture.plan(
         page=planned.page,
         base_size=planned.base_size,
         image_size=planned.image_size,
         crop_mode=planned.crop_mode,
-        text_tokens=text_tokens(tokenizer, question.prompt),
+        text_tokens=infer_call.text_tokens(tokenizer, question.prompt),
         max_new_tokens=timed.tokens,
     )
-    predicted = predicted_seconds(session, counted, profiles)
     return inference_report(
-        session, question, timed, counted, predicted, has_own_tokenizer=has_own, options=options
-    )
+        session, question, timed, counted, predicted_seconds(session, counted, profiles),
+        has_own_tokenizer=has_own, options=options,
+    )  # fmt: skip
 
 
 def predicted_seconds(
@@ -363,21 +356,20 @@ def predicted_seconds(
     """
     loaded = session.loaded
     try:
-        device = machine.matching_device(
-            loaded.device, all_profiles(kept_files.user_profiles(profiles))
-        )
-        if device is None and loaded.device.type != "cuda":
-            return None
-        if device is None:
+        known = profile.all_profiles(kept_files.user_profiles(profiles))
+        device = machine.matching_device(loaded.device, known)
+        if device is not None:
+            request = time_options.time_request(
+                [device.name], profile=profiles, runtime="eager", server="vllm",
+                concurrency="1", preprocess_ms=None, workers=1, price=None,
+            )  # fmt: skip
+            engine = analysis.Engine(
+                "analytic", loaded.directory, session.dtype.name, loaded.attention != "eager",
+                time=request,
+            )  # fmt: skip
+            return engine.entries(workload)[0]
+        if loaded.device.type == "cuda":
             raise DeviceError(f"there is no profile of {machine.device_title(loaded.device)}")
-        request = time_options.time_request(
-            [device.name], profile=profiles, runtime="eager", server="vllm",
-            concurrency="1", preprocess_ms=None, workers=1, price=None,
-        )  # fmt: skip
-        return analysis.Engine(
-            "analytic", loaded.directory, session.dtype.name, loaded.attention != "eager",
-            time=request,
-        ).entries(workload)[0]  # fmt: skip
     except DeviceError as error:  # keep the measurements anyway
         streams.complain(f"no seconds are predicted: {error}")
     return None
@@ -388,11 +380,11 @@ def inference_report(
     question: inference.Question,
     timed: inference.MeasuredInference,
     counted: Workload,
-    predicted: prediction.TimeEntry | None,
+    entry: prediction.TimeEntry | None,
     *,
     has_own_tokenizer: bool,
     options: document.Options = document.NO_OPTIONS,
-) -> documents.InferenceReport:
+) -> measured.InferenceReport:
     """The document of one call.
 
     Args:
@@ -400,14 +392,14 @@ def inference_report(
         question: Arguments of `infer()`.
         timed: The measured call.
         counted: The workload of its figures.
-        predicted: Predicted seconds; None if no device profile matches.
+        entry: Predicted seconds; None if no device profile matches.
         has_own_tokenizer: Whether the tokenizer is the model directory's.
         options: The command line's options.
     """
     figures, steps = session.composed(counted), len(timed.steps)
     after_first = timed.generate_seconds - timed.prefill_seconds
-    provenance, compared = figures.provenance, documents.Compared.of
-    return documents.InferenceReport(
+    provenance, compared = figures.provenance, measured.Compared.of
+    return measured.InferenceReport(
         schema_version=document.SCHEMA_VERSION,
         command="infer",
         options=options,
@@ -422,26 +414,24 @@ def inference_report(
         image=str(question.image_file),
         prompt=question.prompt,
         workload=document.workload_document(counted),
-        stages=_stages(timed, figures, predicted),
+        stages=_stages(timed, figures, entry),
         preprocess_seconds=compared(
             timed.preprocess_seconds,
-            None if predicted is None else predicted.assumptions.preprocess_seconds,
+            None if entry is None else entry.assumptions.preprocess_seconds,
         ),
         first_token_seconds=compared(
             timed.preprocess_seconds + timed.prefill_seconds,
-            None if predicted is None else predicted.ttft_seconds,
+            None if entry is None else entry.ttft_seconds,
         ),
         next_token_seconds=None
         if not steps
-        else compared(after_first / steps, None if predicted is None else predicted.tpot_seconds),
-        infer_seconds=compared(
-            timed.infer_seconds, None if predicted is None else predicted.page_seconds
-        ),
+        else compared(after_first / steps, None if entry is None else entry.tpot_seconds),
+        infer_seconds=compared(timed.infer_seconds, None if entry is None else entry.page_seconds),
         tokens=timed.tokens,
         tokens_per_second=timed.tokens / timed.infer_seconds,
         weights_bytes=figures.memory.weights_bytes,
         peak_bytes=compared(timed.peak_bytes, figures.memory.peak.nbytes),
-        predicted_for=None if predicted is None else predicted.gpu,
+        predicted_for=None if entry is None else entry.gpu,
         differences=timed.differences(counted),
         notes=_notes(session),
         text=timed.text,
@@ -449,23 +439,23 @@ def inference_report(
 
 
 def _stages(
-    timed: inference.MeasuredInference, figures: PageFigures, predicted: prediction.TimeEntry | None
-) -> dict[str, documents.MeasuredStage]:
+    timed: inference.MeasuredInference, figures: PageFigures, entry: prediction.TimeEntry | None
+) -> dict[str, measured.MeasuredStage]:
     # A view that infer() skipped is absent.
     ran = {
         name: (1, stage.work, timed.prefill[name])
         for name, stage in figures.stages.items()
         if name in timed.prefill
     }
-    foreseen = {name: each.seconds for name, each in predicted.stages.items()} if predicted else {}
+    foreseen = {name: each.seconds for name, each in entry.stages.items()} if entry else {}
     steps = len(timed.steps)
     if figures.decode is not None and steps:
         name, work = figures.decode.name, figures.batch.minus(figures.prefill_pass)
         ran[name] = (steps, work, sum(timed.steps))
-        if predicted is not None and predicted.tpot_seconds is not None:
-            foreseen[name] = steps * predicted.tpot_seconds
+        if entry is not None and entry.tpot_seconds is not None:
+            foreseen[name] = steps * entry.tpot_seconds
     return {
-        name: documents.MeasuredStage.of(
+        name: measured.MeasuredStage.of(
             calls, work.flops, work.bytes_moved, seconds, foreseen.get(name)
         )
         for name, (calls, work, seconds) in ran.items()
@@ -490,8 +480,11 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
     return tuple(compress(notes, notes.values()))
 
 
-def inference_said(report: documents.InferenceReport, written: Sequence[Path]) -> Said:
+def inference_said(report: measured.InferenceReport, written: Sequence[Path]) -> printing.Said:
     """What a reader sees of a call, besides its text."""
-    notes = [Lines("Notes", report.notes, "- ")]
-    heading = documents.inference_headline(report)
-    return Said(heading, documents.inference_tables(report), notes, written)
+    return printing.Said(
+        measured.inference_headline(report),
+        measured.inference_tables(report),
+        [printing.Lines("Notes", report.notes, "- ")],
+        written,
+    )

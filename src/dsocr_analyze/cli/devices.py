@@ -1,52 +1,57 @@
-"""Which GPUs there are, and how accurately their kernel times are predicted."""
+"""Which GPUs there are, how accurately they are predicted, and what fits on them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, kept_files, options
-from dsocr_analyze.cli.printing import Said, emit
+from dsocr_analyze.cli import (
+    completion,
+    exits,
+    kept_files,
+    options,
+    page_options,
+    words,
+)
+from dsocr_analyze.cli.printing import Said, assumptions, emit
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.timing.correction import KeptBenchmark
 
-__all__ = ["devices"]
-
-GpuArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
-    ),
-]
-CorrectionsOption = Annotated[
-    bool,
-    typer.Option(
-        "--corrections",
-        help="List the servers' benchmarks kept by time --from-benchmark instead.",
-    ),
-]
-ForgetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--forget",
-        metavar="ID|all",
-        help="Remove a kept benchmark, by its id in --corrections, or all of the named GPUs. May be"
-        " given several times.",
-    ),
-]
+__all__ = ["devices", "fit"]
 
 
 def devices(
     context: typer.Context,
-    gpu: GpuArgument = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
+        ),
+    ] = None,
     named_gpus: Annotated[list[str] | None, "gpu"] = None,
     profile: kept_files.ProfileOption = None,
-    corrections: CorrectionsOption = False,
-    forget: ForgetOption = None,
+    corrections: Annotated[
+        bool,
+        options.option(
+            None,
+            "List the servers' benchmarks kept by time --from-benchmark instead.",
+            "--corrections",
+        ),
+    ] = False,
+    forget: Annotated[
+        list[str] | None,
+        options.option(
+            "ID|all",
+            "Remove a kept benchmark, by its id in --corrections, or all of the named GPUs. May be"
+            " given several times.",
+        ),
+    ] = None,
     output_format: str = "table",
     debug: bool = False,
 ) -> None:
@@ -67,8 +72,7 @@ def devices(
         benchmarks = documents.CorrectionsDocument(
             schema_version=SCHEMA_VERSION, command="devices", options=used, corrections=tuple(kept)
         )
-        table = documents.corrections_table(benchmarks)
-        emit(context, benchmarks, lambda: Said("", [table]))
+        emit(context, benchmarks, lambda: Said("", [documents.corrections_table(benchmarks)]))
     else:
         found = documents.devices_document([known[name] for name in names or known], used)
         emit(context, found, lambda: Said("", [documents.devices_table(found)]))
@@ -87,3 +91,74 @@ def _forget(which: Sequence[str], kept: Sequence[KeptBenchmark], *, is_named: bo
     kept_files.forget(chosen)
     for each in chosen:
         print(f"forgot {each.id}: {each.file}, {each.gpu}, {each.server} {each.version}")
+
+
+@page_options.of_a_page()
+def fit(
+    context: typer.Context,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="GPU",
+            autocompletion=completion.all_gpus,
+            help="GPUs of the catalogue; exit with 1 if the batch does not fit on one of them, and"
+            " with 2 if one lacks the type or the attention kernel. Default: all.",
+        ),
+    ] = None,
+    named_gpus: Annotated[list[str] | None, "gpu"] = None,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    sliding_window: int | None = None,
+    dtype: str = "bfloat16",
+    use_flash_attn: int = 0,
+    reserved: float = 0.1,
+    output_format: str = "table",
+    strict: bool = False,
+    debug: bool = False,
+) -> None:
+    """Show whether pages fit in a GPU's memory, how many do at a time, and what limits that.
+
+    The limit is what takes most memory, apart from the weights, in the smallest batch that does not
+    fit: inputs, KV cache, logits or other activations, at the higher of two peaks, that of the
+    prefill pass and that of the last decode step.
+    """
+    from dsocr_analyze.analytic import attention_name
+    from dsocr_analyze.hardware import devices as catalogue
+    from dsocr_analyze.hardware import fit as fitting
+    from dsocr_analyze.report import devices as documents
+    from dsocr_analyze.report.document import model_text, opening_line
+
+    element = dtype_named(dtype)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    named = [catalogue.gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
+    for each in named:
+        catalogue.check_features(each, element, flash_attention=flash_attention)
+    directory = page_options.described_model(model, arch, config, sliding_window)
+    workload = page_options.workload_of(context, directory)
+    dimensions = directory.dimensions()
+    words.print_config_findings(context, directory, by_closed_forms=True)
+    words.warn_of_sizes(context, directory, workload)
+    gpus = named or [*catalogue.gpu_catalogue().values()]
+    fits = [
+        fitting.fit(
+            each, directory.architecture, dimensions, workload, dtype=element,
+            flash_attention=flash_attention, reserved=reserved,
+        )
+        for each in gpus
+    ]  # fmt: skip
+    source = directory.source(directory.architecture.name)
+    document = documents.fit_document(source, workload, fits, options.options_used(context))
+
+    def said() -> Said:
+        attention = attention_name(flash_attention=flash_attention)
+        line = opening_line([document.workload], [element.name], [attention])
+        return Said(
+            f"Ran: {model_text(source)} by the analytic engine\n{line}",
+            documents.fit_tables(document, [each.title for each in gpus]),
+            [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
+        )
+
+    emit(context, document, said)
+    if named and not all(each.fits for each in fits):
+        raise typer.Exit(exits.NO)

@@ -5,42 +5,35 @@ Among them are the reference of all commands, and tasks with the command that an
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
 from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.architectures import architecture_of
-from dsocr_analyze.cli import options, page_options
-from dsocr_analyze.cli.exits import MEANINGS, NO
-from dsocr_analyze.cli.streams import announced_steps
-from dsocr_analyze.cli.words import print_config_findings
+from dsocr_analyze.cli import exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import other_process
+from dsocr_analyze.output_files import write_files
 
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-
-__all__ = ["TASKS", "Task", "command_reference", "docs", "task_table"]
+__all__ = ["TASKS", "command_reference", "docs", "task_table"]
 
 
 def docs(
     context: typer.Context,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            help="Folder to write all pages into. Default: the checkout's own, in place.",
+        options.option(
+            "DIR", "Folder to write all pages into. Default: the checkout's own, in place."
         ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option(
+        options.option(
+            None,
+            "Write nothing; name every computed part that is stale, and exit with 1.",
             "--check",
-            help="Write nothing; name every computed part that is stale, and exit with 1.",
         ),
     ] = False,
     arch: str | None = None,
@@ -59,10 +52,18 @@ def docs(
         raise WorkloadError(
             "--check is about the pages in place", arguments=["--check", "--output"]
         )
-    architecture, values = _model(context, arch, config)
+    architecture = values = None  # all of them, and the published config
+    if arch is not None or config is not None:
+        directory = page_options.model_directory_from(
+            "reference", arch, config, trust_remote_code=False
+        )
+        if config is not None:
+            words.print_config_findings(context, directory, by_closed_forms=True)
+            values = directory.config
+        architecture = architecture_of(directory.config)
     for folder in () if output is None else (output, output / "modules"):
         options.prepare_output(folder)
-    with announced_steps() as announce, other_process(start_torch) as process:
+    with streams.announced_steps() as announce, other_process(start_torch) as process:
         announce("computing the figures of all pages")
         # While the other process imports torch.
         from dsocr_analyze.documents.library import Library, filled_documents
@@ -74,44 +75,20 @@ def docs(
                 "this is no checkout, whose pages could be filled in place; give a folder",
                 arguments=["--output"],
             )
-        names = {"commands": _commands, "tasks": task_table}
+        names = {"commands": command_reference, "tasks": task_table}
         pages = filled_documents(
             Library(sources, architecture, values, names), process, start_torch
         )
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
         for path, page in stale.items():
-            for marker in page.changed:
-                sys.stdout.write(f"{path}: {marker} is stale\n")
-        sys.stdout.write(f"{len(stale)} of {len(pages)} pages are stale\n")
-        raise typer.Exit(NO if stale else 0)
-    from dsocr_analyze.output_files import write_files
-
+            print(*(f"{path}: {marker} is stale" for marker in page.changed), sep="\n")
+        print(f"{len(stale)} of {len(pages)} pages are stale")
+        raise typer.Exit(exits.NO if stale else 0)
     written = stale if output is None else pages
     context.obj.begin_writing()
     write_files({(output or sources.folder) / path: page.text for path, page in written.items()})
-    sys.stdout.write(f"wrote {len(written)} of {len(pages)} pages\n")
-
-
-def _commands() -> str:
-    """The reference of all commands."""
-    from dsocr_analyze.cli.commands import app
-
-    return command_reference(typer.main.get_command(app))
-
-
-def _model(
-    context: typer.Context, arch: str | None, config: Path | None
-) -> tuple[Architecture | None, dict[str, Any] | None]:
-    """The only architecture to document, and its config; None for all, and for the published."""
-    if arch is None and config is None:
-        return None, None
-    directory = page_options.model_directory_from(
-        "reference", arch, config, trust_remote_code=False
-    )
-    if config is not None:
-        print_config_findings(context, directory, by_closed_forms=True)
-    return architecture_of(directory.config), None if config is None else directory.config
+    print(f"wrote {len(written)} of {len(pages)} pages")
 
 
 # --- the command reference -----------------------------------------------------------------------
@@ -119,17 +96,16 @@ def _model(
 _WIDTH = 100
 
 
-def command_reference(application: Any) -> str:
-    """Markdown with the exit codes, and the help text of the application and of each command.
+def command_reference() -> str:
+    """Markdown with the exit codes, and the help text of the application and of each command."""
+    from dsocr_analyze.cli.commands import app
 
-    Args:
-        application: The top-level command, as made by Typer.
-    """
+    application: Any = typer.main.get_command(app)
     root = _context("dsocr-analyze", application)
     parts = [
         "\n".join(
             ["| exit code | meaning |", "| --- | --- |"]
-            + [f"| {code} | {meaning} |" for code, meaning in sorted(MEANINGS.items())]
+            + [f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items())]
         ),
         *_section(root),
     ]
@@ -158,70 +134,57 @@ def _section(context: Any) -> list[str]:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-class Task(NamedTuple):
-    """A question, and the command that answers it.
+TASKS: Final = {
+    "What does an A4 page cost?": "",
+    "... in Base mode, whatever case I write it in?": "--mode Base",
+    "... with the sizes that I run?": "--base-size 1024 --image-size 640",
+    "... my scan?": "--image page.png",
+    "... without waiting for torch?": "--engine analytic",
+    "Show every stage, module family and operator.": "--engine analytic --full",
+    "What does a batch of 16 pages cost, and one page of it?": "--engine analytic --batch-size 16",
+    "How many seconds does a page take on an A100?": "time a100-80gb-sxm",
+    "How many pages a second at 16 at a time, with the model's own code?":
+        "time a100-80gb-sxm --runtime eager --concurrency 16",
+    "What does a page cost in money?": "time h100 --price 2.50",
+    "... with fp8 weights and an fp8 KV cache?": "time h100 --weights-dtype fp8 --kv-dtype fp8",
+    "Which GPUs are known, and how well?": "devices",
+    "How many pages fit into an A100 with 40 GB?": "fit a100-40gb",
+    "... if a tenth of it is taken?": "fit a100-40gb --reserved 0.1 --batch-size 16",
+    "Which mode for an A4 page scanned at 200 dpi?": "advise --page a4@200",
+    "... so that it is seen at 90 dpi or more?": "advise --page a4@200 --minimum-dpi 90",
+    "... for a newspaper page of 5,000 text tokens?":
+        "advise --page a3 --kind newspaper --page-text-tokens 5000",
+    "Put two modes side by side.": "compare base gundam --page a4@200",
+    "... two configs, with the keys that differ?":
+        "compare base --config config.json --config slim.json",
+    "... kinds of attention, and types?":
+        "compare base --use-flash-attn 0,1 --dtype bfloat16,float32",
+    "... as a picture, stage by stage?": "compare tiny gundam --plot stages.svg",
+    "... DeepSeek-OCR and its relatives?": "compare deepseek-ocr deepseek-ocr-2 unlimited-ocr",
+    "What did my change of config.json do to a saved report?":
+        "compare report.json gundam --config slim.json",
+    "Does a changed config still cost what it may cost?": "check --against report.json",
+    "What does a folder of scans and PDFs cost?": "archive scans",
+    "... by the length of its prompts, in two modes?":
+        "archive scans --mode base,gundam --histogram tokens",
+    "How many GPU-hours are that?": "archive scans --gpu h100 --deadline 1h",
+    "How do cost and peak memory grow with the page?":
+        "sweep --page 400:2000:400x1754 --output widths.csv",
+    "Which modules does the model have?": "tree --depth 3",
+    "What runs in each of them for my page?": "tree --mode tiny --depth 3",
+    "Count DeepSeek-OCR-2.": "--arch deepseek-ocr-2 --engine analytic",
+    "Ten pages in one prompt of Unlimited-OCR?":
+        "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic",
+    "Give me the numbers for a script.": "--engine analytic --json - --quiet",
+    "A page for a colleague, to open offline.": "--engine analytic --gpu h100 --html page.html",
+}  # fmt: skip
+"""Questions in a user's words, and the arguments of `dsocr-analyze` that answer them.
 
-    Attributes:
-        asked: The question in a user's words.
-        command: The arguments of `dsocr-analyze`.
-    """
-
-    asked: str
-    command: str
-
-
-TASKS: Final = (
-    Task("What does an A4 page cost?", ""),
-    Task("... in Base mode, whatever case I write it in?", "--mode Base"),
-    Task("... with the sizes that I run?", "--base-size 1024 --image-size 640"),
-    Task("... my scan?", "--image page.png"),
-    Task("... without waiting for torch?", "--engine analytic"),
-    Task("Show every stage, module family and operator.", "--engine analytic --full"),
-    Task("What does a batch of 16 pages cost, and one page of it?",
-         "--engine analytic --batch-size 16"),
-    Task("How many seconds does a page take on an A100?", "time a100-80gb-sxm"),
-    Task("How many pages a second at 16 at a time, with the model's own code?",
-         "time a100-80gb-sxm --runtime eager --concurrency 16"),
-    Task("What does a page cost in money?", "time h100 --price 2.50"),
-    Task("... with fp8 weights and an fp8 KV cache?",
-         "time h100 --weights-dtype fp8 --kv-dtype fp8"),
-    Task("Which GPUs are known, and how well?", "devices"),
-    Task("How many pages fit into an A100 with 40 GB?", "fit a100-40gb"),
-    Task("... if a tenth of it is taken?", "fit a100-40gb --reserved 0.1 --batch-size 16"),
-    Task("Which mode for an A4 page scanned at 200 dpi?", "advise --page a4@200"),
-    Task("... so that it is seen at 90 dpi or more?", "advise --page a4@200 --minimum-dpi 90"),
-    Task("... for a newspaper page of 5,000 text tokens?",
-         "advise --page a3 --kind newspaper --page-text-tokens 5000"),
-    Task("Put two modes side by side.", "compare base gundam --page a4@200"),
-    Task("... two configs, with the keys that differ?",
-         "compare base --config config.json --config slim.json"),
-    Task("... kinds of attention, and types?",
-         "compare base --use-flash-attn 0,1 --dtype bfloat16,float32"),
-    Task("... as a picture, stage by stage?", "compare tiny gundam --plot stages.svg"),
-    Task("... DeepSeek-OCR and its relatives?",
-         "compare deepseek-ocr deepseek-ocr-2 unlimited-ocr"),
-    Task("What did my change of config.json do to a saved report?",
-         "compare report.json gundam --config slim.json"),
-    Task("Does a changed config still cost what it may cost?", "check --against report.json"),
-    Task("What does a folder of scans and PDFs cost?", "archive scans"),
-    Task("... by the length of its prompts, in two modes?",
-         "archive scans --mode base,gundam --histogram tokens"),
-    Task("How many GPU-hours are that?", "archive scans --gpu h100 --deadline 1h"),
-    Task("How do cost and peak memory grow with the page?",
-         "sweep --page 400:2000:400x1754 --output widths.csv"),
-    Task("Which modules does the model have?", "tree --depth 3"),
-    Task("What runs in each of them for my page?", "tree --mode tiny --depth 3"),
-    Task("Count DeepSeek-OCR-2.", "--arch deepseek-ocr-2 --engine analytic"),
-    Task("Ten pages in one prompt of Unlimited-OCR?",
-         "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic"),
-    Task("Give me the numbers for a script.", "--engine analytic --json - --quiet"),
-    Task("A page for a colleague, to open offline.",
-         "--engine analytic --gpu h100 --html page.html"),
-)  # fmt: skip
-"""In the order of the documentation, whose first paragraph explains the files they name."""
+In the order of the documentation, whose first paragraph explains the files they name.
+"""
 
 
 def task_table() -> str:
     """The list as Markdown."""
-    rows = [f"| {task.asked} | `{f'dsocr-analyze {task.command}'.strip()}` |" for task in TASKS]
+    rows = [f"| {asked} | `{f'dsocr-analyze {line}'.strip()}` |" for asked, line in TASKS.items()]
     return "\n".join(["| task | command |", "| --- | --- |", *rows])

@@ -1,43 +1,73 @@
-"""`dsocr-analyze measure`: real passes on a real device, compared with the prediction."""
+"""What runs on this machine's own device: `measure` a page, `infer` one, `calibrate` the device."""
 
 from __future__ import annotations
 
+import sys
+import time
+import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from dsocr_analyze import analysis
-from dsocr_analyze.cli import (
-    completion,
-    kept_files,
-    options,
-    page_options,
-    printing,
-)
-from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
+from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
+from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
+from dsocr_analyze.input_files import is_regular
+from dsocr_analyze.measuring import calibration_needs as needs
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.output_files import write_files
+from dsocr_analyze.own_folder import own_folder_to_write
 
-__all__ = ["measure"]
+__all__ = ["calibrate", "infer", "measure"]
 
-DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda:N", help="Device to run on.")
-]
-RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", help="Timed repeats.")]
-WarmupsOption = Annotated[
-    int, typer.Option("--warmups", metavar="N", help="Untimed repeats before them.")
-]
-StepsOption = Annotated[
-    int, typer.Option("--steps", metavar="N", help="Decode steps of each repeat.")
-]
-AutocastOption = Annotated[
-    int,
-    typer.Option(
-        "--autocast",
-        metavar="0|1",
-        autocompletion=completion.one_of("0", "1"),
-        help="Run under the autocast of the vendor's infer(), in bfloat16.",
-    ),
-]
+_DEFAULT_OUTPUT: Final = Path("tmp/dsocr-infer-one")
+_TRIAL_TOKENS: Final = 16
+_FILES: Final = {"infer_one.json": "json", "infer_one.md": "markdown", "result.txt": "text"}
+"""The format of every file of `infer`."""
+
+
+def calibrate(
+    context: typer.Context,
+    device: Annotated[str, options.option("cpu|cuda:N", "The device to measure.")] = "cpu",
+    output: Annotated[
+        Path | None,
+        options.option(
+            "FILE",
+            "File for the profile. Default: one in $XDG_CONFIG_HOME/dsocr-analyze/devices, where"
+            " every command finds it.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        options.option(
+            "N",
+            "Time for the whole calibration, 20 to 3600. From 90 on, a CPU's kernels are measured"
+            " in passes too.",
+        ),
+    ] = 300.0,
+    debug: bool = False,
+) -> None:
+    """Measure this device's kernels and write a profile that predicts its seconds."""
+    began = time.monotonic()
+    least, most = needs.LEAST_SECONDS, needs.MOST_SECONDS
+    if not least <= seconds <= most:
+        raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
+    needs.check_memory(seconds, on_cpu=device == "cpu")
+    memory = needs.stated_memory(seconds, on_cpu=device == "cpu")
+    streams.complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
+    analysis.start_torch()
+    from dsocr_analyze.cli import device_runs
+
+    text = device_runs.calibrated(
+        device, ends=began + seconds, has_passes=needs.has_passes(seconds)
+    )
+    name = tomllib.loads(text)["name"]
+    file = output or own_folder_to_write() / kept_files.PROFILES / f"{name}.toml"
+    context.obj.begin_writing()
+    options.prepare_output(file.parent)
+    write_files({file: text})
+    printing.emit(context, None, lambda: device_runs.calibration_said(file, device))
 
 
 @page_options.of_a_page()
@@ -50,13 +80,16 @@ def measure(
     hf_config: Path | None = None,
     sliding_window: int | None = None,
     trust_remote_code: bool = False,
-    device: DeviceOption = "cpu",
+    device: Annotated[str, options.option("cpu|cuda:N", "Device to run on.")] = "cpu",
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
-    repeats: RepeatsOption = 5,
-    warmups: WarmupsOption = 2,
-    steps: StepsOption = 4,
-    autocast: AutocastOption = 0,
+    repeats: Annotated[int, options.option("N", "Timed repeats.")] = 5,
+    warmups: Annotated[int, options.option("N", "Untimed repeats before them.")] = 2,
+    steps: Annotated[int, options.option("N", "Decode steps of each repeat.")] = 4,
+    autocast: Annotated[
+        int,
+        options.option(("0", "1"), "Run under the autocast of the vendor's infer(), in bfloat16."),
+    ] = 0,
     profile: kept_files.ProfileOption = None,
     output_format: str = "table",
     json_file: str | None = None,
@@ -71,15 +104,163 @@ def measure(
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
     workload = page_options.page_request(context, directory).workload(directory.architecture)
-    print_config_findings(context, directory, by_closed_forms=False)
-    warn_of_sizes(context, directory, workload)
+    words.print_config_findings(context, directory, by_closed_forms=False)
+    words.warn_of_sizes(context, directory, workload)
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
     from dsocr_analyze.measuring.passes import Protocol
 
-    found = device_runs.measured(
+    found = device_runs.measurement(
         directory, workload, Protocol(repeats, warmups, steps, under_autocast), device=device,
         dtype=dtype, flash_attention=flash_attention, trust_remote_code=trust_remote_code,
         profiles=profile, options=options.options_used(context),
     )  # fmt: skip
     printing.emit(context, found, lambda: device_runs.measurement_said(found))
+
+
+_OutputOption = Annotated[
+    Path,
+    options.option(
+        "DIR",
+        "Folder for infer_one.json, infer_one.md, the text (result.txt) and the folders that"
+        " infer() creates.",
+        "--output",
+        "-o",
+    ),
+]
+_RandomWeightsOption = Annotated[
+    bool,
+    options.option(
+        None,
+        "A trial without a checkpoint: weights are random, and if the directory has no"
+        " tokenizer.json, a stand-in is used. The text means nothing.",
+        "--random-weights",
+    ),
+]
+_OptionalDevice = Annotated[
+    str | None,
+    options.option("cpu|cuda:N", "Device to run on. Default: the first CUDA GPU, else the CPU."),
+]
+_TokensOption = Annotated[
+    int | None,
+    options.option(
+        "TOKENS",
+        "Most tokens to generate. Default: infer()'s own limit, or"
+        f" {_TRIAL_TOKENS} with --random-weights.",
+    ),
+]
+_SaveOption = Annotated[
+    int,
+    options.option(
+        ("0", "1"),
+        "1: infer() also writes its own results (result.mmd, pictures with boxes); for a chart, it"
+        " evaluates the text as Python.",
+    ),
+]
+_FormatOption = Annotated[
+    str,
+    options.format_option(
+        "table", "markdown", "json", "text",
+        says="What is printed; text: only the text that was read.",
+    ),
+]  # fmt: skip
+
+
+@page_options.of_a_page(
+    "page", "image", "seq_len", "text_tokens", "prompt", "max_new_tokens", "batch_size",
+    "prompt_pages",
+)  # fmt: skip
+def infer(
+    context: typer.Context,
+    image: Annotated[
+        Path, options.option("FILE", "The image of the page.", "--image", "--input", "-i")
+    ],
+    output: _OutputOption = _DEFAULT_OUTPUT,
+    model: str | None = None,
+    arch: str | None = None,
+    trust_remote_code: bool = False,
+    random_weights: _RandomWeightsOption = False,
+    device: _OptionalDevice = None,
+    use_flash_attn: int = 0,
+    prompt: Annotated[
+        str, options.option("TEXT", "The prompt, with <image> where the page belongs.")
+    ] = "<image>\n<|grounding|>Convert the document to markdown.",
+    max_new_tokens: _TokensOption = None,
+    profile: kept_files.ProfileOption = None,
+    save_results: _SaveOption = 0,
+    output_format: _FormatOption = "table",
+    strict: bool = False,
+    debug: bool = False,
+) -> None:
+    """Read one image with the vendor's own code: its cost, counted, predicted and measured.
+
+    Its infer() is called twice: briefly, for the memory of its prefill pass, and then timed.
+    """
+    if max_new_tokens is None and random_weights:
+        max_new_tokens = _TRIAL_TOKENS
+    directory = page_options.model_directory_from(
+        model, arch, None, trust_remote_code=trust_remote_code
+    )
+    # Fail on impossible requests before anything is loaded.
+    planned = page_options.workload_of(
+        context, directory, max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
+        prompt=None,
+    )  # fmt: skip
+    words.warn_of_sizes(context, directory, planned)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    saves = options.switch("--save-results", save_results)
+    _check_files(directory, random_weights=random_weights)
+    options.prepare_output(output, _DEFAULT_OUTPUT)
+    with streams.announced_steps(in_lines=True) as announce:
+        announce("importing torch, building the model")
+        analysis.start_torch()
+        from dsocr_analyze.cli import device_runs
+        from dsocr_analyze.measuring.inference import Question, check_image
+
+        check_image(image)
+        question = Question(
+            image, prompt, planned.base_size, planned.image_size, planned.crop_mode, output, saves,
+            max_new_tokens,
+        )  # fmt: skip
+        report = device_runs.inferred(
+            directory, question, planned, device=device, flash_attention=flash_attention,
+            random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
+            announce=announce, options=options.options_used(context),
+        )  # fmt: skip
+    from dsocr_analyze.report import measured, opening
+
+    markdown, text = measured.inference_markdown(report), f"{report.text}\n"
+    texts = {"json": opening.dump_json(report), "markdown": markdown, "text": text}
+    context.obj.begin_writing()
+    written = write_files({output / name: texts[each] for name, each in _FILES.items()})
+    words.warn(context, report.differences)
+    if output_format in texts:
+        sys.stdout.write(texts[output_format])
+    else:
+        printing.show("table", report, lambda: device_runs.inference_said(report, written))
+
+
+def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
+    """Raise for a directory that cannot run `infer()`, before its code is imported.
+
+    Raises:
+        ModelDirectoryError: It is the reference, or weights or the tokenizer are missing.
+    """
+    if directory.is_reference:
+        raise ModelDirectoryError(
+            "the built-in reference has no infer(); give the vendor's own directory, such"
+            " as --model models/deepseek-ocr (models/README.md says where it comes from)"
+        )
+    if random_weights:
+        return
+    if not directory.weight_files():
+        raise ModelDirectoryError(
+            f"{str(directory.path)!r} has no weights (*.safetensors); models/README.md says where"
+            " they come from, and --random-weights runs a trial without any"
+        )
+    if not is_regular(directory.tokenizer_file):
+        raise ModelDirectoryError(
+            f"infer() needs {str(directory.tokenizer_file)!r}, which does not exist;"
+            " models/README.md says where it comes from, and --random-weights runs a trial with a"
+            " stand-in"
+        )

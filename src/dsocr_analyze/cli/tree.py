@@ -10,47 +10,25 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import options, page_options
-from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.streams import announced_steps
-from dsocr_analyze.cli.words import print_config_findings, warn_of_sizes
+from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.module_tree import OwnerOf, TreeNode
+    from dsocr_analyze.module_tree import TreeNode
     from dsocr_analyze.report.tree import Leaves
-    from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["tree"]
 
-DepthOption = Annotated[
-    int | None, typer.Option("--depth", metavar="LEVELS", help="Levels below the model to show.")
-]
-StageOption = Annotated[
+
+_StageOption = Annotated[
     str | None,
-    typer.Option(
-        "--stage",
-        metavar="STAGE",
-        help="Only the modules that this stage of the architecture owns:"
+    options.option(
+        "STAGE",
+        "Only the modules that this stage of the architecture owns:"
         f" {', '.join(DEFAULT.stage_names)} for {DEFAULT.name}.",
     ),
 ]
-TraceOption = Annotated[
-    bool,
-    typer.Option(
-        "--trace/--no-trace", help="Calls, shapes and FLOPs of a prefill pass over the page."
-    ),
-]
-LeavesOption = Annotated[
-    bool, typer.Option("--leaves", help="Instead of the tree, its leaf classes by stage.")
-]
-FoldOption = Annotated[
-    bool,
-    typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
-]
-FormatOption = Annotated[str, options.format_option("text", "json", "mermaid", "dot")]
 
 
 @page_options.of_a_page("max_new_tokens")
@@ -65,12 +43,23 @@ def tree(
     device: str = "meta",
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
-    depth: DepthOption = None,
-    stage: StageOption = None,
-    trace: TraceOption = True,
-    leaves: LeavesOption = False,
-    folded: FoldOption = True,
-    output_format: FormatOption = "text",
+    depth: Annotated[
+        int | None, options.option("LEVELS", "Levels below the model to show.")
+    ] = None,
+    stage: _StageOption = None,
+    trace: Annotated[
+        bool, options.option(None, "Calls, shapes and FLOPs of a prefill pass over the page.")
+    ] = True,
+    leaves: Annotated[
+        bool, options.option(None, "Instead of the tree, its leaf classes by stage.", "--leaves")
+    ] = False,
+    folded: Annotated[
+        bool,
+        options.option(
+            None, "One line for a run of equal layers (not in JSON).", "--fold/--no-fold"
+        ),
+    ] = True,
+    output_format: Annotated[str, options.format_option("text", "json", "mermaid", "dot")] = "text",
     output: Path | None = None,
     strict: bool = False,
     debug: bool = False,
@@ -86,32 +75,28 @@ def tree(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
-    print_config_findings(context, directory, by_closed_forms=False)
+    words.print_config_findings(context, directory, by_closed_forms=False)
     if stage is not None:
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     workload = None
     if trace and not leaves and undescribed is None:
-        request = page_options.page_request(context, directory, max_new_tokens=1)
-        workload = request.workload(directory.architecture)
-        warn_of_sizes(context, directory, workload)
+        workload = page_options.page_request(context, directory, max_new_tokens=1).workload(
+            directory.architecture
+        )
+        words.warn_of_sizes(context, directory, workload)
     elif of_page := [option for name, option in given.items() if name in page_options.OF_A_PAGE]:
         raise WorkloadError(
             f"{of_page[0]} is for a page that is traced; leave it out with --no-trace and --leaves"
         )
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    with announced_steps() as announce:
-        announce("importing torch, building the model")
-        engine = Engine("trace", directory, dtype, flash_attention, device, trust_remote_code)
-        session = engine.session
-        if workload is not None:
-            announce("tracing a page")
-        known = directory.recognized
-        modules = _modules(session, known, workload, leaves=leaves, depth=depth, stage=stage)
+    engine = Engine("trace", directory, dtype, flash_attention, device, trust_remote_code)
+    modules = _modules(engine, workload, leaves=leaves, depth=depth, stage=stage)
     from dsocr_analyze.report.tree import drawing, tree_document
 
-    used, source = options.options_used(context), directory.source(known.name if known else None)
+    known, used = directory.recognized, options.options_used(context)
+    source = directory.source(known.name if known else None)
     untraced = "; no pass was traced, which takes a stages file" if undescribed else ""
-    emit(
+    printing.emit(
         context,
         tree_document(source, modules, stage=stage, workload=workload, options=used),
         lambda: drawing(source, modules, f"on {device}{untraced}", is_folded=folded),
@@ -122,8 +107,10 @@ def tree(
 def _refuse_untraceable(given: Mapping[str, str], stage: str | None, *, trace: bool) -> None:
     """Raise for options that need a stages file."""
     of_page = {*page_options.OF_A_PAGE, *(["trace"] if trace else [])}
-    asked = [option for name, option in given.items() if name in of_page]
-    asked += [] if stage is None else [f"--stage {stage}"]
+    asked = [
+        *(option for name, option in given.items() if name in of_page),
+        *([] if stage is None else [f"--stage {stage}"]),
+    ]
     if asked:
         raise WorkloadError(
             f"{asked[0]} takes a stages file; give --stages FILE (dsocr-analyze stages drafts one),"
@@ -132,8 +119,7 @@ def _refuse_untraceable(given: Mapping[str, str], stage: str | None, *, trace: b
 
 
 def _modules(
-    session: DeepSeekOCRSession,
-    known: Architecture | None,
+    engine: Engine,
     workload: AnyWorkload | None,
     *,
     leaves: bool,
@@ -141,16 +127,22 @@ def _modules(
     stage: str | None,
 ) -> Leaves | TreeNode:
     """The model's tree or its leaves, of one stage or of all."""
-    from dsocr_analyze.module_tree import build_tree, leaf_classes, prune
-    from dsocr_analyze.trace.summary import traced_modules
+    with streams.announced_steps() as announce:
+        announce("importing torch, building the model")
+        session, known = engine.session, engine.directory.recognized
+        from dsocr_analyze.module_tree import OwnerOf, build_tree, leaf_classes, prune
+        from dsocr_analyze.trace.summary import traced_modules
 
-    # A model without a known architecture has no stages, but still a tree.
-    owner_of: OwnerOf = known.owner_of if known else lambda _: None
-    if leaves:
-        counts = leaf_classes(session.model, known.stage_names if known else (), owner_of)
-        return counts if stage is None else {stage: counts.get(stage, {})}
-    traced = None if workload is None else traced_modules(session.trace(workload).prefill)
-    root = prune(build_tree(session.model, owner_of, traced), depth=depth, stage=stage)
+        # A model without a known architecture has no stages, but still a tree.
+        owner_of: OwnerOf = known.owner_of if known else lambda _: None
+        if leaves:
+            counts = leaf_classes(session.model, known.stage_names if known else (), owner_of)
+            return counts if stage is None else {stage: counts.get(stage, {})}
+        traced = None
+        if workload is not None:
+            announce("tracing a page")
+            traced = traced_modules(session.trace(workload).prefill)
+        root = prune(build_tree(session.model, owner_of, traced), depth=depth, stage=stage)
     if root is None:
         raise WorkloadError(f"the model has no module that stage {stage!r} owns")
     return root

@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ComparedQuantity",
-    "Comparison",
     "ComparisonDocument",
     "compare",
     "config_differences",
@@ -50,8 +49,6 @@ _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
     **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
 }
 """Figures as text, by unit; those of any other unit are grouped by three digits."""
-
-# --- the document ----------------------------------------------------------------------------
 
 
 class ComparedColumn(Struct, frozen=True, kw_only=True):
@@ -76,7 +73,7 @@ class ComparedColumn(Struct, frozen=True, kw_only=True):
     figures: Mapping[str, Value]
 
 
-class ComparedQuantity(Struct, frozen=True, kw_only=True):
+class ComparedQuantity(Struct, frozen=True):
     """One quantity across all reports.
 
     Attributes:
@@ -146,6 +143,82 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     config_differences: tuple[ComparedKey, ...]
     assumptions: tuple[str, ...]
 
+    def headline(self, *, with_page: bool = False) -> str:
+        """The first line: the model, or the models and the page if the models differ.
+
+        Args:
+            with_page: Whether it names the page even if all reports are of one architecture.
+        """
+        has_several = len(set(self.architectures) - {None}) > 1
+        ran = self.ran[:1] if len(set(self.ran)) == 1 else [
+            # A name may say the architecture by itself.
+            f"{name}: {line}"
+            if not has_several or architecture in (None, re.split("[:,]", name)[0])
+            else f"{name}: {architecture}: {line}"
+            for name, architecture, line in zip(
+                self.names, self.architectures, self.ran, strict=True
+            )
+        ]  # fmt: skip
+        workloads = [each.workload for each in self.columns]
+        shared = _pages(workloads) if with_page or has_several else ""
+        return f"Ran: {'; '.join(ran)}{shared}"
+
+    def opening(self) -> str:
+        """The second line: pages, view sizes, tokens, batches, data types and attention."""
+        return opening_line(
+            [column.workload for column in self.columns],
+            (column.dtype for column in self.columns),
+            (column.attention for column in self.columns),
+        )
+
+    def tables(self, configs: Sequence[str] = ()) -> list[table.Table]:
+        """All quantities; from the second report on, each value has its difference and ratio.
+
+        Args:
+            configs: Names of the compared configs, whose differing keys are in a second table.
+        """
+        keys, columns = self.config_differences, range(len(self.names))
+        against = table.Table(
+            f"Against {self.names[0]}",
+            ("quantity", "unit", *self.names),
+            tuple((row.quantity, row.unit, *map(row.cell, columns)) for row in self.rows),
+            label_columns=2,
+        )
+        if not configs:
+            return [against]
+        return [
+            against,
+            table.Table(
+                "Config keys that differ (-: absent)" if keys else "Configs: no key differs",
+                ("key", *configs),
+                tuple((key.key, *(key.text(name) or "-" for name in configs)) for key in keys),
+                label_columns=1 + len(configs) if keys else 1,
+            ),
+        ]
+
+    def as_csv(self, configs: Sequence[str] = ()) -> str:
+        """One line per quantity and report; missing values are empty.
+
+        Then one line per differing key and config: the value as JSON, empty if the key is absent.
+
+        Args:
+            configs: Names of the compared configs.
+        """
+        text = io.StringIO()
+        header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
+        rows = (
+            (row.key, row.quantity, row.unit, *figures)
+            for row in self.rows
+            for figures in zip(self.names, row.values, row.differences, row.ratios, strict=True)
+        )
+        keys = (
+            (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
+            for key in self.config_differences
+            for name in configs
+        )
+        csv.writer(text, lineterminator="\n").writerows((header, *rows, *keys))
+        return text.getvalue()
+
     def to_pandas(self) -> pd.DataFrame:
         """One row per quantity, one column per report. Needs the extra `pandas`.
 
@@ -162,92 +235,6 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         columns = ["key", "quantity", "unit", *self.names]  # of which a report may have the name
         # Without dtype=object, a missing value would turn a column's integers into floats.
         return pd.DataFrame(rows, columns=columns, dtype=object)
-
-
-# --- what a reader sees ----------------------------------------------------------------------
-
-
-class Comparison(NamedTuple):
-    """A comparison as readers see it.
-
-    Attributes:
-        document: The comparison.
-        config_names: Names of the compared configs; empty unless there are several.
-        with_page: Whether the first line names the page even if all reports are of one
-            architecture.
-    """
-
-    document: ComparisonDocument
-    config_names: tuple[str, ...] = ()
-    with_page: bool = False
-
-    def headline(self) -> str:
-        """The first line: the model, or the models and the page if the models differ."""
-        found = self.document
-        has_several = len(set(found.architectures) - {None}) > 1
-        named = zip(found.names, found.architectures, found.ran, strict=True)
-        ran = found.ran[:1] if len(set(found.ran)) == 1 else [
-            # A name may say the architecture by itself.
-            f"{name}: {line}"
-            if not has_several or architecture in (None, re.split("[:,]", name)[0])
-            else f"{name}: {architecture}: {line}"
-            for name, architecture, line in named
-        ]  # fmt: skip
-        workloads = [each.workload for each in found.columns]
-        shared = _pages(workloads) if self.with_page or has_several else ""
-        return f"Ran: {'; '.join(ran)}{shared}"
-
-    def opening(self) -> str:
-        """The second line: pages, view sizes, tokens, batches, data types and attention."""
-        columns = self.document.columns
-        return opening_line(
-            [column.workload for column in columns],
-            (column.dtype for column in columns),
-            (column.attention for column in columns),
-        )
-
-    def table(self) -> tables.Table:
-        """One column per report; from the second on, each value has its difference and ratio."""
-        names = self.document.names
-        return tables.Table(
-            f"Against {names[0]}",
-            ("quantity", "unit", *names),
-            tuple((row.quantity, row.unit, *map(row.cell, range(len(names))))
-                  for row in self.document.rows),
-            label_columns=2,
-        )  # fmt: skip
-
-    def config_table(self) -> tables.Table | None:
-        """The keys in which the configs differ, one column per config; None without configs."""
-        names, keys = self.config_names, self.document.config_differences
-        if not names:
-            return None
-        return tables.Table(
-            "Config keys that differ (-: absent)" if keys else "Configs: no key differs",
-            ("key", *names),
-            tuple((key.key, *(key.text(name) or "-" for name in names)) for key in keys),
-            label_columns=1 + len(names) if keys else 1,
-        )
-
-    def as_csv(self) -> str:
-        """One line per quantity and report; missing values are empty.
-
-        Then one line per differing key and config: the value as JSON, empty if the key is absent.
-        """
-        found, text = self.document, io.StringIO()
-        header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
-        rows = (
-            (row.key, row.quantity, row.unit, *figures)
-            for row in found.rows
-            for figures in zip(found.names, row.values, row.differences, row.ratios, strict=True)
-        )
-        keys = (
-            (f"config.{key.key}", key.key, "config", name, key.text(name), None, None)
-            for key in found.config_differences
-            for name in self.config_names
-        )
-        csv.writer(text, lineterminator="\n").writerows((header, *rows, *keys))
-        return text.getvalue()
 
 
 def _pages(workloads: Iterable[Workload]) -> str:
@@ -278,21 +265,17 @@ def compare(
     reports: Sequence[tuple[str, Report]],
     configs: Mapping[str, Mapping[str, Any]] | None = None,
     *,
-    with_page: bool = False,
     options: Options = NO_OPTIONS,
-) -> Comparison:
+) -> ComparisonDocument:
     """Puts reports side by side; the others are compared with the first.
 
     Args:
         reports: Each report with its name; repeated names get a number.
-        configs: Parsed `config.json` files of the reports' models, by name; None or a single one
-            if the models share a config.
-        with_page: Whether the first line names the page even if all reports are of one
-            architecture.
+        configs: Parsed `config.json` files of the reports' models, by name; None if the models
+            share a config.
         options: The command line's options.
     """
     found = [report for _, report in reports]
-    several = configs if configs is not None and len(configs) > 1 else {}
     names = tuple(_distinct(name for name, _ in reports))
     with_batch = any(report.workload.batch_size > 1 for report in found)
     with_params = len({report.total.params for report in found}) > 1
@@ -305,7 +288,7 @@ def compare(
     rows = tuple(
         _row(quantity, [column.get(quantity) for column in columns]) for quantity in _union(columns)
     )
-    document = ComparisonDocument(
+    return ComparisonDocument(
         schema_version=SCHEMA_VERSION,
         command="compare",
         options=options,
@@ -326,12 +309,11 @@ def compare(
         architectures=tuple(report.metadata.model.architecture for report in found),
         pages=tuple(report.workload.page for report in found),
         rows=rows,
-        config_differences=tuple(config_differences(several)),
+        config_differences=tuple(config_differences(configs or {})),
         assumptions=tuple(
             time_tables.time_notes(entry for report in found for entry in report.time)
         ),
     )
-    return Comparison(document, tuple(several), with_page)
 
 
 def _distinct(names: Iterable[str]) -> Sequence[str]:
@@ -345,12 +327,9 @@ def _distinct(names: Iterable[str]) -> Sequence[str]:
 
 def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
     """A row, with what its values differ by."""
-    key, name, unit = quantity
     first = values[0]
     return ComparedQuantity(
-        key=key,
-        quantity=name,
-        unit=unit,
+        *quantity,
         values=tuple(values),
         differences=tuple(
             None if first is None or value is None else value - first for value in values
@@ -418,10 +397,7 @@ def _figures(
             ("peak_activation_bytes", "peak activation", "bytes"): memory.peak_activation_bytes,
             ("max_new_tokens", "new tokens", "tokens"): workload.max_new_tokens,
         }),
-        **{
-            row: value
-            for entry in report.time for row, value in _times(entry) if value is not None
-        },
+        **_known({row: value for each in report.time for row, value in _times(each).items()}),
     }  # fmt: skip
 
 
@@ -429,22 +405,24 @@ def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:
     return {row: value for row, value in figures.items() if value is not None}
 
 
-def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, Value]]:
+def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
     """Predicted seconds of a page alone, and pages per second at each concurrency."""
     key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
     label = f"{entry.gpu}, {entry.runtime}"
-    yield (f"{key}_ttft_seconds", f"{label}: first token", "s"), entry.ttft_seconds
-    yield (f"{key}_tpot_seconds", f"{label}: each token after it", "s"), entry.tpot_seconds
-    yield (f"{key}_page_seconds", f"{label}: page alone", "s"), entry.page_seconds
+    found: dict[_Quantity, Value] = {
+        (f"{key}_ttft_seconds", f"{label}: first token", "s"): entry.ttft_seconds,
+        (f"{key}_tpot_seconds", f"{label}: each token after it", "s"): entry.tpot_seconds,
+        (f"{key}_page_seconds", f"{label}: page alone", "s"): entry.page_seconds,
+    }
     for load in entry.throughput:
-        pages = load.concurrency
-        rate = (f"{key}_pages_per_second_{pages}", f"{label}: {pages} at once", "pages/s")
-        cost = f"{key}_cost_per_thousand_pages_{pages}"
-        yield rate, load.pages_per_second
-        yield (
-            (cost, f"{label}: 1,000 pages, {pages} at once", "price"),
-            load.cost_per_thousand_pages,
-        )
+        at_once = f"{load.concurrency} at once"
+        found |= {
+            (f"{key}_pages_per_second_{load.concurrency}", f"{label}: {at_once}", "pages/s"):
+                load.pages_per_second,
+            (f"{key}_cost_per_thousand_pages_{load.concurrency}",
+             f"{label}: 1,000 pages, {at_once}", "price"): load.cost_per_thousand_pages,
+        }  # fmt: skip
+    return found
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:

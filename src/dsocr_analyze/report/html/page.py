@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from dsocr_analyze.hardware.profile import Profile
-from dsocr_analyze.report.comparison import Comparison, merged
+from dsocr_analyze.report.comparison import ComparisonDocument, merged
 from dsocr_analyze.report.document import Module, Report
 from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.tables import (
@@ -133,15 +133,16 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
     }
 
 
-def comparison_contents(comparison: Comparison, reports: Sequence[Report]) -> Contents:
+def comparison_contents(
+    found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str] = ()
+) -> Contents:
     """The page of a comparison; `reports` are in its order.
 
-    A config key has its value in each config as JSON, null where it is absent.
+    A config key has its value in each of the named configs as JSON, null where it is absent.
     """
-    found, configs = comparison.document, comparison.config_names
     return {
         "kind": "comparison",
-        "headline": comparison.headline(),
+        "headline": headline,
         "names": found.names,
         "rows": found.rows,
         "reports": [*map(_without_modules, reports)],
