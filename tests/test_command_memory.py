@@ -17,7 +17,7 @@ import pytest
 from both_engines import small_directory
 
 from dsocr_analyze.cli import main, streams
-from dsocr_analyze.cli.commands import COMMANDS, _command
+from dsocr_analyze.cli.commands import BESIDE, COMMANDS, _command
 from dsocr_analyze.measuring import calibration_needs, cpu_calibration
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 
@@ -221,7 +221,8 @@ def test_free_memory_is_the_least_of_what_limits_it(tmp_path, files, expected):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_garbage_is_collected_in_every_command_that_loops(name, monkeypatch):
     seen = []
-    monkeypatch.setattr(f"dsocr_analyze.cli.{name}.{name}", lambda: seen.append(gc.isenabled()))
+    function = f"dsocr_analyze.cli.{BESIDE.get(name, name)}.{name}"
+    monkeypatch.setattr(function, lambda: seen.append(gc.isenabled()))
     _command.cache_clear()
     gc.disable()
     try:

@@ -45,7 +45,7 @@ COMMANDS: Final = (
     "tree",
     "docs",
 )
-"""In the order of the help. Each is the function of its name in the module of its name."""
+"""In the order of the help. Each is a function in the module of its name, but for `BESIDE`."""
 
 BESIDE: Final = {"calibrate": "measure", "fit": "devices", "infer": "measure"}
 """Commands that stand in the module of another one."""
