@@ -304,8 +304,8 @@ class TestManyLoops:
                 times.prepare[row], 2, times.prefill[row], times.chunks[row], times.steps[row],
                 times.step[table, :count], times.carried[table, :count],
             ))  # fmt: skip
-            alone = [float(part[0]) for part in one.parts()]
-            assert [part[row] for part in many.parts()] == pytest.approx(alone, rel=EXACT)
+            alone = [float(part[0]) for part in one]
+            assert [part[row] for part in many] == pytest.approx(alone, rel=EXACT)
 
     def test_as_many_run_as_others_come_by_while_a_page_is_decoded(self):
         """The balance itself: throughput, decode steps and running sequences agree."""

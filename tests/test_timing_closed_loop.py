@@ -270,5 +270,5 @@ class TestManyAtOnce:
         found = closed_loop(np.array(clients), together)
         for number, (count, loop) in enumerate(zip(clients, loops, strict=True)):
             alone = steady(count, LoopTimes(**{**vars(loop), "workers": workers}))
-            one = [float(part[number]) for part in found.parts()]
-            assert one == pytest.approx(list(alone.parts()), rel=1e-9, abs=1e-12)
+            one = [float(part[number]) for part in found]
+            assert one == pytest.approx(list(alone), rel=1e-9, abs=1e-12)
