@@ -392,7 +392,7 @@ class TestExactness:
         step = figures_of(dataclasses.replace(workload, batch_size=10**6))
         m, K = 3 * 10**9 + 1, workload.seq_len
         per_key = 10**6 * 12 * 2 * 10 * 128
-        steps = m * (step.decode_step.macs - K * per_key) + per_key * (m * K + m * (m - 1) // 2)
+        steps = m * (step.decode.work.macs - K * per_key) + per_key * (m * K + m * (m - 1) // 2)
         assert figures.batch.macs == step.prefill_pass.macs + steps
         assert figures.batch.macs > 2**63
 
