@@ -769,6 +769,22 @@ class TestOtherReports:
         ]
         assert browser.get_log("browser") == []
 
+    def test_a_gpu_of_ones_own_has_its_roof_first(self, folder, capsys):
+        own = folder / "own.toml"
+        own.write_text(
+            'name = "h800"\n[gpu]\nlike = "h100-sxm"\ntitle = "H800"\ntensor_tflops = 989\n'
+            "float32_tflops = 67\nbandwidth_gb_s = 3350\nmemory_gb = 80\nsms = 132\nl2_mb = 50\n"
+            'source = "mine"\n',
+            encoding="utf-8",
+        )
+        code, _, err = run(
+            capsys, "-q", "--engine", "analytic", "--output", folder / "own",
+            "--html", folder / "own.html", "--gpu", "h800", "--profile", own,
+        )  # fmt: skip
+        assert (code, err) == (0, "")
+        text = (folder / "own.html").read_text("utf-8")
+        assert re.search(r'"roofs":\[\{"gpu":"(.*?)"', text)[1] == "h800"
+
     def test_numbers_are_scaled_as_everywhere_else(self, full, browser):
         opened(browser, full[0])
         chosen = random.Random(7)

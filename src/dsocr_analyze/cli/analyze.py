@@ -86,7 +86,7 @@ def analyze(
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
              html_file: "html"}  # fmt: skip
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
-    page = partial(_html, report, counts, workload)
+    page = partial(_html, report, counts, workload, context.params["profile"])
     from dsocr_analyze.report.markdown import ReadableReport
 
     readable = ReadableReport(report, written, full, ": --full", page)
@@ -97,21 +97,30 @@ def analyze(
 # --- the HTML page --------------------------------------------------------------------------------
 
 
-def _html(report: Report, engine: Engine, workload: AnyWorkload) -> str:
-    """The HTML page of the report of a workload that `engine` counted."""
+def _html(
+    report: Report, engine: Engine, workload: AnyWorkload, profile: Sequence[Path] | None
+) -> str:
+    """The HTML page of the report of a workload that `engine` counted.
+
+    Its GPUs are those with a profile: the project's, the kept, and the given.
+    """
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
 
-    profiles = list(all_profiles(kept_files.user_profiles(None)).values())
+    profiles = list(all_profiles(kept_files.user_profiles(profile)).values())
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
-    curves, missing = _curves(report, engine, workload, measured)
+    curves, missing = _curves(report, engine, workload, measured, profile)
     return render_html(report_contents(report, roofs, curves, missing))
 
 
 def _curves(
-    report: Report, engine: Engine, workload: AnyWorkload, measured: Sequence[str]
+    report: Report,
+    engine: Engine,
+    workload: AnyWorkload,
+    measured: Sequence[str],
+    profile: Sequence[Path] | None,
 ) -> tuple[Sequence[TimeEntry], str]:
     """Predictions over many concurrencies, or the reason why there are none.
 
@@ -128,7 +137,7 @@ def _curves(
         return (), f"No seconds are predicted: {error}"
     curve = ",".join(map(str, _CURVE))
     request = (
-        time_options.time_request(measured, concurrency=curve)
+        time_options.time_request(measured, profile=profile, concurrency=curve)
         if asked is None
         else replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
     )
