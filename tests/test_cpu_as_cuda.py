@@ -117,6 +117,24 @@ class TestHost:
         assert levels(trace) == [("ones_like", 40), ("mul", 20)]
 
     @devices
+    def test_so_does_what_goes_to_where_a_tensor_of_the_host_is(self, device):
+        def moved(x):
+            counts = torch.ones_like(x)
+            counts = counts.to(torch.zeros(3))
+            return x * 2, counts
+
+        trace = traced(moved, device, 5)
+        assert operators(trace) == ["ones_like", "zeros", "transfer", "mul"]
+        assert levels(trace) == [("ones_like", 20), ("mul", 20)]
+
+    @devices
+    def test_what_is_made_of_the_devices_tensor_stays_there(self, device):
+        """Whatever the tensor holds: it is not asked for its truth."""
+        trace = traced(lambda x: torch.asarray(x * 2) + 1, device, 5)
+        assert operators(trace) == ["mul", "add"]
+        assert levels(trace) == [("mul", 20), ("add", 40)]
+
+    @devices
     def test_a_copy_into_the_others_tensor_is_a_transfer(self, device):
         trace = traced(lambda x: torch.zeros_like(x).copy_(torch.ones(5)), device, 5)
         assert operators(trace) == ["zeros_like", "ones", "transfer"]

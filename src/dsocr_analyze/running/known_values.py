@@ -38,6 +38,7 @@ __all__ = [
     "WITH_VALUES",
     "KnownValues",
     "UniformRouting",
+    "device_among",
     "known_value",
     "routed_uniformly",
     "set_known_value",
@@ -158,7 +159,7 @@ class KnownValues(TorchFunctionMode):
             if func is torch.Tensor.cuda:
                 return first
             if func is torch.Tensor.to:
-                device = _device_among(args[1:], kwargs)
+                device = device_among(args[1:], kwargs)
                 if device is not None and device.type != "meta":
                     here = _on_cpu(first) if device.type == "cpu" else first
                     args, kwargs = _without_device((here, *args[1:]), kwargs)
@@ -300,7 +301,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
+def device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
     """The device named in a call of `Tensor.to`, if any."""
     for argument in (*args, kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.device):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from dsocr_analyze.running.known_values import device_among
 from dsocr_analyze.running.process_settings import replaced
 from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value, tensors_in
 from dsocr_analyze.trace.matrix_rules import is_contraction
@@ -253,14 +254,8 @@ def _leaves_for_the_host(args: Arguments, kwargs: Keywords, func: Function) -> b
     """Whether the call moves a tensor on `meta`, which represents a GPU, to the host."""
     if not (isinstance(args[0], torch.Tensor) and args[0].is_meta):
         return False
-    if func is torch.Tensor.cpu:
-        return True
-    named = (*args[1:], *kwargs.values())
-    return any(
-        torch.device(device).type == "cpu"
-        for device in named
-        if isinstance(device, str | torch.device)
-    )
+    device = device_among(args[1:], kwargs)
+    return func is torch.Tensor.cpu or (device is not None and device.type == "cpu")
 
 
 def _as_cuda_lays_it_out(output: Any) -> Any:

@@ -85,7 +85,7 @@ class _Requests(TorchFunctionMode):
         device = kwargs.get("device")
         if device is not None:
             place = _place_named(device)
-        elif func in _device_constructors() and not any(tensors_in((*args, *kwargs.values()))):
+        elif func in _device_constructors() and not [*tensors_in((*args, *kwargs.values()))]:
             place = "host"
         else:
             return func(*args, **kwargs)
