@@ -18,8 +18,8 @@ import time
 import numpy as np
 from conditions import is_within, print_environment, rounds, slack
 
-from dsocr_analyze.columns.evaluate import Workloads, cost_columns
-from dsocr_analyze.columns.setting import Setting, published_model
+from dsocr_analyze.archive.evaluate import Workloads, cost_columns
+from dsocr_analyze.archive.setting import Setting, published_model
 from dsocr_analyze.dtypes import BFLOAT16
 
 CHUNK = 65_536

@@ -14,10 +14,10 @@ import time
 
 from conditions import print_environment
 
-from dsocr_analyze.columns.evaluate import TimeRequested
-from dsocr_analyze.columns.setting import published_model
+from dsocr_analyze.archive.combinations import Sweep, sweep_over
+from dsocr_analyze.archive.evaluate import TimeRequested
+from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.sweep.combinations import Sweep, sweep_over
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.runtimes import SERVERS

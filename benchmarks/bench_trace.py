@@ -16,8 +16,8 @@ from functools import partial
 
 from conditions import is_within, print_environment, rounds, slack
 
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import empty_cache
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import empty_cache
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 

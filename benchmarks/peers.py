@@ -27,7 +27,7 @@ from torch import nn
 from dsocr_analyze import analyze
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.model.loading import load_model
 
 SIDE = 1024
 TEXT_TOKENS = 12

@@ -28,8 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.loading import building, load_model
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import building, load_model
 
 CPU = torch.device("cpu")
 VISION = ("model.sam_model.", "model.vision_model.")

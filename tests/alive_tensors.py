@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import empty_cache, left_as_it_was
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import empty_cache, left_as_it_was
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import Workload
 

@@ -7,7 +7,7 @@ import garbage
 import pytest
 from parts import Part
 
-from dsocr_analyze.running.loading import VENDOR_TRANSFORMERS
+from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
 
 # Before torch is imported: as many processes run as there are cores, so more threads only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

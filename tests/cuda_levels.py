@@ -30,8 +30,8 @@ from taped_passes import Level
 from torch.overrides import TorchFunctionMode
 from traced_passes import loaded
 
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import Generation
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import Generation
 
 NAMES = {
     "mm": "product",

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 
 from dsocr_analyze.architectures import described_architecture
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.model.loading import LoadedModel, load_model
 
 _BERT = {"model_type": "bert", "num_hidden_layers": 1}
 _VIT = {"model_type": "vit", "num_hidden_layers": 1}

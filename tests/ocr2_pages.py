@@ -17,7 +17,7 @@ from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import stage_figures
 from dsocr_analyze.workload import ViewBatch, Workload

@@ -13,7 +13,7 @@ from tracing import meta
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import total_work
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.trace.passes import recorded_flash_attention

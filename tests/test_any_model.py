@@ -26,7 +26,7 @@ from dsocr_analyze.architectures import described_architecture
 from dsocr_analyze.architectures.stages import owner_among
 from dsocr_analyze.errors import ConfigError, ModelCodeError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import growing_work, linear_stretches

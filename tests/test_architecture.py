@@ -22,7 +22,7 @@ STRANGERS = {
 }
 """Rooms that must not import one another although one stands before the other."""
 
-WITNESSES = {"trace", "running", "agreement"}
+WITNESSES = {"trace", "model", "agreement"}
 """Rooms of the engine that runs a model, which proves nothing to forwards that know it."""
 
 SHARED = {
@@ -419,7 +419,7 @@ OPENERS = {
     "dsocr_analyze.report.html.page": "resources of the package",
     "dsocr_analyze.measuring.cpu_calibration": "/proc/cpuinfo",
     "dsocr_analyze.cli.check": "appends to the summary of a CI step",
-    "dsocr_analyze.columns.table_files": "writes a temporary file",
+    "dsocr_analyze.archive.table_files": "writes a temporary file",
     "dsocr_analyze.__main__": "/dev/null in place of a closed stream",
     "dsocr_analyze.cli.streams": "/dev/null in place of a broken stream",
     "dsocr_analyze.model.tokenizer_file": "/dev/null in place of stderr",
@@ -524,7 +524,7 @@ class TestPrinting:
 def test_torch_is_not_imported_by_what_needs_none():
     modules = (
         "", ".cli.commands", ".analytic", ".architectures", ".hardware.fit",
-        ".report.markdown", ".sweep", ".archive", ".timing.length_files",
+        ".report.markdown", ".archive.combinations", ".archive", ".timing.length_files",
         ".timing.server_benchmarks.comparison", ".timing.server_benchmarks.reading", ".workload",
     )  # fmt: skip
     code = "import importlib, sys\n" + "".join(

@@ -24,9 +24,11 @@ from single_page import page_costs
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.archive import count_pages
+from dsocr_analyze.archive.archive_shown import grid_bars
 from dsocr_analyze.archive.document import PagesOfGrid
+from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads
 from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
-from dsocr_analyze.archive.shown import grid_bars
+from dsocr_analyze.archive.setting import Setting, opening_of, published_model
 from dsocr_analyze.archive.totals import (
     _LENGTH_BITS,
     add_up,
@@ -34,8 +36,6 @@ from dsocr_analyze.archive.totals import (
     distinct_workloads,
     weighted_sum,
 )
-from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads
-from dsocr_analyze.columns.setting import Setting, opening_of, published_model
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.kernels import total_work
@@ -300,7 +300,7 @@ def test_sums_are_exact_where_int64_would_wrap(pairs):
 @pytest.mark.parametrize("mode", ["gundam", "base"])
 def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypatch):
     # Small batches, so that rows of many of them are merged.
-    monkeypatch.setattr("dsocr_analyze.row_files.parquet_rows._BATCH_ROWS", 300)
+    monkeypatch.setattr("dsocr_analyze.row_files._BATCH_ROWS", 300)
     monkeypatch.setattr("dsocr_analyze.archive.totals._MOST_WAITING", 1000)
     random = np.random.default_rng(1)
     columns = {"width": random.integers(1, 4000, 5000), "height": random.integers(1, 4000, 5000)}
@@ -475,7 +475,7 @@ def test_a_csv_file_may_have_a_byte_order_mark_and_be_compressed(tmp_path):
 
 
 def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.row_files.csv_rows._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 1000)
     random = np.random.default_rng(2)
     pages = random.integers(1, 3000, (2000, 2))
     (tmp_path / "pages.csv").write_text(
@@ -491,7 +491,7 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
 
 
 def test_bad_lines_of_a_csv_file_are_named_by_number_and_spoil_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.row_files.csv_rows._BLOCK_BYTES", 16)
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 16)
     lines = [
         b"width,height,name",
         b"1240,1754,a",  # 1

@@ -12,10 +12,10 @@ from command_line import run
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.archive import totals as totals_module
+from dsocr_analyze.archive.evaluate import Workloads
+from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.archive.totals import distinct_workloads
 from dsocr_analyze.cli.time_options import deadline_hours
-from dsocr_analyze.columns.evaluate import Workloads
-from dsocr_analyze.columns.setting import published_model
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import device

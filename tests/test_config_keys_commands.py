@@ -15,7 +15,7 @@ from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.columns.setting import CountedModel
+from dsocr_analyze.archive.setting import CountedModel
 from dsocr_analyze.errors import ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession

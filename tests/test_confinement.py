@@ -29,10 +29,10 @@ from transformers.models.auto import modeling_auto
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.model import directory as model_directory
+from dsocr_analyze.model import loading
+from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import check_loads_nothing
-from dsocr_analyze.running import loading
-from dsocr_analyze.running.described_model import confined
-from dsocr_analyze.running.process_settings import exclusive
+from dsocr_analyze.model.process_settings import exclusive
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.columns.setting import published_model
+from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import JobAssumptions

@@ -14,7 +14,7 @@ from sampling import first, sampled
 from test_relatives import small_ocr2, small_unlimited
 from torch import nn
 
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.record import Trace

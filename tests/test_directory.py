@@ -11,7 +11,7 @@ import vendor_like
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.model.loading import load_model
 
 CONFIG = vendor_like.CONFIG
 

@@ -14,10 +14,10 @@ from command_line import run
 from PIL import Image
 from sampling import every, sampled
 
+from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import documents
 from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.documents import DOCUMENTS
-from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.report.opening import schema_of
 
 schemas = functools.cache(documents.schemas)

@@ -13,7 +13,7 @@ from command_line import run
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.failures import blamed_on
+from dsocr_analyze.model.failures import blamed_on
 
 ONE_STAGE = '[[stages]]\nname = "all"\nrole = "prefill"\n'
 _TOWER, _TEXT, _HEAD = (

@@ -19,7 +19,7 @@ from transformers import GenerationMixin, LogitsProcessor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.described_model import use_attention
+from dsocr_analyze.model.described_model import use_attention
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import growing_work
 

@@ -15,8 +15,8 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import ledger_of, stage_figures
 

@@ -10,7 +10,7 @@ from torch import nn
 from tracing import Calls, meta, trace_of
 
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 

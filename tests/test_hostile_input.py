@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from sampling import first, sampled
 
+from dsocr_analyze import row_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.row_files import csv_rows
-from dsocr_analyze.running import loading
+from dsocr_analyze.model import loading
 from dsocr_analyze.workload import page as page_files
 
 CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
@@ -76,7 +76,7 @@ class TestFilesWithoutEnd:
         assert said in message
 
     def test_blank_lines_are_bounded(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr(csv_rows, "_MOST_BLANK_LINES", 10)
+        monkeypatch.setattr(row_files, "_MOST_BLANK_LINES", 10)
         file = tmp_path / "pages.csv.gz"
         for blank in (10, 11):
             with gzip.open(file, "wt") as rows:

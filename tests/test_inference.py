@@ -44,9 +44,9 @@ from dsocr_analyze.measuring.inference import (
     measure_inference,
 )
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.report.measured import inference_tables
 from dsocr_analyze.report.table import bytes_text, scaled, seconds_text
-from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import ViewBatch

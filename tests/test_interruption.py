@@ -33,10 +33,10 @@ from dsocr_analyze.interruption import (
     point_of_no_return,
     safe_point,
 )
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.output_files import replacing, write_files
-from dsocr_analyze.running.failures import blamed_on
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.passes import FunctionModule, trace_module
@@ -393,8 +393,8 @@ def test_settings_are_put_back_at_every_moment(context, tmp_path):
     import vendor_like
 
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.running.loading import building
-    from dsocr_analyze.running.source_package import importable
+    from dsocr_analyze.model.loading import building
+    from dsocr_analyze.model.source_package import importable
 
     directory = ModelDirectory.read(vendor_like.write(tmp_path / "m"))
 
@@ -557,7 +557,7 @@ class TestWhileAModelRuns:
                         strike()
                     torch.nn.Linear(2, 2)
 
-        from dsocr_analyze.running.loading import building
+        from dsocr_analyze.model.loading import building
 
         with ends_with(KeyboardInterrupt), building(META, torch.float32):
             Deep()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 
 META = torch.device("meta")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.recorder import Recorder
 
 META, CPU = torch.device("meta"), torch.device("cpu")

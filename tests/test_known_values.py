@@ -8,7 +8,7 @@ from torch.overrides import _get_current_function_mode_stack
 from tracing import meta
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.known_values import KnownValues, known_value
+from dsocr_analyze.model.known_values import KnownValues, known_value
 
 
 @pytest.fixture

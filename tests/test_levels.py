@@ -11,8 +11,8 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseek
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import building
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 

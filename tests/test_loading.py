@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import load_model
-from dsocr_analyze.running.source_package import REMOTE_PACKAGE
+from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.model.source_package import REMOTE_PACKAGE
 
 pytestmark = pytest.mark.directory
 

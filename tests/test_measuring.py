@@ -212,7 +212,7 @@ def test_a_protocol_that_measures_nothing_is_refused(changes, named):
 
 def test_the_same_experts_are_chosen_as_in_a_trace(session):
     """Drawn weights route by chance; what is measured is what was counted."""
-    from dsocr_analyze.running.forward import running_unwatched
+    from dsocr_analyze.model.forward import running_unwatched
 
     before = torch.topk, torch.Tensor.topk, torch.Tensor.cuda
     with running_unwatched(CPU):

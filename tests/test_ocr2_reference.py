@@ -32,8 +32,8 @@ from dsocr_analyze.architectures.deepseek_ocr_2.reference import (
     modeling_deepseekocr2,
 )
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import building
 from dsocr_analyze.trace.summary import ledger_of
 
 META, CPU = torch.device("meta"), torch.device("cpu")

@@ -246,8 +246,8 @@ def test_a_parquet_file_has_the_column_new_tokens_or_a_single_one(tmp_path, tabl
 
 
 def test_a_file_is_read_in_parts_that_add_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.row_files.csv_rows._BLOCK_BYTES", 1000)
-    monkeypatch.setattr("dsocr_analyze.row_files.parquet_rows._BATCH_ROWS", 300)
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dsocr_analyze.row_files._BATCH_ROWS", 300)
     tokens = np.random.default_rng(3).integers(1, 1500, 5000)
     (tmp_path / "lengths.csv").write_text("new_tokens\n" + "".join(f"{n}\n" for n in tokens))
     pq.write_table(pa.table({"new_tokens": tokens}), tmp_path / "lengths.parquet")
@@ -313,7 +313,7 @@ def test_a_parquet_file_that_holds_no_lengths_is_refused(tmp_path, table, messag
 
 
 def test_a_bad_row_has_its_number_in_the_whole_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.row_files.csv_rows._BLOCK_BYTES", 8)
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 8)
     (tmp_path / "lengths.csv").write_text("new_tokens\n" + "7\n" * 50 + "seven\n")
     with pytest.raises(WorkloadError, match=r"row 51 of .*'seven'"):
         read_lengths(tmp_path / "lengths.csv")

@@ -17,7 +17,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimension
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import NO_WORK, Kernel, Rows, Work, total_work, with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures, step_stretches

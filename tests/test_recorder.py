@@ -30,7 +30,7 @@ from tracing import (
 from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Work
-from dsocr_analyze.running.known_values import KnownValues
+from dsocr_analyze.model.known_values import KnownValues
 from dsocr_analyze.trace.matrix_rules import keys_after_first, keys_after_last
 from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.recorder import Recorder

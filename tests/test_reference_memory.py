@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.loading import building
 from dsocr_analyze.trace.passes import trace_module
 
 META = torch.device("meta")

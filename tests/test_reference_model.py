@@ -30,7 +30,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.loading import building
 
 DATA = Path(__file__).parent / "data"
 REFERENCE = Path(deepencoder.__file__).parent

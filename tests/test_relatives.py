@@ -27,7 +27,7 @@ from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.timing.runtimes import SERVERS

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.running.loading import VENDOR_TRANSFORMERS
+from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ("analyze", "audit", "build", "dev", "newest")

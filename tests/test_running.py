@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.loading import building
-from dsocr_analyze.running.source_package import importable
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import building
+from dsocr_analyze.model.source_package import importable
+from dsocr_analyze.model.unused_imports import without_unused_imports
 from dsocr_analyze.session import DeepSeekOCRSession
 
 META = torch.device("meta")
@@ -101,7 +101,7 @@ def test_stand_ins_are_there_for_imports_only(tmp_path):
 def test_a_pass_on_meta_imports_no_compiler_and_leaves_no_mark(tmp_path):
     code = """
 import sys, torch
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.unused_imports import without_unused_imports
 x = torch.ones(3, device="meta")
 with without_unused_imports():
     torch._refs.add(x, x)
@@ -130,7 +130,7 @@ with without_unused_imports():
 def test_model_code_that_uses_the_compiler_gets_the_real_one(use):
     code = f"""
 import sys, torch
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.unused_imports import without_unused_imports
 before = list(sys.meta_path)
 with without_unused_imports():
     {use}
@@ -161,7 +161,7 @@ assert sys.meta_path == before
 def test_model_code_gets_the_real_modules_where_it_uses_them(use):
     code = f"""
 import sys, torch
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.unused_imports import without_unused_imports
 with without_unused_imports():
     {use}
 {use}
@@ -173,7 +173,7 @@ def test_questions_about_symbols_are_answered_by_the_real_functions():
     """Sizes of a traced function may be symbols while a model runs in another thread."""
     code = """
 import torch
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.unused_imports import without_unused_imports
 with without_unused_imports():
     from torch.fx.experimental.symbolic_shapes import guard_or_true, sym_and, sym_eq
     assert guard_or_true(True) and not guard_or_true(False)

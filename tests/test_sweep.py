@@ -24,16 +24,16 @@ from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
+from dsocr_analyze.archive.axes import parse_modes, parse_numbers, parse_pages
+from dsocr_analyze.archive.combinations import Sweep
+from dsocr_analyze.archive.evaluate import BATCH_RESULTS
+from dsocr_analyze.archive.setting import opening_of, published_model, settings_of
+from dsocr_analyze.archive.sweep_shown import QUANTITIES, describe
+from dsocr_analyze.archive.table_files import METADATA_KEY, table_writer
 from dsocr_analyze.cli import main
-from dsocr_analyze.columns.evaluate import BATCH_RESULTS
-from dsocr_analyze.columns.setting import opening_of, published_model, settings_of
-from dsocr_analyze.columns.table_files import METADATA_KEY, table_writer
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
-from dsocr_analyze.sweep.combinations import Sweep
-from dsocr_analyze.sweep.shown import QUANTITIES, describe
 from dsocr_analyze.workload import parse_page
 
 INPUTS = (
@@ -231,7 +231,7 @@ def test_every_row_is_what_the_scalar_closed_forms_say(examples):
 def test_rows_are_the_same_however_they_are_cut_into_batches(monkeypatch):
     sweep = sweep_of("600:900:100x1000:1200:100", "gundam", "1:7", "5,6", "1:3")
     whole = pa.Table.from_batches(sweep.batches(published_model()))
-    monkeypatch.setattr("dsocr_analyze.sweep.combinations.BATCH_ROWS", 17)
+    monkeypatch.setattr("dsocr_analyze.archive.combinations.BATCH_ROWS", 17)
     pieces = list(sweep.batches(published_model()))
     assert len(pieces) > 10
     assert pa.Table.from_batches(pieces).equals(whole)
@@ -646,7 +646,7 @@ def test_neither_command_imports_torch():
     Path("pages.csv").write_text("width,height\n640,640\n")
     code = (
         "import sys; from dsocr_analyze.cli import main\n"
-        "import dsocr_analyze.sweep, dsocr_analyze.archive\n"
+        "import dsocr_analyze.archive, dsocr_analyze.archive\n"
         "assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
         "quiet = ('-q', '--output', 'rows.csv')\n"
         "assert main(['sweep', *quiet]) == main(['archive', 'pages.csv', *quiet]) == 0\n"

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
+from dsocr_analyze.archive.setting import published_model
+from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import main
-from dsocr_analyze.columns.evaluate import BATCH_RESULTS, COST
-from dsocr_analyze.columns.setting import published_model
-from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import (

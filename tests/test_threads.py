@@ -26,9 +26,9 @@ from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.forking import importing, undone
 from dsocr_analyze.interruption import held
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.loading import building
-from dsocr_analyze.running.process_settings import exclusive, is_running_thread
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import building
+from dsocr_analyze.model.process_settings import exclusive, is_running_thread
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.passes import trace_module
@@ -315,7 +315,7 @@ class TestOtherThreads:
     def test_their_functions_are_guarded_by_the_real_compiler(self):
         code = """
 import sys, threading, torch
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.unused_imports import without_unused_imports
 def function(): pass
 guarded = []
 with without_unused_imports():

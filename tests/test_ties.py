@@ -20,9 +20,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from dsocr_analyze.architectures import described_architecture
 from dsocr_analyze.errors import AnalyzeError, ModelDirectoryError
+from dsocr_analyze.model.described_model import use_attention
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.described_model import use_attention
-from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.model.loading import load_model
 
 PARTS = 40
 TIED = {**DECODER, "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1}

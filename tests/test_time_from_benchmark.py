@@ -12,9 +12,9 @@ import pytest
 from command_line import run
 from sampling import every, sampled
 
+from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import kept_files, main
 from dsocr_analyze.cli.documents import schemas
-from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.timing.correction import KeptBenchmark
 
 DATA = Path(__file__).parent / "data"

@@ -17,9 +17,9 @@ from dsocr_analyze import output_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import OutputError, OwnFolderError, TrustError
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.model.source_package import import_file, importable
 from dsocr_analyze.model.trust import is_trusted, record_trust, require_trust, trust_store
-from dsocr_analyze.running.loading import load_model
-from dsocr_analyze.running.source_package import import_file, importable
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_unlimitedocr,
 )
 from dsocr_analyze.errors import ConfigError, ModelCodeError
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.summary import ledger_of
 from dsocr_analyze.workload import DecodeStep, ViewBatch
 

@@ -24,7 +24,7 @@ from vendor_checkout import VENDOR, needs_vendor
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.summary import ledger_of
 

@@ -17,9 +17,9 @@ from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import flash_attention
-from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import flash_attention
+from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.workload import Workload
 

@@ -30,8 +30,8 @@ from ocr2_pages import (
 from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR_OCR2, needs_vendor_ocr2
 
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import flash_attention
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import flash_attention
 from dsocr_analyze.trace.summary import ledger_of
 
 pytestmark = [pytest.mark.vendor, needs_vendor_ocr2]

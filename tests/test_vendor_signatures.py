@@ -24,7 +24,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekv2,
 )
 from dsocr_analyze.documents.markdown import filled
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.loading import building
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 

@@ -32,7 +32,7 @@ from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.summary import ledger_of
 from dsocr_analyze.workload import DecodeStep, ViewBatch
 

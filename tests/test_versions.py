@@ -14,7 +14,7 @@ import vendor_like
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import load_model, require_transformers
+from dsocr_analyze.model.loading import load_model, require_transformers
 
 META = {"device": torch.device("meta"), "dtype": torch.bfloat16}
 

@@ -16,7 +16,7 @@ from taped_passes import Level
 
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
-from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder

@@ -25,13 +25,13 @@ from dsocr_analyze.interruption import kept_out
 from dsocr_analyze.workload import AnyWorkload, Workload
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
-    from dsocr_analyze.sweep.combinations import Names, Numbers, Pages, SweepRows, Switches
     from dsocr_analyze.timing import assumptions, prediction, runtimes
 
 __all__ = [
@@ -350,8 +350,8 @@ def sweep_workloads(
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
     # Imported here because only this function needs it.
-    from dsocr_analyze.columns.setting import CountedModel, opening_of
-    from dsocr_analyze.sweep.combinations import rows_of, sweep_over
+    from dsocr_analyze.archive.combinations import rows_of, sweep_over
+    from dsocr_analyze.archive.setting import CountedModel, opening_of
 
     directory = _directory(model, architecture)
     sweep = sweep_over(

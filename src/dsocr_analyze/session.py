@@ -33,9 +33,9 @@ from dsocr_analyze.figures import (
 )
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.report.document import build_report
-from dsocr_analyze.running.loading import LoadedModel, load_model
-from dsocr_analyze.running.process_settings import exclusive
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,

@@ -25,7 +25,7 @@ from dsocr_analyze.advice.document import (
 )
 from dsocr_analyze.analytic import attention_name, page_figures
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.columns.setting import opening_of
+from dsocr_analyze.archive.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need

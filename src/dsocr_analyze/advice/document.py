@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, toml
 
-from dsocr_analyze.columns.setting import CountOpening
+from dsocr_analyze.archive.setting import CountOpening
 from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [

@@ -1,10 +1,12 @@
-"""Lists of pages: what a whole archive costs.
+"""Sweeps and archives: many workloads at once. Never imports torch.
 
-A list is opened and its rows are read as pages (`pages`), which are grouped into distinct
-workloads, evaluated and summed (`totals`), and reported (`document`, `shown`).
+A model under fixed settings (`setting`) turns columns of workloads into columns of costs
+(`evaluate`). A sweep evaluates every combination of sizes, modes, lengths and batches (`axes`,
+`combinations`). An archive is a list of pages: its rows are read as pages (`pages`), grouped into
+distinct workloads, evaluated and summed (`totals`), and reported (`document`).
 
 The batch function `count_pages` takes and returns Arrow data, so it runs in any Arrow pipeline.
-Never imports torch; numpy and pyarrow are imported only by modules that need them.
+numpy and pyarrow are imported only by modules that need them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dsocr_analyze.errors import WorkloadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dsocr_analyze.columns.setting import CountedModel
+    from dsocr_analyze.archive.setting import CountedModel
 
 __all__ = ["count_pages"]
 
@@ -64,9 +66,9 @@ def count_pages(
     """
     import pyarrow as pa
 
+    from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns
     from dsocr_analyze.archive.pages import fault_texts, read_rows
-    from dsocr_analyze.columns.evaluate import PAGE_RESULTS, Workloads, cost_columns
-    from dsocr_analyze.columns.setting import Setting, mode_or_sizes, published_model
+    from dsocr_analyze.archive.setting import Setting, mode_or_sizes, published_model
     from dsocr_analyze.dtypes import dtype_named
 
     taken = sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dsocr_analyze.columns.setting import CountOpening
+from dsocr_analyze.archive.setting import CountOpening
 
 __all__ = [
     "ArchiveDocument",

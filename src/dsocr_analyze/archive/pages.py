@@ -25,15 +25,23 @@ from dsocr_analyze.archive.document import (
     MalformedRows,
     OtherFiles,
 )
+from dsocr_analyze.archive.evaluate import Workloads, row_columns
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
-from dsocr_analyze.columns.evaluate import Workloads, row_columns
-from dsocr_analyze.columns.setting import CountedModel, Setting
+from dsocr_analyze.archive.setting import CountedModel, Setting
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.input_files import is_folder, is_regular
-from dsocr_analyze.row_files.kind import RawRows, RowKind, RowSource, columns_text, meant_columns
-from dsocr_analyze.row_files.source import open_rows
-from dsocr_analyze.row_files.whole_numbers import Reason, problem_text, whole_numbers
+from dsocr_analyze.row_files import (
+    RawRows,
+    Reason,
+    RowKind,
+    RowSource,
+    columns_text,
+    meant_columns,
+    open_rows,
+    problem_text,
+    whole_numbers,
+)
 from dsocr_analyze.workload import ImagePages
 from dsocr_analyze.workload.page import LARGEST_SIDE
 from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count

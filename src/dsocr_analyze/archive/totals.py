@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.archive import document as written
+from dsocr_analyze.archive import evaluate
+from dsocr_analyze.archive.evaluate import TimeRequested, Workloads
 from dsocr_analyze.archive.pages import REPORTED_ROWS, Pages
-from dsocr_analyze.columns import evaluate
-from dsocr_analyze.columns.evaluate import TimeRequested, Workloads
-from dsocr_analyze.columns.setting import CountedModel, CountOpening, Setting
+from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.workload.workload import LARGEST_COUNT

@@ -112,7 +112,7 @@ def advise(
     does.
     """
     from dsocr_analyze.advice import build
-    from dsocr_analyze.sweep.axes import parse_modes
+    from dsocr_analyze.archive.axes import parse_modes
 
     limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
     if quiet:
@@ -170,7 +170,7 @@ def _page(
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    from dsocr_analyze.sweep.axes import parse_numbers
+    from dsocr_analyze.archive.axes import parse_numbers
 
     if text is None:
         return None

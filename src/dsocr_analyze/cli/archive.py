@@ -18,9 +18,9 @@ from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.evaluate import TimeRequested
     from dsocr_analyze.archive.pages import Pages
     from dsocr_analyze.archive.totals import Archive, ListTime
-    from dsocr_analyze.columns.evaluate import TimeRequested
 
 __all__ = ["HISTOGRAMS", "archive", "count_list"]
 
@@ -122,9 +122,8 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         requested: Predictions requested by the options.
         **instead: Values in place of the options', by the parameters' names.
     """
-    from dsocr_analyze.archive import pages, shown, totals
-    from dsocr_analyze.columns import setting, table_files
-    from dsocr_analyze.pictures.settings import settings_of_model
+    from dsocr_analyze.archive import archive_shown, pages, setting, table_files, totals
+    from dsocr_analyze.report.pictures.settings import settings_of_model
 
     used, given = options.options_used(context), context.params
     given.update(instead)
@@ -170,17 +169,22 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     written = [output, output and table_files.sidecar(output), given["plot"]]
     emit(
         context, found.document, lambda: _said(found, histogram, written),
-        picture=lambda: shown.histogram_picture(found, histogram, given["pages"].name, of_model),
+        picture=lambda: archive_shown.histogram_picture(
+            found, histogram, given["pages"].name, of_model
+        ),
     )  # fmt: skip
     if given["output_format"] == "json" and not given["quiet"]:
         for path in filter(None, written):
             complain(f"wrote {path}")  # stdout must contain nothing but the document
-    warn(context, [*asked.warnings, *shown.warnings_of(found, asked.dimensions.max_positions)])
+    warn(
+        context,
+        [*asked.warnings, *archive_shown.warnings_of(found, asked.dimensions.max_positions)],
+    )
 
 
 def _check(given: Mapping[str, Any], time: ListTime | None, histogram: str, modes: int) -> None:
     """Raise, before any work, for options that contradict each other."""
-    from dsocr_analyze.archive.shown import MOST_PLOTTED
+    from dsocr_analyze.archive.archive_shown import MOST_PLOTTED
 
     batch_size, output, pages = given["batch_size"], given["output"], given["pages"]
     if batch_size != 1 and output is not None:
@@ -202,7 +206,7 @@ def _check(given: Mapping[str, Any], time: ListTime | None, histogram: str, mode
 
 
 def _said(found: Archive, histogram: str, written: Sequence[Path | None]) -> Said:
-    from dsocr_analyze.archive.shown import archive_tables, file_lines
+    from dsocr_analyze.archive.archive_shown import archive_tables, file_lines
     from dsocr_analyze.report.opening import model_text
 
     document = found.document

@@ -14,6 +14,8 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.archive.axes import parse_modes
+from dsocr_analyze.archive.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.cli import (
     completion,
     options,
@@ -23,7 +25,6 @@ from dsocr_analyze.cli import (
     words,
 )
 from dsocr_analyze.cli.printing import Said, assumptions, emit
-from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
@@ -31,11 +32,10 @@ from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.reading import load_report
-from dsocr_analyze.sweep.axes import parse_modes
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.pictures.picture import Picture
+    from dsocr_analyze.report.pictures.picture import Picture
 
 __all__ = ["compare"]
 
@@ -113,7 +113,7 @@ def _check_picture(
     plot: Path, stacked: str, columns: Sequence[_Column | _Saved], time: TimeRequest | None
 ) -> None:
     """Raise, before any work, if the picture of `--plot` cannot be drawn."""
-    from dsocr_analyze.pictures.stage_chart import refuse_many_bars
+    from dsocr_analyze.report.pictures.stage_chart import refuse_many_bars
 
     options.check_files(None, plot)
     bars = [1] * len(columns)
@@ -190,7 +190,7 @@ def _compare(
         )  # fmt: skip
 
     def picture() -> Picture:
-        from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
+        from dsocr_analyze.report.pictures.stage_chart import Compared, stage_picture
 
         files = [each.model.config if isinstance(each, _Column) else None for each in columns]
         return stage_picture(list(map(Compared, found.names, reports, files)), stacked)

@@ -29,8 +29,8 @@ from dsocr_analyze.measuring import (
     preprocessing,
 )
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.failures import is_out_of_memory
 from dsocr_analyze.report import document, measured, table
-from dsocr_analyze.running.failures import is_out_of_memory
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing import assumptions, prediction
 from dsocr_analyze.workload import AnyWorkload, Workload

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dsocr_analyze.advice.document import AdviceDocument
 from dsocr_analyze.archive.document import ArchiveDocument
-from dsocr_analyze.columns.setting import CountOpening
+from dsocr_analyze.archive.setting import CountOpening
 from dsocr_analyze.gate.judge import Check
 from dsocr_analyze.report import (
     comparison,

@@ -381,7 +381,7 @@ def chosen(option: str, value: str, choices: Sequence[str]) -> str:
 
 def gpu_names(*given: Sequence[str] | None) -> list[str]:
     """GPU names from arguments and options, each of which may be a comma-separated list."""
-    from dsocr_analyze.sweep.axes import parse_names
+    from dsocr_analyze.archive.axes import parse_names
 
     return [name for texts in given for text in texts or () for name in parse_names("gpu", text)]
 
@@ -410,12 +410,12 @@ def check_files(
         OutputError: It is a folder, or its folder does not exist.
     """
     if output is not None:
-        from dsocr_analyze.columns.table_files import table_format
+        from dsocr_analyze.archive.table_files import table_format
 
         table_format(output)
         _check_place(output)
     if plot is not None:
-        from dsocr_analyze.pictures.picture import picture_format
+        from dsocr_analyze.report.pictures.picture import picture_format
 
         picture_format(plot)
         _check_place(plot)

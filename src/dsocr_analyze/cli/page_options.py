@@ -20,7 +20,7 @@ from dsocr_analyze.workload import ImagePages, Workload, text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.archive.setting import Setting
     from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = [
@@ -312,8 +312,8 @@ def page_of_file(image: Path) -> tuple[int, int]:
 
 def settings_from(architecture: Architecture, given: Mapping[str, Any]) -> list[Setting]:
     """Every combination of the modes, data types, kinds of attention and windows in the options."""
-    from dsocr_analyze.columns.setting import settings_of
-    from dsocr_analyze.sweep.axes import parse_modes
+    from dsocr_analyze.archive.axes import parse_modes
+    from dsocr_analyze.archive.setting import settings_of
 
     return settings_of(
         modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
@@ -325,7 +325,7 @@ def settings_from(architecture: Architecture, given: Mapping[str, Any]) -> list[
 
 def dtypes_from(text: str) -> tuple[dtypes.Dtype, ...]:
     """The distinct data types in `--dtype`."""
-    from dsocr_analyze.sweep.axes import parse_names
+    from dsocr_analyze.archive.axes import parse_names
 
     return tuple(dict.fromkeys(map(dtypes.dtype_named, parse_names("dtype", text))))
 
@@ -349,7 +349,7 @@ def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ..
 
 def _switches(argument: str, text: str) -> tuple[bool, ...]:
     """The distinct values of a list of switches."""
-    from dsocr_analyze.sweep.axes import parse_names
+    from dsocr_analyze.archive.axes import parse_names
 
     names = parse_names(argument, text)
     if wrong := [name for name in names if name not in ("0", "1")]:

@@ -14,7 +14,7 @@ from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report.table import Line, Table, markdown_page, table_lines, wrap
 
 if TYPE_CHECKING:
-    from dsocr_analyze.pictures.picture import Picture
+    from dsocr_analyze.report.pictures.picture import Picture
 
 __all__ = [
     "Lines",

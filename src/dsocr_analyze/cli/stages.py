@@ -44,7 +44,7 @@ def stages(
     with announced_steps() as announce:
         announce("importing torch, building the model")
         start_torch()
-        from dsocr_analyze.drafting.draft import drafted
+        from dsocr_analyze.model.draft import drafted
 
         text = drafted(
             directory, model_class, trust_remote_code=trust_remote_code, on_progress=announce

@@ -19,10 +19,10 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from dsocr_analyze.columns.evaluate import TimeRequested
-    from dsocr_analyze.columns.setting import CountedModel, CountOpening
+    from dsocr_analyze.archive.combinations import Sweep
+    from dsocr_analyze.archive.evaluate import TimeRequested
+    from dsocr_analyze.archive.setting import CountedModel, CountOpening
     from dsocr_analyze.report.table import Table
-    from dsocr_analyze.sweep.combinations import Sweep
 
 __all__ = ["sweep"]
 
@@ -173,9 +173,9 @@ def sweep(
 
 def _run(context: typer.Context, time: TimeRequested | None) -> None:
     """Check that nothing will fail later, and count."""
-    from dsocr_analyze.columns.setting import CountedModel, opening_of
-    from dsocr_analyze.sweep import shown
-    from dsocr_analyze.sweep.combinations import sweep_over
+    from dsocr_analyze.archive import sweep_shown
+    from dsocr_analyze.archive.combinations import sweep_over
+    from dsocr_analyze.archive.setting import CountedModel, opening_of
 
     given = context.params
     directory = page_options.described_model(given["model"], given["arch"], given["config"])
@@ -203,13 +203,13 @@ def _run(context: typer.Context, time: TimeRequested | None) -> None:
     options.check_files(given["output"], given["plot"])
     if given["plot"] is not None:
         quantity, rows = given["quantity"] or _QUANTITY, combinations.rows
-        shown.describe(quantity)
-        if time is None and quantity in shown.TIMES:
+        sweep_shown.describe(quantity)
+        if time is None and quantity in sweep_shown.TIMES:
             raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
-        if rows > shown.MOST_POINTS:
+        if rows > sweep_shown.MOST_POINTS:
             raise WorkloadError(
                 f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
-                f" {shown.MOST_POINTS:,}, or no --plot"
+                f" {sweep_shown.MOST_POINTS:,}, or no --plot"
             )
     combinations.check(counted)
     warn_of_modes(context, architecture, combinations.modes)
@@ -238,7 +238,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
 
 def _one_number(argument: str, text: str) -> int:
     """The single number of an axis."""
-    from dsocr_analyze.sweep.axes import parse_numbers
+    from dsocr_analyze.archive.axes import parse_numbers
 
     axis = parse_numbers(argument, text, 1, LARGEST_COUNT)
     if len(axis) > 1:
@@ -268,15 +268,14 @@ def _count(
 
     Without a file or a picture, a pipe gets CSV, and a terminal a table of the first rows.
     """
-    from dsocr_analyze.columns import table_files
-    from dsocr_analyze.pictures.settings import settings_of_model
-    from dsocr_analyze.sweep import shown
+    from dsocr_analyze.archive import sweep_shown, table_files
+    from dsocr_analyze.report.pictures.settings import settings_of_model
 
     given = context.params
     output, plot, quiet = (given[name] for name in ("output", "plot", "quiet"))
     rows, positions = combinations.rows, counted.dimensions.max_positions
     is_printed = output is None and plot is None and not quiet
-    most_kept = shown.MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
+    most_kept = sweep_shown.MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
     if plot is not None:
         most_kept = rows
     beyond, kept = 0, list[Any]()
@@ -300,11 +299,11 @@ def _count(
         if plot is not None:  # before the table is in place, since it may fail
             asked = (given["quantity"] or _QUANTITY, given["x"])
             of_model = settings_of_model(opening.model, given["config"])
-            shown.sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
+            sweep_shown.sweep_picture(kept, *asked, of_model, combinations.time).save(plot)
     if not quiet:
         beside = None if output is None else table_files.sidecar(output)
         written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
-        tables = [shown.sweep_table(kept, rows)] if is_printed and kept else []
+        tables = [sweep_shown.sweep_table(kept, rows)] if is_printed and kept else []
         show("table", None, lambda: _said(opening, tables, [*written, plot]))
     exceeding = (
         f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"

@@ -30,7 +30,7 @@ from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.pictures.picture import Picture
+    from dsocr_analyze.report.pictures.picture import Picture
     from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
 
@@ -128,7 +128,7 @@ def _show(
 
     def picture() -> Picture:
         from dsocr_analyze.analytic import attention_name
-        from dsocr_analyze.pictures.throughput import throughput_picture
+        from dsocr_analyze.report.pictures.throughput import throughput_picture
 
         attention = attention_name(flash_attention=engine.flash_attention)
         return throughput_picture(report, engine.dtype, attention, context.params["config"])

@@ -15,8 +15,8 @@ from dsocr_analyze.cli.words import warn
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.evaluate import TimeRequested
     from dsocr_analyze.archive.totals import ListTime
-    from dsocr_analyze.columns.evaluate import TimeRequested
     from dsocr_analyze.timing.output_lengths import OutputLengths
 
 __all__ = [
@@ -119,7 +119,7 @@ def time_request(
 def _concurrencies(text: str) -> list[int]:
     import numpy as np
 
-    from dsocr_analyze.sweep.axes import parse_numbers
+    from dsocr_analyze.archive.axes import parse_numbers
 
     axis = parse_numbers("concurrency", text, 1, _MOST_CONCURRENCY)
     if len(axis) > _MOST_POINTS:
@@ -256,7 +256,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     """
     if not (gpus := _gpus_or_nothing(context)):
         return None
-    from dsocr_analyze.columns.evaluate import TimeRequested
+    from dsocr_analyze.archive.evaluate import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing import assumptions, runtimes
 

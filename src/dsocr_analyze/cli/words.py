@@ -157,7 +157,7 @@ def warn_of_modes(
     context: typer.Context, architecture: Architecture, modes: Iterable[Mode]
 ) -> None:
     """Warn about view sizes in a list of modes, for which there are no separate options."""
-    from dsocr_analyze.columns.setting import warnings_of_modes
+    from dsocr_analyze.archive.setting import warnings_of_modes
 
     warn(context, warnings_of_modes(architecture, modes), arguments=())
 

@@ -29,7 +29,7 @@ from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import building
+from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Size, Tape, View, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall

@@ -37,10 +37,10 @@ from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.memory import give_back_memory, kept_memory
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running_unwatched
-from dsocr_analyze.running.generation import Generation, left_as_it_was
-from dsocr_analyze.running.loading import load_model
-from dsocr_analyze.running.process_settings import exclusive
+from dsocr_analyze.model.forward import running_unwatched
+from dsocr_analyze.model.generation import Generation, left_as_it_was
+from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.model.process_settings import exclusive
 
 __all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted", "fitted_families"]
 

@@ -23,11 +23,11 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import Generation, left_as_it_was
-from dsocr_analyze.running.loading import LoadedModel, load_model
-from dsocr_analyze.running.process_settings import exclusive
-from dsocr_analyze.running.torch_calls import Arguments, Keywords, Result
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import Generation, left_as_it_was
+from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.torch_calls import Arguments, Keywords, Result
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_cases import Case
 from dsocr_analyze.measuring.stage_clock import timer_of
-from dsocr_analyze.running.torch_calls import Value
+from dsocr_analyze.model.torch_calls import Value
 
 __all__ = ["Call", "GpuKernels", "KernelCalls"]
 

@@ -17,13 +17,13 @@ import torch
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.forward import running_unwatched
+from dsocr_analyze.model.generation import flash_attention
+from dsocr_analyze.model.loading import LoadedModel
+from dsocr_analyze.model.process_settings import answered, quiet_transformers, replaced
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
-from dsocr_analyze.running.forward import running_unwatched
-from dsocr_analyze.running.generation import flash_attention
-from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.process_settings import answered, quiet_transformers, replaced
-from dsocr_analyze.running.torch_calls import Value
-from dsocr_analyze.running.unused_imports import is_missing
+from dsocr_analyze.model.torch_calls import Value
+from dsocr_analyze.model.unused_imports import is_missing
 from dsocr_analyze.workload.workload import text_parts
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.infer_call import inferring
 from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock, timer_of
-from dsocr_analyze.running.failures import blamed_on
-from dsocr_analyze.running.generation import left_as_it_was
-from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.process_settings import exclusive, replaced
-from dsocr_analyze.running.torch_calls import Function, Value
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.generation import left_as_it_was
+from dsocr_analyze.model.loading import LoadedModel
+from dsocr_analyze.model.process_settings import exclusive, replaced
+from dsocr_analyze.model.torch_calls import Function, Value
 from dsocr_analyze.workload import ViewBatch, Workload
 from dsocr_analyze.workload.workload import IMAGE_TOKEN
 

@@ -26,8 +26,8 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Elements, Gemm
 from dsocr_analyze.measuring.gpu_cases import Case
 from dsocr_analyze.measuring.stage_clock import timer_of
-from dsocr_analyze.running.process_settings import quiet_transformers
-from dsocr_analyze.running.torch_calls import Arguments, Keywords, Operator, Value
+from dsocr_analyze.model.process_settings import quiet_transformers
+from dsocr_analyze.model.torch_calls import Arguments, Keywords, Operator, Value
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dsocr_analyze.running.torch_calls import Value
+from dsocr_analyze.model.torch_calls import Value
 
 __all__ = ["allocated_at_most", "can_keep_memory", "give_back_memory", "kept_memory"]
 

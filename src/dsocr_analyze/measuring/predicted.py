@@ -12,7 +12,7 @@ from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.passes import Protocol
-from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER

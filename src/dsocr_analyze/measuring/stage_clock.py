@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dsocr_analyze.architectures.stages import Stage
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.modules import RunningModules
 
 __all__ = ["Laps", "StageClock", "Timer", "timer_of"]

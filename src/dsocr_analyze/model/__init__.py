@@ -1,1 +1,1 @@
-"""A model's directory: its config and files, and whether its code is trusted."""
+"""A model: its directory, whether its code is trusted, and the environment that it runs in."""

@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.row_files.kind import (
+from dsocr_analyze.row_files import (
     RawRows,
     RowKind,
     RowSource,
     columns_text,
     meant_columns,
+    open_rows,
+    problem_text,
+    whole_numbers,
 )
-from dsocr_analyze.row_files.source import open_rows
-from dsocr_analyze.row_files.whole_numbers import problem_text, whole_numbers
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import Key, Values, tensors_in
+from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.model.torch_calls import Key, Values, tensors_in
 from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from dsocr_analyze.kernels import Dimensions, Elements, Kind
-from dsocr_analyze.running.torch_calls import Arguments, Keywords, tensors_in
+from dsocr_analyze.model.torch_calls import Arguments, Keywords, tensors_in
 
 with warnings.catch_warnings():
     # fvcore scripts its loss functions when it is imported; nothing here calls them.

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from dsocr_analyze.running.known_values import device_among
-from dsocr_analyze.running.process_settings import replaced
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value, tensors_in
+from dsocr_analyze.model.known_values import device_among
+from dsocr_analyze.model.process_settings import replaced
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, tensors_in
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
 __all__ = ["Composites"]

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from dsocr_analyze.running.torch_calls import (
+from dsocr_analyze.model.torch_calls import (
     Arguments,
     DispatchMode,
     Function,
@@ -29,7 +29,7 @@ from dsocr_analyze.running.torch_calls import (
     Value,
     tensors_in,
 )
-from dsocr_analyze.running.unused_imports import beside_compiler
+from dsocr_analyze.model.unused_imports import beside_compiler
 from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = ["cpu_as_cuda"]

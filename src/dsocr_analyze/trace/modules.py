@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
 
 __all__ = ["RunningModules"]
 

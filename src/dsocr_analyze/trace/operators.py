@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import torch
 
 from dsocr_analyze.kernels import Elements, Kernel, Work
-from dsocr_analyze.running.torch_calls import Operator
+from dsocr_analyze.model.torch_calls import Operator
 from dsocr_analyze.trace.call import (
     Call,
     Count,

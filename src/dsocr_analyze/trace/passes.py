@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.running.failures import blamed_on
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
-from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.process_settings import exclusive
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
+from dsocr_analyze.model.loading import LoadedModel
+from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work
-from dsocr_analyze.running.torch_calls import Shapes
+from dsocr_analyze.model.torch_calls import Shapes
 
 __all__ = ["Level", "Trace", "TracedCall"]
 

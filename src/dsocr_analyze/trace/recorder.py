@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.running.known_shapes import KnownShapes, Output, call_of, described
-from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import (
+from dsocr_analyze.model.known_shapes import KnownShapes, Output, call_of, described
+from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.model.torch_calls import (
     Arguments,
     DispatchMode,
     Function,
@@ -37,7 +37,7 @@ from dsocr_analyze.running.torch_calls import (
     tensors_in,
     uncounted,
 )
-from dsocr_analyze.running.unused_imports import beside_compiler
+from dsocr_analyze.model.unused_imports import beside_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 import torch
 
 from dsocr_analyze.errors import UncountableError
-from dsocr_analyze.running.torch_calls import Arguments
+from dsocr_analyze.model.torch_calls import Arguments
 
 __all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
 

@@ -20,8 +20,8 @@ import torch
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.running.known_values import known_value
-from dsocr_analyze.running.torch_calls import Arguments, Key, Keywords, Shapes, Value, tensors_in
+from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.model.torch_calls import Arguments, Key, Keywords, Shapes, Value, tensors_in
 from dsocr_analyze.trace.cached_layers import (
     CacheMark,
     Extension,

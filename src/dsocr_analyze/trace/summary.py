@@ -11,8 +11,8 @@ from itertools import pairwise
 from dsocr_analyze.architectures.stages import Stage, owner_among
 from dsocr_analyze.figures import OperatorLedger, StageFigures
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors
+from dsocr_analyze.model.torch_calls import Shapes
 from dsocr_analyze.module_tree import NestedShapes, TracedModule
-from dsocr_analyze.running.torch_calls import Shapes
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.workload import Workload

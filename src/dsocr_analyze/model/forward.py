@@ -16,9 +16,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.known_shapes import KnownShapes
-from dsocr_analyze.running.known_values import KnownValues, UniformRouting, routed_uniformly
-from dsocr_analyze.running.process_settings import (
+from dsocr_analyze.model.known_shapes import KnownShapes
+from dsocr_analyze.model.known_values import KnownValues, UniformRouting, routed_uniformly
+from dsocr_analyze.model.process_settings import (
     answered,
     discarding_stdout,
     exclusive,
@@ -26,9 +26,9 @@ from dsocr_analyze.running.process_settings import (
     replaced,
     unfused_scripts,
 )
-from dsocr_analyze.running.source_package import REMOTE_PACKAGE
-from dsocr_analyze.running.torch_calls import Arguments, Function, Keywords, Value
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.source_package import REMOTE_PACKAGE
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.unused_imports import without_unused_imports
 
 __all__ = ["running", "running_unwatched"]
 

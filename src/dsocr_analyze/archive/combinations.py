@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.columns import evaluate
-from dsocr_analyze.columns.setting import CountedModel, CountOpening, Setting, settings_of
+from dsocr_analyze.archive import axes, evaluate
+from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting, settings_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import require_extra
-from dsocr_analyze.sweep import axes
 from dsocr_analyze.workload import Mode
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.columns.setting import mode_or_sizes
+from dsocr_analyze.archive.setting import mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import Mode, parse_page
 from dsocr_analyze.workload.page import check_page

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.stages import PageTotals
-from dsocr_analyze.columns.setting import CountedModel, Setting
+from dsocr_analyze.archive.setting import CountedModel, Setting
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size

@@ -24,7 +24,7 @@ import torch
 
 from dsocr_analyze.forking import is_forked, undone
 from dsocr_analyze.interruption import held
-from dsocr_analyze.running.torch_calls import Result
+from dsocr_analyze.model.torch_calls import Result
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

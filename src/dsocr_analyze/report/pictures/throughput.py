@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.pictures.picture import DASHES, MARKERS, Picture, drawing
-from dsocr_analyze.pictures.settings import (
+from dsocr_analyze.report.pictures.picture import DASHES, MARKERS, Picture, drawing
+from dsocr_analyze.report.pictures.settings import (
     fixed_line,
     said_of,
     settings_of_model,
@@ -14,7 +14,7 @@ from dsocr_analyze.pictures.settings import (
     settings_of_workload,
     varying,
 )
-from dsocr_analyze.pictures.values import Scale, scale_axis
+from dsocr_analyze.report.pictures.values import Scale, scale_axis
 from dsocr_analyze.report.tables import PALETTE
 
 if TYPE_CHECKING:

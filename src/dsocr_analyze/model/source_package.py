@@ -18,9 +18,9 @@ from typing import Final
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.failures import blamed_on
-from dsocr_analyze.running.process_settings import exclusive, quiet_transformers
-from dsocr_analyze.running.unused_imports import missing_packages_stood_in
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.process_settings import exclusive, quiet_transformers
+from dsocr_analyze.model.unused_imports import missing_packages_stood_in
 
 __all__ = ["REMOTE_PACKAGE", "import_file", "importable"]
 

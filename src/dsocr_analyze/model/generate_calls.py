@@ -19,8 +19,8 @@ import torch
 
 from dsocr_analyze.architectures.architecture import GenerateUse
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.running.process_settings import replaced
-from dsocr_analyze.running.torch_calls import Keywords, Value
+from dsocr_analyze.model.process_settings import replaced
+from dsocr_analyze.model.torch_calls import Keywords, Value
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel

@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.process_settings import Owner, answered
+from dsocr_analyze.model.process_settings import Owner, answered
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

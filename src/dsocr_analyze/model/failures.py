@@ -16,7 +16,7 @@ import torch
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError, UncountableError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.known_values import WITH_VALUES
+from dsocr_analyze.model.known_values import WITH_VALUES
 
 __all__ = ["blamed_on", "is_out_of_memory"]
 

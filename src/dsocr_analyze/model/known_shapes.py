@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.known_values import WITH_VALUES, known_value, set_known_value
-from dsocr_analyze.running.torch_calls import (
+from dsocr_analyze.model.known_values import WITH_VALUES, known_value, set_known_value
+from dsocr_analyze.model.torch_calls import (
     Arguments,
     DispatchMode,
     Function,

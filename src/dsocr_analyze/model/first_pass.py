@@ -21,12 +21,12 @@ from dsocr_analyze.architectures.any_model import DescribedModel
 from dsocr_analyze.architectures.any_model.description import Description
 from dsocr_analyze.architectures.stages import Stage, owner_among
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
-from dsocr_analyze.running.failures import blamed_on
-from dsocr_analyze.running.forward import running
-from dsocr_analyze.running.generation import Generation, left_as_it_was
-from dsocr_analyze.running.loading import LoadedModel
-from dsocr_analyze.running.process_settings import exclusive
-from dsocr_analyze.running.torch_calls import Arguments, Keywords, Result, Value, tensors_in
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import Generation, left_as_it_was
+from dsocr_analyze.model.loading import LoadedModel
+from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.torch_calls import Arguments, Keywords, Result, Value, tensors_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,7 +18,7 @@ from dsocr_analyze.report.opening import dump_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dsocr_analyze.columns.setting import CountOpening
+    from dsocr_analyze.archive.setting import CountOpening
 
 __all__ = ["METADATA_KEY", "BatchWriter", "sidecar", "table_format", "table_writer"]
 

@@ -27,8 +27,8 @@ from operator import truth
 from typing import Any, Final, NoReturn, TypeVar
 
 from dsocr_analyze.forking import undone
-from dsocr_analyze.running.process_settings import exclusive, is_running_thread
-from dsocr_analyze.running.torch_calls import DispatchMode
+from dsocr_analyze.model.process_settings import exclusive, is_running_thread
+from dsocr_analyze.model.torch_calls import DispatchMode
 
 __all__ = ["beside_compiler", "is_missing", "missing_packages_stood_in", "without_unused_imports"]
 

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.torch_calls import (
+from dsocr_analyze.model.torch_calls import (
     Arguments,
     Function,
     Keywords,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.pictures.picture import HATCHES, Picture, drawing, paler
-from dsocr_analyze.pictures.settings import (
+from dsocr_analyze.report.comparison import merged
+from dsocr_analyze.report.pictures.picture import HATCHES, Picture, drawing, paler
+from dsocr_analyze.report.pictures.settings import (
     Setting,
     Settings,
     axis_name,
@@ -19,7 +20,7 @@ from dsocr_analyze.pictures.settings import (
     settings_of_workload,
     varying,
 )
-from dsocr_analyze.pictures.values import (
+from dsocr_analyze.report.pictures.values import (
     Segment,
     Top,
     label_bars,
@@ -27,7 +28,6 @@ from dsocr_analyze.pictures.values import (
     scale_axis,
     scale_of,
 )
-from dsocr_analyze.report.comparison import merged
 from dsocr_analyze.report.table import counted
 from dsocr_analyze.report.tables import (
     AMOUNTS,

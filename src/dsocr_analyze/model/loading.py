@@ -22,9 +22,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.forking import importing, undone
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.model.directory import ModelDirectory, read_config
-from dsocr_analyze.model.trust import require_trust
-from dsocr_analyze.running.described_model import (
+from dsocr_analyze.model.described_model import (
     FLASH_ATTENTION,
     check_attention,
     check_stages,
@@ -32,17 +30,19 @@ from dsocr_analyze.running.described_model import (
     confined,
     use_attention,
 )
-from dsocr_analyze.running.failures import blamed_on
-from dsocr_analyze.running.known_values import KnownValues
-from dsocr_analyze.running.process_settings import (
+from dsocr_analyze.model.directory import ModelDirectory, read_config
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.model.process_settings import (
     answered,
     default_dtype,
     exclusive,
     is_running_thread,
     quiet_transformers,
 )
-from dsocr_analyze.running.source_package import import_file, importable
-from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.model.source_package import import_file, importable
+from dsocr_analyze.model.trust import require_trust
+from dsocr_analyze.model.unused_imports import without_unused_imports
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -28,7 +28,8 @@ from dsocr_analyze.architectures.any_model.description import (
 )
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.stages import Stage
-from dsocr_analyze.drafting.arguments import (
+from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
+from dsocr_analyze.model.arguments import (
     DESCRIBED,
     PICTURE_OR_SOUND,
     TOKENS_AROUND,
@@ -39,7 +40,8 @@ from dsocr_analyze.drafting.arguments import (
     tensor,
     text_id,
 )
-from dsocr_analyze.drafting.first_pass import (
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.first_pass import (
     Tried,
     beside_the_text,
     routed_expert_of,
@@ -48,9 +50,7 @@ from dsocr_analyze.drafting.first_pass import (
     text_embedding,
     tried,
 )
-from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
-from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.model.loading import LoadedModel, load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,0 +1,509 @@
+"""CSV and Parquet files of any kind of row, read in batches.
+
+A caller defines the kind of rows and the columns it wants (`RowKind`); a file is opened
+(`open_rows`), and its columns are converted to whole numbers (`whole_numbers`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import enum
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as types
+from numpy.typing import NDArray
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.input_files import opened
+from dsocr_analyze.names import near_to
+
+__all__ = [
+    "RawRows",
+    "Reason",
+    "RowKind",
+    "RowSource",
+    "columns_text",
+    "meant_columns",
+    "open_rows",
+    "problem_text",
+    "whole_numbers",
+]
+
+
+# --- whole numbers from a column -----------------------------------------------------------------
+
+
+class Reason(enum.IntEnum):
+    """Why a value is not usable."""
+
+    MISSING = 1
+    NOT_WHOLE = 2
+    OUT_OF_RANGE = 3
+
+
+_WHOLE: Final = r"^\s*\+?0*(?P<digits>[0-9]{1,15})(?:\.0*)?\s*$"
+_BLANK: Final = r"^\s*$"
+_SIGNED: Final = r"^\s*[+-]?[0-9]+(?:\.0*)?\s*$"
+
+
+def whole_numbers(
+    name: str, column: Any, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint8] | None]:
+    """A column as int64, and the reasons why some values are not usable.
+
+    Args:
+        name: The column's name, for the error.
+        column: An Arrow array of n numbers, or of numbers as text.
+        most: Largest valid value; the smallest is 1.
+
+    Returns:
+        A copy of the numbers, `[n]`, with 1 for unusable ones; and the `Reason` of each, `[n]`,
+        0 for usable ones, or None if all are usable.
+
+    Raises:
+        WorkloadError: The column has a non-numeric type.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    types, kind = pa.types, column.type
+    if types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if types.is_decimal(kind):
+        column, kind = column.cast(pa.string()), pa.string()
+    if types.is_integer(kind):
+        plain = column.fill_null(1) if column.null_count else column
+        numbers = plain.to_numpy(zero_copy_only=False)
+        reasons = _out_of_range(numbers, most)
+    elif types.is_floating(kind):
+        numbers = column.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        numbers, reasons = _from_floats(numbers, most)
+    elif _holds_text(kind):
+        numbers, reasons = _from_text(column, most)
+    elif types.is_null(kind):
+        numbers, reasons = np.ones(len(column), np.int64), None
+    else:
+        raise WorkloadError(f"column {name!r} holds {kind}; give whole numbers")
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        reasons = np.where(missing, np.uint8(Reason.MISSING), 0 if reasons is None else reasons)
+        reasons = reasons.astype(np.uint8, copy=False)
+    if reasons is not None:
+        numbers = np.where(reasons == 0, numbers, 1)
+    return numbers.astype(np.int64), reasons
+
+
+def _holds_text(kind: Any) -> bool:
+
+    return any(
+        test(kind)
+        for test in (
+            types.is_string,
+            types.is_large_string,
+            types.is_string_view,
+            types.is_binary,
+            types.is_large_binary,
+        )
+    )
+
+
+def _out_of_range(numbers: NDArray[Any], most: int) -> NDArray[np.uint8] | None:
+
+    if not len(numbers) or (int(numbers.min()) >= 1 and int(numbers.max()) <= most):
+        return None
+    # Don't compare in the column's own type: 1,000,000 does not fit in an int8.
+    fitting = (numbers >= 1) & (numbers.astype(np.float64) <= most)
+    return np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
+
+
+def _from_floats(
+    numbers: NDArray[np.float64], most: int
+) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
+    """Floats as pandas writes integers: 1240.0, and NaN for a missing value."""
+    is_whole = np.floor(numbers) == numbers
+    with np.errstate(invalid="ignore"):
+        fitting = is_whole & (numbers >= 1) & (numbers <= most)
+    if fitting.all():
+        return numbers, None
+    reasons = np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
+    reasons[~is_whole] = Reason.NOT_WHOLE
+    reasons[np.isnan(numbers)] = Reason.MISSING
+    return np.where(fitting, numbers, 1.0), reasons
+
+
+def _from_text(column: Any, most: int) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
+    """Decimal text, `1240` or `1240.0`; the caller handles nulls."""
+    column = column.cast(pa.binary())  # kernels for strings would fail on invalid UTF-8
+    digits = pc.struct_field(pc.extract_regex(column, _WHOLE), "digits")
+    numbers = digits.cast(pa.string()).cast(pa.int64()).fill_null(0).to_numpy()
+    fitting = (numbers >= 1) & (numbers <= most)
+    if fitting.all():
+        return numbers, None
+    reasons = np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
+    is_number = pc.match_substring_regex(column, _SIGNED).fill_null(True)
+    reasons[~is_number.to_numpy(zero_copy_only=False)] = Reason.NOT_WHOLE
+    is_blank = pc.match_substring_regex(column, _BLANK).fill_null(False)
+    reasons[is_blank.to_numpy(zero_copy_only=False)] = Reason.MISSING
+    return np.where(fitting, numbers, 1), reasons
+
+
+def problem_text(name: str, reason: int, most: int, value: object = None) -> str:
+    """Why a value is not usable.
+
+    Args:
+        name: The column's name.
+        reason: One of `Reason`.
+        most: Largest valid value; the smallest is 1.
+        value: The column's value, to be named if given.
+    """
+    if reason == Reason.MISSING:
+        return f"{name} is missing"
+    shown = "" if value is None else f" {_shortened(value)}"
+    if reason == Reason.NOT_WHOLE:
+        return f"{name}{shown} is not a whole number"
+    return f"{name}{shown} is not from 1 to {most}"
+
+
+def _shortened(value: object) -> str:
+    """A value on one line, truncated to a readable length."""
+    text = repr(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+# --- kinds of rows -------------------------------------------------------------------------------
+
+
+_LONGEST_REASON: Final = 160
+_NAMED_COLUMNS: Final = 8
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """What the rows of a file represent.
+
+    Attributes:
+        what: Name of such a file, without an article: `list of pages`.
+        right: Advice on what to give instead, for errors.
+        columns: Selects the columns to read, given the file's name for errors and its columns;
+            raises WorkloadError if one is missing or duplicated.
+        known: Every column that such a file may have.
+        row: What each row counts as, for a warning about columns that are not read.
+        error: The error type for a file that is missing or unreadable.
+    """
+
+    what: str
+    right: str
+    columns: Callable[[str, list[str]], tuple[str, ...]]
+    known: tuple[str, ...]
+    row: str
+    error: type[WorkloadError] = WorkloadError
+
+    def warnings(self, path: Path, names: list[str], read: Collection[str]) -> tuple[str, ...]:
+        """A warning that names the columns that are not read; empty if all of them are.
+
+        Args:
+            path: The file.
+            names: Its columns.
+            read: Those that are read.
+        """
+        unread = list(dict.fromkeys(name for name in names if name not in read))
+        if not unread:
+            return ()
+        meant = meant_columns(unread, [each for each in self.known if each not in names])
+        return (
+            f"columns of {str(path)!r} that are not read: {columns_text(unread)}; {meant}each row"
+            f" counts as {self.row}",
+        )
+
+    def unreadable(self, path: Path, reason: str) -> WorkloadError:
+        """The error for a file that cannot be read, as one printable line."""
+        text = " ".join(reason.replace(str(path), "").split())
+        text = "".join(character if character.isprintable() else "?" for character in text)
+        if len(text) > _LONGEST_REASON:
+            text = text[:_LONGEST_REASON] + "..."
+        return self.error(f"cannot read {str(path)!r} as a {self.what}: {text}; {self.right}")
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Some rows as they are in the file.
+
+    Attributes:
+        columns: The wanted columns that the file has, n rows.
+        numbers: Each row's number in the file, `[n]`, from 1; header and blank lines don't count.
+        rejected: Why a line could not be parsed as a row, by row number.
+    """
+
+    columns: pa.RecordBatch
+    numbers: NDArray[np.int64]
+    rejected: dict[int, str] = field(default_factory=dict)
+
+    def value(self, column: int | str, row: int) -> Any:
+        """The value of one cell, for a message; a text that is not UTF-8 is only described."""
+        cell = self.columns.column(column)[row]
+        try:
+            return cell.as_py()
+        except UnicodeDecodeError:
+            return f"({cell.type} that is not UTF-8)"
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Rows that are read once, in order.
+
+    Attributes:
+        batches: The rows; only one batch is in memory at a time.
+        length: Number of rows, if it is known before reading them all.
+        warnings: Warnings about the file, such as columns that are not read.
+    """
+
+    batches: Iterator[RawRows]
+    length: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def columns_text(names: list[str]) -> str:
+    """The first names of columns, for a message."""
+    shown = ", ".join(_shortened(name) for name in names[:_NAMED_COLUMNS])
+    more = len(names) - _NAMED_COLUMNS
+    return f"{shown or 'none'} and {more} more" if more > 0 else shown or "none"
+
+
+def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
+    """`did you mean A by 'B'? ` for names that are close to missing columns; empty if none is.
+
+    Args:
+        names: Columns of a file.
+        lacking: Known columns that the file lacks.
+    """
+    near = {name: near_to(name, lacking, most=1) for name in names}
+    pairs = [f"{found[0]} by {_shortened(name)}" for name, found in near.items() if found]
+    return f"did you mean {' and '.join(pairs[:_NAMED_COLUMNS])}? " if pairs else ""
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+
+_BLOCK_BYTES: Final = 4 << 20
+_LONGEST_LINE_BYTES: Final = 64 << 20
+_ENCODING: Final = "latin-1"
+"""Numbers are ASCII; in Latin-1 every other byte is valid too, whatever its real encoding."""
+
+_MOST_BLANK_LINES: Final = 10_000_000
+"""A hundred kilobytes of compressed blank lines could otherwise take minutes."""
+
+_COMMA_INSIDE: Final = "\x1f"
+"""Replaces a comma within a quoted value, which is not a number anyway."""
+
+
+def open_csv(path: Path, kind: RowKind) -> RowSource:
+    """Open a CSV file with commas, double quotes and a header; decompress it based on its name.
+
+    Args:
+        path: The file.
+        kind: The kind of rows.
+
+    Raises:
+        WorkloadError: It is empty or unreadable (`kind.error`), or has the wrong columns.
+    """
+    blocks = _line_blocks(path, kind)
+    lines = next(blocks, None)
+    if lines is None:
+        raise kind.unreadable(path, "it is empty")
+    try:
+        names = [name.strip() for name in _values(lines[0].as_py())]
+    except csv.Error as error:
+        raise kind.unreadable(path, f"its first line: {error}") from error
+    columns = kind.columns(repr(str(path)), names)
+    positions = [names.index(column) for column in columns]
+
+    def batches() -> Iterator[RawRows]:
+        first = 1
+        block = lines[1:]
+        while block is not None:
+            yield _batch(block, first, len(names), dict(zip(columns, positions, strict=True)))
+            first += len(block)
+            block = next(blocks, None)
+
+    return RowSource(batches(), warnings=kind.warnings(path, names, columns))
+
+
+def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
+    """Non-blank lines as Arrow arrays of bytes, `[n]` with n at least 1."""
+    blank = 0
+
+    def wanted(text: bytes) -> Any:
+        nonlocal blank
+        lines = _lines(text)
+        is_blank = pc.match_substring_regex(lines, r"^\s*$")
+        found = pc.sum(is_blank).as_py() or 0
+        blank += found
+        if blank > _MOST_BLANK_LINES:
+            raise kind.unreadable(path, f"it has more than {_MOST_BLANK_LINES:,} blank lines")
+        return lines.filter(pc.invert(is_blank)) if found else lines
+
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+            while block := stream.read(_BLOCK_BYTES):
+                whole, newline, tail = (rest + block).rpartition(b"\n")
+                rest = tail
+                if len(rest) > _LONGEST_LINE_BYTES:
+                    raise kind.unreadable(
+                        path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes"
+                    )
+                if newline and len(lines := wanted(whole)):
+                    yield lines
+            if rest and len(lines := wanted(rest)):
+                yield lines
+    except (OSError, pa.ArrowException) as error:
+        raise kind.unreadable(path, str(error)) from error
+
+
+def _lines(block: bytes) -> Any:
+    """The lines of a block, an Arrow array of bytes."""
+    text = pa.array([block.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.binary())
+    return pc.split_pattern(text, "\n").values
+
+
+def _values(line: bytes) -> list[str]:
+    """The values of one line; raises csv.Error for an unclosed quote."""
+    return next(csv.reader([line.decode(_ENCODING)], strict=True))
+
+
+def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
+    """The rows of some lines.
+
+    Args:
+        lines: `[n]`.
+        first: Number of the first line.
+        expected: Number of values that a line must have.
+        positions: Index of each wanted column.
+    """
+    rejected: dict[int, str] = {}
+    is_quoted = pc.match_substring(lines, '"')
+    if pc.any(is_quoted).as_py():
+        lines = _without_quotes(lines, is_quoted, first, rejected)
+    values = pc.split_pattern(lines, ",")
+    counts = pc.list_value_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
+    numbers = np.arange(first, first + len(lines))
+    is_row = counts == expected
+    if not is_row.all():
+        for index in np.flatnonzero(~is_row & (counts >= 0)).tolist():
+            rejected[first + index] = f"it has {counts[index]} values for {expected} columns"
+        values, numbers = values.filter(pa.array(is_row)), numbers[is_row]
+    rows = {name: pc.list_element(values, position) for name, position in positions.items()}
+    return RawRows(pa.record_batch(rows), numbers, rejected)
+
+
+def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
+    """The same lines without quotes; null for rejected lines.
+
+    Args:
+        lines: `[n]`.
+        is_quoted: Which of them have quotes, `[n]`.
+        first: Number of the first line.
+        rejected: Receives the numbers of lines with misplaced quotes.
+    """
+    indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
+    plain: list[bytes | None] = []
+    for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):
+        try:
+            values = _values(line)
+        except csv.Error:
+            rejected[first + index] = "a quote is not closed, or is misplaced"
+            plain.append(None)
+        else:
+            joined = ",".join(value.replace(",", _COMMA_INSIDE) for value in values)
+            plain.append(joined.encode(_ENCODING))
+    return pc.replace_with_mask(lines, is_quoted, pa.array(plain, pa.binary()))
+
+
+# --- Parquet -------------------------------------------------------------------------------------
+
+
+_BATCH_ROWS: Final = 131_072
+_BUFFER_BYTES: Final = 1 << 20
+
+
+def open_parquet(path: Path, kind: RowKind) -> RowSource:
+    """Open a Parquet file.
+
+    Args:
+        path: The file.
+        kind: The kind of rows.
+
+    Raises:
+        WorkloadError: It is unreadable (`kind.error`), or has the wrong columns.
+    """
+    # For column names that are not UTF-8, pyarrow raises UnicodeDecodeError, not its own error.
+    damage = (OSError, UnicodeDecodeError, pa.ArrowException)
+    try:
+        file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        names = list(file.schema_arrow.names)
+    except damage as error:
+        raise kind.unreadable(path, str(error)) from error
+    columns = kind.columns(repr(str(path)), names)
+
+    def batches() -> Iterator[RawRows]:
+
+        first = 1
+        try:
+            for rows in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+                yield RawRows(rows, np.arange(first, first + rows.num_rows))
+                first += rows.num_rows
+            if not file.metadata.num_rows:  # what is written from no rows has columns all the same
+                schema = pa.schema([file.schema_arrow.field(name) for name in columns])
+                yield RawRows(pa.RecordBatch.from_pylist([], schema), np.arange(0))
+        except damage as error:
+            raise kind.unreadable(path, str(error)) from error
+        finally:
+            file.close()
+
+    warnings = kind.warnings(path, names, columns)
+    return RowSource(batches(), file.metadata.num_rows, warnings)
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+_PARQUET_MAGIC: Final = b"PAR1"
+_PARQUET_SUFFIXES: Final = (".parquet", ".pq")
+
+
+def open_rows(path: Path, kind: RowKind) -> RowSource:
+    """Open a file of rows; only a header is read yet.
+
+    Parquet is recognised by content, not by name.
+
+    Args:
+        path: The file.
+        kind: The kind of rows.
+
+    Raises:
+        WorkloadError: It is missing, unreadable or in another format (`kind.error`), or has the
+            wrong columns.
+    """
+    try:
+        with opened(path) as file:
+            start = file.read(len(_PARQUET_MAGIC))
+    except FileNotFoundError as error:
+        raise kind.error(f"no {kind.what} {str(path)!r}; {kind.right}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise kind.unreadable(path, reason or str(error)) from error
+    if start == _PARQUET_MAGIC:
+        return open_parquet(path, kind)
+    if path.suffix.lower() in _PARQUET_SUFFIXES:
+        raise kind.error(f"{str(path)!r} is not a Parquet file; {kind.right}")
+    return open_csv(path, kind)
