@@ -29,7 +29,8 @@ SHARED = {
     ("dsocr_analyze.architectures.stages", "owner_among"): "finds a module's stage",
     ("dsocr_analyze.forking", "undone"): "clears up after a failure",
     **{
-        ("dsocr_analyze.kernels", name): "only adds records up" for name in ("merged", "total_work")
+        ("dsocr_analyze.kernels", name): "only adds records up"
+        for name in ("merged", "total_work", "work_by")
     },
 }
 """Functions that both a trace and the forwards use, and why none is a formula of costs."""

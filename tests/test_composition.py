@@ -24,7 +24,7 @@ from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.kernels import total_work
+from dsocr_analyze.kernels import total_work, work_by
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.trace.passes import trace_passes
 
@@ -370,7 +370,7 @@ class TestFigures:
         figures = figures_of(workload_of(GOLDENS[0]))
         for stage in figures.stages.values():
             assert total_work(stage.own.values()) == stage.work
-            assert total_work(stage.kinds.values()) == stage.work
+            assert total_work(work_by(stage.kernels, "kind").values()) == stage.work
 
     def test_vision_modules_lie_under_their_stage(self):
         figures = figures_of(workload_of(GOLDENS[0]))
@@ -418,7 +418,7 @@ def test_neither_torch_nor_numpy_is_imported():
         "from dsocr_analyze.model.directory import ModelDirectory\n"
         "workload = DEFAULT.plan(page=(1000, 1000))\n"
         "page = analytic.page_figures(ModelDirectory.read(DEFAULT.reference), workload)\n"
-        "page.prefill_pass, [stage.kinds for stage in page.stages.values()]\n"
+        "page.prefill_pass, [stage.own for stage in page.stages.values()]\n"
         "print([m for m in ('torch', 'transformers', 'numpy', 'fvcore') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

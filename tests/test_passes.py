@@ -15,7 +15,15 @@ from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
-from dsocr_analyze.kernels import NO_WORK, Kernel, Rows, Work, total_work, with_ancestors
+from dsocr_analyze.kernels import (
+    NO_WORK,
+    Kernel,
+    Rows,
+    Work,
+    total_work,
+    with_ancestors,
+    work_by,
+)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
@@ -149,7 +157,7 @@ class TestBooking:
         for name, stage in stages.items():
             assert {kernel.stage for kernel in stage.kernels} == {name}
             assert total_work(stage.own.values()) == stage.work
-            assert total_work(stage.operators.values()) == stage.work
+            assert total_work(work_by(stage.kernels, "operator").values()) == stage.work
             assert with_ancestors(stage.own)[""] == stage.work
 
     def test_equal_kernels_of_a_module_are_one_record(self):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from dsocr_analyze.figures import Count, Counts, Share, counts_of
-from dsocr_analyze.kernels import NO_WORK, Work, total_work
+from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -32,6 +33,9 @@ _QUANTITIES: Final = (
     "bytes_written",
 )
 """Compared in every stage, exactly, in this order."""
+
+_ExpertWork: TypeAlias = dict[tuple[str, str], Work]
+"""Work by a routed expert's number and its module's path."""
 
 _ROUTED_PEAK_TOLERANCE: Final = 0.01
 """Relative difference allowed between peaks when a checkpoint's own routing decides how many
@@ -109,12 +113,12 @@ class Agreement(Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> list[str]:
         """Warnings for a reader, one line each."""
-        lines = [
-            f"operators without a closed form are {share:.2%} of the {quantity} of stage {name}"
-            for name, left_out in self.not_modelled_share.items()
-            for quantity, share in asdict(left_out).items()
-            if share > _LARGEST_SHARE_LEFT_OUT
-        ]
+        lines = []
+        for name, left_out in self.not_modelled_share.items():
+            for quantity, share in asdict(left_out).items():
+                if share > _LARGEST_SHARE_LEFT_OUT:
+                    said = f"{share:.2%} of the {quantity} of stage {name}"
+                    lines.append(f"operators without a closed form are {said}")
         if self.first_difference is not None:
             lines.append(f"the two engines disagree; {self.first_difference}")
         return lines
@@ -140,7 +144,7 @@ def compare(
             are experts.
         expert_weights_bytes: Bytes of one routed expert's weights.
     """
-    stages: dict[str, dict[str, bool]] = {}
+    stages: dict[str, Mapping[str, bool]] = {}
     differences: list[str] = []
     not_modelled: list[NotModelled] = []
     shares: dict[str, LeftOutShare] = {}
@@ -151,7 +155,7 @@ def compare(
             _join_experts(modelled, closed, architecture.routed_expert, expert_weights_bytes)
         found = _differences(stage, analytic.stages[name], modelled, closed)
         differences += found.values()
-        stages[name] = {quantity: quantity not in found for quantity in _QUANTITIES}
+        stages[name] = dict.fromkeys(_QUANTITIES, True) | dict.fromkeys(found, False)
         for entry, work in left_out.items():
             operators = tuple(sorted(entry.operators))
             not_modelled.append(
@@ -163,17 +167,18 @@ def compare(
         if left_out:
             shares[name] = _share(total_work(left_out.values()), total_work(modelled.values()))
     one, other = traced.memory, analytic.memory
-    if one.caches != other.caches:
+    is_same_cache = one.prefill_cache_bytes == other.prefill_cache_bytes
+    is_same_cache &= one.kv_cache_bytes == other.kv_cache_bytes
+    if not is_same_cache:
         differences.append("the KV cache differs in size between the trace and the closed forms")
     has_weights = traced.provenance.model.weights == "checkpoint"
     # A checkpoint's routing reads other experts than uniform routing, and different ones per step.
     counts = Work._fields[:3] if has_weights else Work._fields
-    of_batch = [
-        f"{name} of the batch is {count} traced and {form} analytic"
-        for name, count, form in zip(counts, traced.batch, analytic.batch, strict=False)
-        if count != form and not not_modelled  # else it is not compared
-    ]
-    differences += of_batch
+    is_same_batch = None if not_modelled else True  # else it is not compared
+    for name, count, form in zip(counts, traced.batch, analytic.batch, strict=False):
+        if count != form and is_same_batch is not None:
+            is_same_batch = False
+            differences.append(f"{name} of the batch is {count} traced and {form} analytic")
     peak, form = one.peak.nbytes, other.peak.nbytes
     tolerance = _ROUTED_PEAK_TOLERANCE if has_weights else 0.0
     is_same_peak = abs(peak - form) <= tolerance * form
@@ -182,8 +187,8 @@ def compare(
     return Agreement(
         agrees=not differences,
         stages=stages,
-        kv_cache_bytes=one.caches == other.caches,
-        batch=None if not_modelled else not of_batch,
+        kv_cache_bytes=is_same_cache,
+        batch=is_same_batch,
         peak_activation_bytes=PeakAgreement(traced=peak, analytic=form, agrees=is_same_peak),
         first_difference=differences[0] if differences else None,
         not_modelled=tuple(not_modelled),
@@ -211,18 +216,17 @@ def _differences(
     Of each module without its children, in the order in which they ran.
     """
     found: dict[str, str] = {}
-
-    def compare_values(path: str, quantity: str, one: int, other: int) -> None:
-        if one != other:
-            module = repr(path) if path else "the model itself"
-            values = f"{one} traced and {other} analytic"
-            found.setdefault(quantity, f"stage {traced.name}: {quantity} of {module} is {values}")
-
-    compare_values("", "params", traced.params, analytic.params)
+    if traced.params != analytic.params:
+        values = f"{traced.params} traced and {analytic.params} analytic"
+        found["params"] = f"stage {traced.name}: params of the model itself is {values}"
     for path in dict.fromkeys((*modules, *closed)):
         one, other = modules.get(path, NO_WORK), closed.get(path, NO_WORK)
         for quantity in _QUANTITIES[1:] if one != other else ():
-            compare_values(path, quantity, getattr(one, quantity), getattr(other, quantity))
+            count, form = getattr(one, quantity), getattr(other, quantity)
+            if count != form:
+                module = repr(path) if path else "the model itself"
+                said = f"{quantity} of {module} is {count} traced and {form} analytic"
+                found.setdefault(quantity, f"stage {traced.name}: {said}")
     return found
 
 
@@ -230,19 +234,20 @@ def _modelled(
     stage: StageFigures, not_modelled: Iterable[WithoutForm]
 ) -> tuple[dict[str, Work], dict[WithoutForm, Work]]:
     """Own work of every module, and the work of operators that have no closed form."""
+    works = work_by(stage.kernels, "path", "operator")
+    operators: dict[str, set[str]] = {}
+    for path, operator in works:
+        operators.setdefault(path, set()).add(operator)
     modules: dict[str, Work] = {}
     left_out: dict[WithoutForm, Work] = {}
-    for path, operators in stage.own_operators.items():
-        entry = None
-        for each in not_modelled:
-            if each.operators <= operators.keys() and re.fullmatch(each.modules, path):
-                entry = each
-                break
-        for operator, work in operators.items():
-            if entry is not None and operator in entry.operators:
+    for (path, operator), work in works.items():
+        for entry in not_modelled:
+            is_meant = operator in entry.operators and entry.operators <= operators[path]
+            if is_meant and re.fullmatch(entry.modules, path):
                 left_out[entry] = left_out.get(entry, NO_WORK).plus(work)
-            else:
-                modules[path] = modules.get(path, NO_WORK).plus(work)
+                break
+        else:
+            modules[path] = modules.get(path, NO_WORK).plus(work)
     return modules, left_out
 
 
@@ -253,16 +258,20 @@ def _join_experts(
     weights_bytes: int,
 ) -> None:
     """Merges a layer's experts into one row if other experts were touched than predicted."""
-    layers: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+    layers: dict[str, tuple[_ExpertWork, _ExpertWork]] = {}
     for side, modules in enumerate((traced, closed)):
-        for path in modules:
+        for path, work in modules.items():
             if match := routed_expert.fullmatch(path):
-                layers.setdefault(match["experts"], ({}, {}))[side][path] = match["index"]
+                layers.setdefault(match["experts"], ({}, {}))[side][match["index"], path] = work
     for experts, (found, foreseen) in layers.items():
-        if {path: traced[path] for path in found} == {path: closed[path] for path in foreseen}:
+        if found == foreseen:
             continue
-        more = len(set(found.values())) - len(set(foreseen.values()))
-        one = total_work([traced.pop(path) for path in found])
-        other = total_work([closed.pop(path) for path in foreseen])
-        traced[experts] = one
+        for _, path in found:
+            del traced[path]
+        for _, path in foreseen:
+            del closed[path]
+        number_of = itemgetter(0)
+        more = len(set(map(number_of, found))) - len(set(map(number_of, foreseen)))
+        other = total_work(foreseen.values())
+        traced[experts] = total_work(found.values())
         closed[experts] = other._replace(bytes_read=other.bytes_read + weights_bytes * more)

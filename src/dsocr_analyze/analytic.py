@@ -97,4 +97,6 @@ def figures_of_composition(
         causal_savable_flops=composition.causal_savable_flops,
         memory=composition.memory,
         ledger=OperatorLedger(counted=dict(sorted(counted.items())), free={}, unknown={}),
-    ).with_notes(warnings, notes)
+        warnings=tuple(warnings),
+        notes=(*warnings, *notes),
+    )

@@ -1,21 +1,23 @@
 """What a page costs: the one type that both engines return and everything else takes.
 
-`PageFigures` holds a workload's kernel records by stage, and what is not a sum over them:
-parameters, calls, memory. Sums by operator, kind and pass are computed only here. `Counts`, `Model`
-and `Provenance` are as reports write them.
+`PageFigures` holds a workload's kernel records by stage, and what is not a sum over them. `Counts`,
+`Model`, `Provenance` and `OperatorLedger` are as reports write them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from dsocr_analyze.kernels import Attention, Kernel, Kind, Work, total_work, work_of
-from dsocr_analyze.workload import AnyWorkload
+from dsocr_analyze.kernels import Attention, Kernel, Work, total_work, work_by
+
+if TYPE_CHECKING:
+    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
     "BytesAlive",
@@ -37,8 +39,6 @@ __all__ = [
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
-
-_Name = TypeVar("_Name", bound=str)
 
 # --- counts, and how they were obtained ----------------------------------------------------------
 
@@ -164,11 +164,6 @@ class ExpertsTouched:
     counted: int
 
     @property
-    def counted_per_layer(self) -> float:
-        """Mean of `counted` over the layers."""
-        return self.counted / self.layers
-
-    @property
     def bytes_beyond_counted(self) -> float:
         """Bytes of weights of the expected experts minus those of the counted ones."""
         return (self.layers * self.expected - self.counted) * self.weights_bytes
@@ -215,9 +210,14 @@ class StageFigures:
     experts: ExpertsTouched | None = None
 
     @cached_property
+    def own(self) -> dict[str, Work]:
+        """Own work of every module that has any, by path."""
+        return work_by(self.kernels, "path")
+
+    @cached_property
     def work(self) -> Work:
         """Work of all kernels."""
-        return work_of(self.kernels)
+        return total_work(self.own.values())
 
     @property
     def bytes_read_expected(self) -> float | None:
@@ -226,57 +226,15 @@ class StageFigures:
             return None
         return self.work.bytes_read + self.experts.bytes_beyond_counted
 
-    @cached_property
-    def operators(self) -> Mapping[str, Work]:
-        """Work by operator, costliest (by FLOPs) first."""
-        own = self.own_operators.values()
-        return _summed(item for operators in own for item in operators.items())
-
-    @cached_property
-    def kinds(self) -> Mapping[Kind, Work]:
-        """Work by kind of operator, costliest (by FLOPs) first."""
-        return _summed((self.kind_of[name], work) for name, work in self.operators.items())
-
-    @cached_property
-    def kind_of(self) -> Mapping[str, Kind]:
-        """The kind of each operator."""
-        return {kernel.operator: kernel.kind for kernel in self.kernels}
-
     @property
     def causal_savable_flops(self) -> int:
         """Matrix FLOPs that causal attention kernels may skip."""
-        return 2 * sum(
-            kernel.calls
-            * kernel.dimensions.skippable_scores
-            * (kernel.dimensions.head_dim + kernel.dimensions.value_dim)
-            for kernel in self.kernels
-            if isinstance(kernel.dimensions, Attention)
-        )
-
-    @cached_property
-    def own_operators(self) -> Mapping[str, Mapping[str, Work]]:
-        """Own work of every module, by path and operator."""
-        sums: dict[str, dict[str, Work]] = {}
+        flops = 0
         for kernel in self.kernels:
-            operators = sums.setdefault(kernel.path, {})
-            before = operators.get(kernel.operator)
-            total = kernel.total
-            operators[kernel.operator] = total if before is None else before.plus(total)
-        return sums
-
-    @cached_property
-    def own(self) -> Mapping[str, Work]:
-        """Own work of every module that has any, by path."""
-        return {path: total_work(works.values()) for path, works in self.own_operators.items()}
-
-
-def _summed(items: Iterable[tuple[_Name, Work]]) -> dict[_Name, Work]:
-    """The sum of the work under each name, costliest (by FLOPs) first."""
-    parts: dict[_Name, list[Work]] = {}
-    for name, work in items:
-        parts.setdefault(name, []).append(work)
-    sums = {name: total_work(works) for name, works in parts.items()}
-    return dict(sorted(sums.items(), key=lambda item: (-item[1].flops, item[0])))
+            if isinstance(sizes := kernel.dimensions, Attention):
+                macs = sizes.skippable_scores * (sizes.head_dim + sizes.value_dim)
+                flops += 2 * kernel.calls * macs
+        return flops
 
 
 @dataclass(frozen=True)
@@ -322,11 +280,6 @@ class Memory:
     prefill_cache_bytes: int
     kv_cache_bytes: int
     peak: Peak
-
-    @property
-    def caches(self) -> tuple[int, int]:
-        """Bytes of the KV cache after the prefill pass and at the end."""
-        return self.prefill_cache_bytes, self.kv_cache_bytes
 
 
 class BytesAlive(Struct, frozen=True):
@@ -386,16 +339,18 @@ class PageFigures:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def with_notes(self, warnings: Sequence[str], notes: Sequence[str]) -> PageFigures:
-        """The same figures with warnings and notes added; each warning is added as a note too."""
-        return replace(self, warnings=tuple(warnings), notes=(*warnings, *notes))
+    @property
+    def prefill(self) -> Sequence[StageFigures]:
+        """Stages of the prefill pass; the last is the decoder's part of it."""
+        stages = tuple(self.stages.values())
+        return stages[:-1] if self.decodes else stages
 
     @property
     def decode(self) -> StageFigures | None:
-        """The decode step: the last stage; None for a model that does not decode."""
-        return list(self.stages.values())[-1] if self.decodes else None
+        """The decode step; None for a model that does not decode."""
+        return tuple(self.stages.values())[-1] if self.decodes else None
 
     @cached_property
     def prefill_pass(self) -> Work:
-        """Work of the prefill pass: every stage except the decode step."""
-        return total_work(stage.work for stage in self.stages.values() if stage is not self.decode)
+        """Work of the prefill pass."""
+        return total_work(map(attrgetter("work"), self.prefill))

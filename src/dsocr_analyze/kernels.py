@@ -1,15 +1,16 @@
 """The unit of every figure: a kernel record, which describes the cost of one operator.
 
-A trace records kernels as they run; on a tape, a network's forward records them by itself. Both use
-the same records, so the two lists can be compared one by one; everything else is a sum over them.
+A trace and a network's forward on a tape make the same records, so that they can be compared one by
+one; everything else is a sum over them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 __all__ = [
     "KINDS",
@@ -29,19 +30,19 @@ __all__ = [
     "merged",
     "total_work",
     "with_ancestors",
-    "work_of",
+    "work_by",
 ]
 
 # --- what a kernel costs ---------------------------------------------------------------------
 
 
 class Work(NamedTuple):
-    """Exact integer counts; see `matrix_flops` and `flops` for the derived figures."""
+    """Exact integer counts."""
 
     macs: int = 0
     """Multiply-accumulates of matrix operators."""
     vector_flops: int = 0
-    """FLOPs of everything else that computes."""
+    """FLOPs of all other operators."""
     activations: int = 0
     """Output elements of matrix operators."""
     bytes_read: int = 0
@@ -49,7 +50,7 @@ class Work(NamedTuple):
 
     @property
     def matrix_flops(self) -> int:
-        """FLOPs of matrix operators: two per multiply-accumulate."""
+        """Two per multiply-accumulate."""
         return 2 * self.macs
 
     @property
@@ -63,7 +64,7 @@ class Work(NamedTuple):
         return self.bytes_read + self.bytes_written
 
     def plus(self, other: Work) -> Work:
-        """The sum, count by count."""
+        """The sum."""
         return Work(
             self.macs + other.macs,
             self.vector_flops + other.vector_flops,
@@ -74,10 +75,16 @@ class Work(NamedTuple):
 
     def times(self, factor: int) -> Work:
         """`factor` times this work (negative for differences)."""
-        return Work(*(factor * count for count in self))
+        return Work(
+            factor * self.macs,
+            factor * self.vector_flops,
+            factor * self.activations,
+            factor * self.bytes_read,
+            factor * self.bytes_written,
+        )
 
     def minus(self, other: Work) -> Work:
-        """The difference, count by count."""
+        """The difference."""
         return self.plus(other.times(-1))
 
 
@@ -210,12 +217,13 @@ def total_work(works: Iterable[Work]) -> Work:
     return Work(*map(sum, zip(*listed, strict=True))) if listed else NO_WORK
 
 
-def work_of(kernels: Iterable[Kernel]) -> Work:
-    """Work of all calls of some records."""
-    works: dict[int, list[Work]] = {}
+def work_by(kernels: Iterable[Kernel], *names: str) -> dict[Any, Work]:
+    """Work of all calls, summed by these fields of the records, in order of first occurrence."""
+    found: dict[Any, list[Work]] = {}
+    key_of = attrgetter(*names)
     for kernel in kernels:
-        works.setdefault(kernel.calls, []).append(kernel.work)
-    return total_work(total_work(each).times(calls) for calls, each in works.items())
+        found.setdefault(key_of(kernel), []).append(kernel.total)
+    return dict(zip(found, map(total_work, found.values()), strict=True))
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
@@ -238,36 +246,25 @@ def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
-    """Work at or below every path: each module's own work is added to all its ancestors.
-
-    Args:
-        own: Own work by dotted module path.
+    """Adds each module's own work, given by dotted path, to all its ancestors.
 
     Returns:
-        Work by path, including the model itself (the empty path) and every ancestor, in the order
-        of first occurrence, parents before children.
+        Work at or below every path, including the model itself (the empty path) and every ancestor,
+        parents before children.
     """
-    sums: dict[str, list[int]] = {}
+    sums: dict[str, Work] = {}
     for path, work in own.items():
         for above in ancestors(path) if path not in sums else ():
-            sums.setdefault(above, [0] * len(work))
-        sums[path] = list(work)
+            sums.setdefault(above, NO_WORK)
+        sums[path] = work
     # Children come after their parents, so in reverse order each sum is complete when it is added.
     for path in reversed(sums):
         if path:
-            parent = sums[path.rpartition(".")[0]]
-            for index, count in enumerate(sums[path]):
-                parent[index] += count
-    return {path: Work(*counts) for path, counts in sums.items()}
+            parent = path.rpartition(".")[0]
+            sums[parent] = sums[parent].plus(sums[path])
+    return sums
 
 
 def ancestors(path: str) -> list[str]:
     """The path and all its ancestors, the model itself (the empty path) first."""
-    found = [""]
-    end = path.find(".")
-    while end != -1:
-        found.append(path[:end])
-        end = path.find(".", end + 1)
-    if path:
-        found.append(path)
-    return found
+    return ["", *accumulate(path.split("."), "{}.{}".format)] if path else [""]

@@ -323,7 +323,8 @@ class DeepSeekOCRSession:
             f"unknown operator {name}: {calls} calls are not counted"
             for name, calls in traced.ledger.unknown.items()
         ]
-        return traced.with_notes(warnings, self._notes(workload, traced)), agreement
+        notes = (*warnings, *self._notes(workload, traced))
+        return replace(traced, warnings=tuple(warnings), notes=notes), agreement
 
     def composed(self, workload: Workload) -> PageFigures:
         """A page's figures by the closed forms, for this session's model, device and attention.

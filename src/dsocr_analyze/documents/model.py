@@ -27,7 +27,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.kernels import NO_WORK, Work, total_work
+from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -101,10 +101,7 @@ class Case:
     @cached_property
     def operators(self) -> dict[str, Work]:
         """Work of all calls of each operator, as traced."""
-        works: dict[str, list[Work]] = {}
-        for kernel in self.traced.kernels:
-            works.setdefault(kernel.operator, []).append(kernel.total)
-        return {operator: total_work(each) for operator, each in works.items()}
+        return work_by(self.traced.kernels, "operator")
 
     def check(self, page: str) -> None:
         """Raises DocumentError unless the tape and the trace say the same of every figure."""

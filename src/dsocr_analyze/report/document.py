@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from msgspec import Meta, Struct, field, structs
@@ -148,7 +149,9 @@ class PageShare(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, batch: Work, pages: int) -> Self:
         """The share of one of the batch's `pages` pages."""
-        counts = {name: getattr(batch, name) / pages for name in Counts.__struct_fields__}
+        counts = {}
+        for name in Counts.__struct_fields__:
+            counts[name] = getattr(batch, name) / pages
         return cls(pages=pages, **counts, arithmetic_intensity=batch.arithmetic_intensity)
 
 
@@ -402,6 +405,9 @@ def build_report(
         created: Time of writing, in UTC.
         times: Predicted seconds.
     """
+    stages = {}
+    for name, stage in figures.stages.items():
+        stages[name] = _stage(figures, stage)
     return Report(
         schema_version=SCHEMA_VERSION,
         metadata=Metadata(
@@ -412,7 +418,7 @@ def build_report(
         ),
         workload=workload_document(figures.workload),
         total=_total(figures),
-        stages={name: _stage(figures, stage) for name, stage in figures.stages.items()},
+        stages=stages,
         unassigned=Unassigned(
             params=sum(figures.parameters.unassigned.values()),
             names=tuple(figures.parameters.unassigned),
@@ -426,32 +432,26 @@ def build_report(
     )
 
 
-def _intensity(work: kernels.Work) -> float | None:
-    """FLOPs per byte; None if no bytes move."""
-    return work.flops / work.bytes_moved if work.bytes_moved else None
+def _work(work: kernels.Work) -> dict[str, Any]:
+    """The fields of `Work`."""
+    moved = work.bytes_moved
+    return counts_of(work) | {"arithmetic_intensity": work.flops / moved if moved else None}
 
 
 def _total(figures: PageFigures) -> Total:
-    workload = figures.workload
-    prefill, decode = figures.prefill_pass, figures.decode
+    workload, decode = figures.workload, figures.decode
     batch = Batch(
-        **counts_of(figures.batch),
-        arithmetic_intensity=_intensity(figures.batch),
+        **_work(figures.batch),
         max_new_tokens=workload.max_new_tokens,
         decode_steps=max(0, workload.max_new_tokens - 1),
     )
     return Total(
-        **counts_of(prefill),
-        arithmetic_intensity=_intensity(prefill),
+        **_work(figures.prefill_pass),
         params=figures.parameters.total,
         causal_savable_flops=figures.causal_savable_flops,
-        decode_step=None
-        if decode is None
-        else DecodeStep(
-            **counts_of(decode.work),
-            arithmetic_intensity=_intensity(decode.work),
-            cached_tokens=workload.seq_len,
-        ),
+        decode_step=DecodeStep(**_work(decode.work), cached_tokens=workload.seq_len)
+        if decode
+        else None,
         batch=batch,
         page=PageShare.of(batch, workload.pages),
     )
@@ -459,53 +459,62 @@ def _total(figures: PageFigures) -> Total:
 
 def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
     is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
-    # The decoder's part of the prefill pass is the last of it.
-    *_, prefill = (each for each in figures.stages.values() if each is not figures.decode)
+    operators, nbytes = {}, {}
+    for name, work in _costliest_first(kernels.work_by(stage.kernels, "operator")):
+        operators[name], nbytes[name] = work.flops, work.bytes_moved
     return Stage(
-        **counts_of(stage.work),
-        arithmetic_intensity=_intensity(stage.work),
+        **_work(stage.work),
         params=stage.params,
         calls=stage.calls,
-        causal_savable_flops=figures.causal_savable_flops if stage is prefill else 0,
-        experts_touched=None
-        if experts is None
-        else ExpertsTouched(
-            even=experts.even, expected=experts.expected, counted=experts.counted_per_layer
-        ),
+        causal_savable_flops=figures.causal_savable_flops if stage is figures.prefill[-1] else 0,
+        experts_touched=ExpertsTouched(
+            even=experts.even, expected=experts.expected, counted=experts.counted / experts.layers
+        )
+        if experts
+        else None,
         bytes_read_expected=stage.bytes_read_expected,
-        operators={name: work.flops for name, work in stage.operators.items()},
-        operator_bytes={name: work.bytes_moved for name, work in stage.operators.items()},
-        operator_families={
-            kind: Family(
-                operators=tuple(name for name in stage.operators if stage.kind_of[name] == kind),
-                flops=work.flops,
-                bytes=work.bytes_moved,
-            )
-            for kind, work in stage.kinds.items()
-        },
+        operators=operators,
+        operator_bytes=nbytes,
+        operator_families=_families(stage, operators),
         by_module=_modules(figures, stage),
         flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),
         notes=stage.notes,
     )
 
 
+def _costliest_first(works: Mapping[str, kernels.Work]) -> list[tuple[str, kernels.Work]]:
+    return sorted(works.items(), key=lambda item: (-item[1].flops, item[0]))
+
+
+def _families(stage: StageFigures, operators: Iterable[str]) -> dict[str, Family]:
+    kind_of = dict(map(attrgetter("operator", "kind"), stage.kernels))
+    names: dict[str, list[str]] = {}
+    for name in operators:
+        names.setdefault(kind_of[name], []).append(name)
+    families = {}
+    for kind, work in _costliest_first(kernels.work_by(stage.kernels, "kind")):
+        families[kind] = Family(
+            operators=tuple(names[kind]), flops=work.flops, bytes=work.bytes_moved
+        )
+    return families
+
+
 def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
     """Every module that took part, with all its ancestors, sorted by path."""
-    own = {path: stage.own.get(path, NO_WORK) for path in (*stage.module_calls, *stage.own)}
     params = Counter[str]()
     for path, count in (stage.own_params or {}).items():
         params.update(dict.fromkeys(kernels.ancestors(path), count))
-    sums = kernels.with_ancestors(own)
-    return {
-        path: Module(
+    sums = kernels.with_ancestors(dict.fromkeys(stage.module_calls, NO_WORK) | stage.own)
+    modules = {}
+    for path in sorted(sums, key=_place):
+        modules[path] = Module(
             **counts_of(sums[path]),
             class_name=figures.module_classes.get(path),
             calls=stage.module_calls.get(path, 0),
             params=None if stage.own_params is None else params[path],
-            own=Counts(**counts_of(own.get(path, NO_WORK))),
+            own=Counts(**counts_of(stage.own.get(path, NO_WORK))),
         )
-        for path in sorted(sums, key=_place)
-    }
+    return modules
 
 
 @lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
@@ -517,8 +526,9 @@ def _place(path: str) -> tuple[tuple[int, str], ...]:
 
 def _memory(figures: PageFigures) -> Memory:
     memory, workload = figures.memory, figures.workload
-    tokens = workload.seq_len + max(0, workload.max_new_tokens - 1)
+    tokens = counted(workload.seq_len + max(0, workload.max_new_tokens - 1), "token")
     what = counted(workload.batch_size, "page" if isinstance(workload, PageWorkload) else "prompt")
+    cache = f"{tokens} of {what}: the prompt and every new token but the last"
     return Memory(
         weights_bytes=memory.weights_bytes,
         inputs_bytes=memory.inputs_bytes,
@@ -528,10 +538,7 @@ def _memory(figures: PageFigures) -> Memory:
         stated_for={
             "weights_bytes": f"all parameters in {figures.provenance.dtype}",
             "inputs_bytes": f"inputs of the prefill pass of {what}: pixels, token ids, masks",
-            "kv_cache_bytes": f"{counted(tokens, 'token')} of {what}: the prompt and"
-            " every new token but the last"
-            if figures.decodes
-            else "the model does not decode",
+            "kv_cache_bytes": cache if figures.decodes else "the model does not decode",
             "peak_activation_bytes": "the prefill pass: tensors alive at once, without weights and"
             " inputs but with the KV cache",
         },

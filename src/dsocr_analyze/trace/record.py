@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import NO_WORK, Kernel, Work
+from dsocr_analyze.kernels import Kernel, Work, work_by
 from dsocr_analyze.model.torch_calls import Shapes
 
 __all__ = ["Level", "Trace", "TracedCall"]
@@ -78,7 +78,4 @@ class Trace:
 
     def own_work(self) -> dict[str, Work]:
         """Own work of every module that has any, by path in the order of first operators."""
-        own: dict[str, Work] = {}
-        for kernel in self.kernels:
-            own[kernel.path] = own.get(kernel.path, NO_WORK).plus(kernel.total)
-        return own
+        return work_by(self.kernels, "path")
