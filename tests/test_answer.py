@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import build_report
-from dsocr_analyze.report.markdown import ReadableReport, answer_of
+from dsocr_analyze.report.markdown import ReadableReport, answer_lines, answer_of
 from dsocr_analyze.report.table import bytes_text, flops_text
 from dsocr_analyze.timing.prediction import (
     Interval,
@@ -84,7 +84,7 @@ def gpu(name, page_seconds, cost=None, **changes):
 
 
 def answer(figures=FIGURES, agreement=None, times=(), files=(), **rest):
-    return answer_of(build_report(figures, agreement, CREATED, times), files).lines(**rest)
+    return answer_lines(build_report(figures, agreement, CREATED, times), files, **rest)
 
 
 def line(lines, label):
@@ -121,7 +121,7 @@ class TestWhatItSays:
             total=msgspec.structs.replace(report.total, decode_step=None),
             stages={name: each for name, each in report.stages.items() if name != "decode"},
         )
-        lines = answer_of(report).lines()
+        lines = answer_lines(report)
         assert line(lines, "passes") == (
             "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"
         )
@@ -208,8 +208,9 @@ class TestWhatItSays:
         report = build_report(FIGURES, None, CREATED, times)
         summary = ReadableReport(report).markdown().split("## Summary")[1].split("\n## ")[0]
         assert summary.count("- **time**: gpu-") == 30
-        for label, text in answer_of(report).items():
-            assert f"- **{label}**: {text}" in summary
+        costs, times, doubts = answer_of(report)
+        for label, wordings in (*costs, *(("time", each) for each in times), *doubts):
+            assert f"- **{label}**: {wordings[0]}" in summary
         assert "files" not in summary  # two runs write the same report wherever it goes
 
 
@@ -257,7 +258,7 @@ def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(dat
         warnings=("mind the gap",) * data.draw(st.integers(0, 30)),
     )  # fmt: skip
     files = [Path(each) for each in data.draw(st.lists(names, max_size=3))]
-    lines = answer_of(report, files).lines(rest=": --full")
+    lines = answer_lines(report, files, rest=": --full")
     check(lines)
     assert [text.split(" ")[0] for text in lines if text[0] != " "] == [
         "model", "input", "passes", "page", "memory", *(["time"] if report.time else []),

@@ -8,7 +8,7 @@ page's share of its batch are floats.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
@@ -343,6 +343,11 @@ class Report(Struct, frozen=True, kw_only=True):
     def decode_name(self) -> str | None:
         """Name of the stage that is one decode step; None if the model does not decode."""
         return None if self.total.decode_step is None else list(self.stages)[-1]
+
+    @property
+    def prefill_names(self) -> Sequence[str]:
+        """Names of the stages that form the prefill pass."""
+        return list(self.stages)[: None if self.total.decode_step is None else -1]
 
     def to_pandas(self, by: Grouping = "stage") -> pd.DataFrame:
         """A table of exact integers, in the report's order. Needs the extra `pandas`.

@@ -5,8 +5,9 @@ First the answer: what a page costs, in a dozen lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, repeat
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ from dsocr_analyze.report.table import (
     counted,
     flops_text,
     markdown_cell,
+    markdown_list,
     markdown_table,
     percent_text,
     price_text,
@@ -42,7 +44,7 @@ from dsocr_analyze.report.tables import (
 )
 from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
 
-__all__ = ["Answer", "ReadableReport", "answer_of", "mode_name"]
+__all__ = ["ReadableReport", "answer_lines", "answer_of", "mode_name"]
 
 _MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
@@ -52,80 +54,72 @@ _ROOM: Final = 80 - _LABEL_WIDTH
 Wordings: TypeAlias = Sequence[str]
 """One or more wordings of a statement, longest first."""
 
+Statements: TypeAlias = list[tuple[str, Wordings]]
+"""Statements, each with its subject in at most seven characters."""
 
-class Answer(NamedTuple):
+
+def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
     """What a page costs, what dominates, and how far the figures are checked.
 
-    Attributes:
-        costs: What was counted and what it costs, by subject in at most seven characters.
-        times: Seconds and money, one entry per GPU and runtime, most relevant first.
-        doubts: What dominates, what bounds it, what was checked, by subject.
-        files: Files of the report; empty if it was not written.
+    Returns:
+        What was counted and what it costs; seconds and money, one statement per GPU and runtime,
+        most relevant first; what dominates, what bounds it, and what was checked.
     """
+    one = "prompt" if report.workload.page is None else "page"
+    costs = [
+        ("model", _model(report)),
+        ("input", _input(report.workload, report.metadata.model.architecture)),
+        ("passes", _passes(report)),
+        (one, _page(report)),
+        ("memory", _memory(report)),
+    ]
+    doubts = [
+        ("mostly", _dominant(report, one)),
+        ("bound", _bound(report)),
+        ("checked", _checked(report)),
+    ]
+    return costs, _times(report.time, report.workload.max_new_tokens), doubts
 
-    costs: Mapping[str, Wordings]
-    times: Sequence[Wordings]
-    doubts: Mapping[str, Wordings]
-    files: str
 
-    def lines(self, *, rest: str = "") -> list[str]:
-        """At most 12 lines of at most 80 columns; those of GPUs are all worded alike.
+def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = "") -> list[str]:
+    """The answer in at most 12 lines of at most 80 columns; those of GPUs are all worded alike.
 
-        Args:
-            rest: Where to find GPUs that are left out.
-        """
-        left = _MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
-        shown = self.times if len(self.times) <= left else self.times[: left - 1]
-        alike = zip(*shown, strict=True)
-        fits = (texts for texts in alike if max(map(len, texts)) <= _ROOM)
-        times = list(next(fits, map(_fitting, shown)))
-        if more := len(self.times) - len(shown):
-            times.append(f"and {more:,} more{rest}")
-        files = wrap(self.files, _ROOM) if self.files else []
-        if len(files) > 1 + left - len(times):
-            files = [shortened(self.files, _ROOM)]
-        found = [
-            *((label, _fitting(each)) for label, each in self.costs.items()),
-            *zip(["time", *[""] * len(times)], times, strict=False),
-            *((label, _fitting(each)) for label, each in self.doubts.items()),
-            *zip(["files", *[""] * len(files)], files, strict=False),
-        ]
-        return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
-
-    def items(self) -> list[tuple[str, str]]:
-        """Label and unshortened text of every statement."""
-        times = (("time", wordings) for wordings in self.times)
-        statements = (*self.costs.items(), *times, *self.doubts.items())
-        return [(label, wordings[0]) for label, wordings in statements]
+    Args:
+        report: The report.
+        written: Files that it is written to.
+        rest: Where to find GPUs that are left out.
+    """
+    costs, times, doubts = answer_of(report)
+    folders = groupby(written, attrgetter("parent"))
+    files = [f"{', '.join(map(attrgetter('name'), group))} in {each}" for each, group in folders]
+    left = _MOST_LINES - len(costs) - len(doubts) - bool(files)
+    shown = times if len(times) <= left else times[: left - 1]
+    timed = list(map(_fitting, shown))
+    for alike in zip(*shown, strict=True):
+        if max(map(len, alike)) <= _ROOM:
+            timed = list(alike)
+            break
+    if more := len(times) - len(shown):
+        timed.append(f"and {more:,} more{rest}")
+    if files:
+        files = wrap("; ".join(files), _ROOM)
+    if len(files) > 1 + left - len(timed):
+        files = [shortened("; ".join(files), _ROOM)]
+    lines = [
+        *[(label, _fitting(wordings)) for label, wordings in costs],
+        *zip(["time", *[""] * len(timed)], timed, strict=False),
+        *[(label, _fitting(wordings)) for label, wordings in doubts],
+        *zip(["files", *[""] * len(files)], files, strict=False),
+    ]
+    return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in lines]
 
 
 def _fitting(wordings: Wordings) -> str:
     """The longest wording that fits a line; if none does, the last one shortened."""
-    fits = (text for text in wordings if len(text) <= _ROOM)
-    return next(fits, None) or shortened(wordings[-1], _ROOM)
-
-
-def answer_of(report: Report, files: Iterable[Path] = ()) -> Answer:
-    """The answer of a report; `files` are those it was written to."""
-    one = "prompt" if report.workload.page is None else "page"
-    folders = groupby(files, key=lambda file: file.parent)
-    named = (f"{', '.join(file.name for file in group)} in {folder}" for folder, group in folders)
-    return Answer(
-        costs={
-            "model": _model(report),
-            "input": _input(report.workload, report.metadata.model.architecture),
-            "passes": _passes(report),
-            one: _page(report),
-            "memory": _memory(report),
-        },
-        times=_times(report.time, report.workload.max_new_tokens),
-        doubts={
-            "mostly": _dominant(report, one),
-            "bound": _bound(report),
-            "checked": _checked(report),
-        },
-        files="; ".join(named),
-    )
+    for text in wordings:
+        if len(text) <= _ROOM:
+            return text
+    return shortened(wordings[-1], _ROOM)
 
 
 # --- what was counted --------------------------------------------------------------------------
@@ -168,8 +162,10 @@ def mode_name(workload: Workload, architecture: str | None) -> str | None:
     """The architecture's mode with this page's sizes; None if there is no such mode."""
     known = ARCHITECTURES.get(architecture or "")
     sizes = (workload.base_size, workload.image_size, workload.crop_mode)
-    modes = known.modes.values() if known else ()
-    return next((m.name for m in modes if (m.base_size, m.image_size, m.crop_mode) == sizes), None)
+    for mode in known.modes.values() if known else ():
+        if (mode.base_size, mode.image_size, mode.crop_mode) == sizes:
+            return mode.name
+    return None
 
 
 # --- what it costs -----------------------------------------------------------------------------
@@ -223,7 +219,7 @@ def _memory(report: Report) -> Sequence[str]:
 
 def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
     """One statement per prediction: the cheapest first if prices are known, then the fastest."""
-    ranked = sorted(entries, key=lambda entry: entry.page_seconds)
+    ranked = sorted(entries, key=attrgetter("page_seconds"))
     costs = [(_best(entry).cost_per_thousand_pages, place) for place, entry in enumerate(ranked)]
     if priced := [(cost, place) for cost, place in costs if cost]:
         ranked.insert(0, ranked.pop(min(priced)[1]))
@@ -232,7 +228,7 @@ def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
 
 def _best(entry: TimeEntry) -> LoadedGpu:
     """The load with the highest throughput."""
-    return max(entry.throughput, key=lambda load: load.pages_per_second)
+    return max(entry.throughput, key=attrgetter("pages_per_second"))
 
 
 def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
@@ -260,14 +256,15 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
 
 def _dominant(report: Report, one: str) -> Sequence[str]:
     """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
-    parts = [batch_parts(report, amount) for amount in AMOUNTS.values()]
-    names = [max(each, key=each.__getitem__) for each in parts]
-    shares = (percent_text(max(each.values()) / (sum(each.values()) or 1)) for each in parts)
-    flops, nbytes = map("{} {}".format, names, shares)
-    of_it = "".join(
-        f" ({module.short_name} {percent_text(module.flops_share)} of it)"
-        for module in top_modules(report, names[0])[:1]
-    )
+    names, said = [], []
+    for amount in AMOUNTS.values():
+        parts = batch_parts(report, amount)
+        names.append(name := max(parts, key=parts.__getitem__))
+        said.append(f"{name} {percent_text(parts[name] / (sum(parts.values()) or 1))}")
+    of_it = ""
+    for module in top_modules(report, names[0])[:1]:
+        of_it = f" ({module.short_name} {percent_text(module.flops_share)} of it)"
+    flops, nbytes = said
     return (
         f"{flops} of a {one}'s FLOPs{of_it}; {nbytes} of its bytes",
         f"FLOPs: {flops}{of_it}; bytes: {nbytes}",
@@ -277,25 +274,24 @@ def _dominant(report: Report, one: str) -> Sequence[str]:
 def _bound(report: Report) -> Sequence[str]:
     """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
     total, ridge = report.total, ridge_of(report)
-    known = {
-        name: work.arithmetic_intensity
-        for name, work in (("prefill", total), ("decode", total.decode_step))
-        if work is not None and work.arithmetic_intensity is not None
-    }
-    texts = [*map(ratio_text, known.values())]
-    named = ", ".join(map("{} {}".format, known, texts))
-    if not known or not ridge.is_named:
+    names, texts, kinds = [], [], []
+    for name, work in (("prefill", total), ("decode", total.decode_step)):
+        if work is not None and work.arithmetic_intensity is not None:
+            texts.append(ratio_text(work.arithmetic_intensity))
+            kinds.append(ridge.bound(work.arithmetic_intensity))
+            names.append(f"{name} {texts[-1]}")
+    named = ", ".join(names)
+    if not names or not ridge.is_named:
         of = f"{named or 'unknown'} FLOPs/byte"
         return f"{of}; a GPU decides what bounds it", of
-    point, kinds = ratio_text(ridge.flops_per_byte), [*map(ridge.bound, known.values())]
+    point = ratio_text(ridge.flops_per_byte)
     if len(set(kinds)) == 1:
         sign = ">=" if kinds[0] == "compute" else "<"
         on = f"{kinds[0]} on {ridge.gpu} ({sign} {point} FLOPs/byte)"
         return f"{on}: {named}", f"{on}: {' and '.join(texts)}"
-    said = [*map("{} {}".format, texts, kinds)]
-    of_passes = map("{} {}".format, known, said)
     return tuple(
-        f"FLOPs/byte: {', '.join(each)}; {ridge.gpu} {point}" for each in (of_passes, said)
+        f"FLOPs/byte: {', '.join(map('{} {}'.format, each, kinds))}; {ridge.gpu} {point}"
+        for each in (names, texts)
     )
 
 
@@ -315,9 +311,9 @@ def _agreement(report: Report) -> str:
         where = agreement.first_difference or "see the table of agreement"
         return f"trace and closed forms DIFFER: {where}"
     others = (agreement.kv_cache_bytes, agreement.batch, agreement.peak_activation_bytes.agrees)
-    compared = sum(map(len, agreement.stages.values())) + sum(each is not None for each in others)
-    left = len({name for each in agreement.not_modelled for name in each.operators})
-    but = f" but {counted(left, 'operator')}" if left else ""
+    compared = sum(map(len, agreement.stages.values())) + len(others) - others.count(None)
+    left = set().union(*map(attrgetter("operators"), agreement.not_modelled))
+    but = f" but {counted(len(left), 'operator')}" if left else ""
     return f"trace and closed forms agree in all {compared} counts{but}"
 
 
@@ -344,7 +340,7 @@ class ReadableReport(NamedTuple):
     def lines(self, width: int) -> list[Line]:
         """What a page costs for a terminal, and with `is_full` all that Markdown has below it."""
         report = self.report
-        lines = [*map(Line, answer_of(report, self.written).lines(rest=self.rest))]
+        lines = [*map(Line, answer_lines(report, self.written, rest=self.rest))]
         if self.is_full:
             ran = wrap(f"Ran: {headline(report)}", width)
             lines += [Line(""), *(Line(text, is_bold=True) for text in ran)]
@@ -360,19 +356,21 @@ class ReadableReport(NamedTuple):
     def markdown(self) -> str:
         """The report as Markdown, from the answer to the ledger, which is folded."""
         report, metadata = self.report, self.report.metadata
-        versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
+        versions = ", ".join(map("{} {}".format, metadata.versions, metadata.versions.values()))
+        costs, times, doubts = answer_of(report)
+        summary = []
+        for label, wordings in (*costs, *zip(repeat("time"), times, strict=False), *doubts):
+            summary.append(f"**{label}**: {markdown_cell(wordings[0])}")
         parts = [
             as_markdown(f"Ran: {headline(report)}"),
             "# Static compute of one page",
             "## Summary",
-            "\n".join(
-                f"- **{label}**: {markdown_cell(text)}" for label, text in answer_of(report).items()
-            ),
+            markdown_list(summary),
             *map(titled, tables_of(report)),
             "## Notes",
-            "\n".join(f"- {as_markdown(note)}" for note in notes_of(report)),
+            markdown_list(map(as_markdown, notes_of(report))),
             "## Conventions",
-            "\n".join(f"- {line}" for line in metadata.conventions),
+            markdown_list(metadata.conventions),
             f"Versions: {as_markdown(versions)}. Written {metadata.created}.",
         ]
         if (ledger := ledger_table(report)) is not None:

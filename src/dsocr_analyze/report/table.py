@@ -10,12 +10,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from dsocr_analyze.escaping import as_markdown, visible
 
 __all__ = [
-    "Layout",
     "Line",
     "Table",
     "bytes_text",
@@ -24,6 +25,7 @@ __all__ = [
     "flops_text",
     "lay_out",
     "markdown_cell",
+    "markdown_list",
     "markdown_page",
     "markdown_table",
     "percent_text",
@@ -81,24 +83,19 @@ def scaled(count: float, unit: str = "") -> str:
     return f"{count:.4g} {unit}".rstrip()
 
 
-def bytes_text(count: float) -> str:
-    """A byte count in decimal units: '6.672 GB'."""
-    return scaled(count, "B")
+bytes_text = partial(scaled, unit="B")
+"""A byte count in decimal units: '6.672 GB'."""
 
+flops_text = partial(scaled, unit="FLOPs")
+"""FLOPs with a decimal prefix: '4.568 TFLOPs'."""
 
-def exact(count: int) -> str:
-    """All digits, grouped by three."""
-    return f"{count:,}"
+exact = "{:,}".format
+"""All digits of a count, grouped by three."""
 
 
 def share_text(share: float) -> str:
     """A page's share of a count, with two decimals: '1,234.50'."""
     return f"{share:,.2f}".removesuffix(".00")
-
-
-def flops_text(count: float) -> str:
-    """FLOPs with a decimal prefix: '4.568 TFLOPs'."""
-    return scaled(count, "FLOPs")
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -118,8 +115,10 @@ def price_text(price: float) -> str:
     return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
 
 
-def seconds_text(seconds: float) -> str:
-    """Three digits and a unit: 0.0132 is '13.2 ms'."""
+def seconds_text(seconds: float | None) -> str:
+    """Three digits and a unit: 0.0132 is '13.2 ms'; a dash for None."""
+    if seconds is None:
+        return "-"
     value, unit = (
         (seconds, "s") if seconds >= 1
         else (seconds / 1e-3, "ms") if seconds >= 1e-3
@@ -157,7 +156,7 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which are right-aligned and never wrapped."""
-        cells = (row[column] for row in self.rows)
+        cells = map(itemgetter(column), self.rows)
         return column >= self.label_columns and all(map(_FIGURE.match, cells))
 
 
@@ -166,18 +165,6 @@ class Line(NamedTuple):
 
     text: str
     is_bold: bool = False
-
-
-class Layout(NamedTuple):
-    """A table without its title, laid out for some width.
-
-    Attributes:
-        lines: Lines from the header down, without trailing spaces.
-        left_out: Names of columns that did not fit.
-    """
-
-    lines: Sequence[Line]
-    left_out: Sequence[str] = ()
 
 
 # --- prose -------------------------------------------------------------------------------------
@@ -232,23 +219,21 @@ def _columns_of(text: str) -> int:
 def _pieces(text: str, width: int) -> Iterator[str]:
     """Unbreakable pieces, spaces included; at most `width` columns each, except for numbers."""
     groups: list[list[str]] = []
+    last = ""
     for word in re.findall(r"^\s+\S+\s*|\S+\s*", text):
-        if groups and _belongs(groups[-1][-1].strip(), word):
+        is_measured = word.strip() == "x" or _NUMBER.match(last)
+        if groups and (last in _JOINERS if word[0].isdigit() else is_measured):
             groups[-1].append(word)
         else:
             groups.append([word])
+        last = word.strip()
     for group in groups:
         whole = "".join(group)
         if len(group) > 1 and _columns_of(whole.rstrip()) <= width:
             yield whole
         else:
-            yield from (part for word in group for part in _parts(word, width))
-
-
-def _belongs(last: str, word: str) -> bool:
-    """Whether a word must stay on the same line as the last one."""
-    is_measured = word.strip() == "x" or _NUMBER.match(last) is not None
-    return last in _JOINERS if word[0].isdigit() else is_measured
+            for word in group:
+                yield from _parts(word, width)
 
 
 def _parts(word: str, width: int) -> Iterator[str]:
@@ -273,14 +258,15 @@ def _cut(word: str, width: int) -> int:
 
 def table_lines(table: Table, width: int) -> Iterator[Line]:
     """A title, its table, and the columns left out for lack of width."""
-    layout = lay_out(table, width)
-    lines = [*(Line(text, is_bold=True) for text in wrap(table.title, width)), *layout.lines]
-    if names := ", ".join(layout.left_out):
-        said = (
-            f"left out at {width} columns: {names}; a wider terminal, Markdown and JSON have them"
-        )
-        lines += map(Line, wrap(said, width))
-    return (line._replace(text=visible(line.text)) for line in lines)
+    lines, left_out = lay_out(table, width)
+    for text in wrap(table.title, width):
+        yield Line(visible(text), is_bold=True)
+    for line in lines:
+        yield line._replace(text=visible(line.text))
+    if left_out:
+        said = f"left out at {width} columns: {', '.join(left_out)}"
+        for text in wrap(f"{said}; a wider terminal, Markdown and JSON have them", width):
+            yield Line(visible(text))
 
 
 class _Column(NamedTuple):
@@ -303,28 +289,33 @@ class _Column(NamedTuple):
     comfortable: int
 
 
-def lay_out(table: Table, width: int) -> Layout:
+def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:
     """Lay out a table for a width.
 
     First text is wrapped, then optional columns are left out one by one. If that is not enough
     either, all columns are kept and the table is split into several parts below one another, each
     with the row labels and as many other columns as fit.
+
+    Returns:
+        Lines from the header down, without trailing spaces; and names of columns left out.
     """
-    columns = [_column(table, index) for index in range(len(table.columns))]
-    optional = tuple(name for name in table.optional if name in table.columns)
+    columns = list(map(partial(_column, table), range(len(table.columns))))
+    optional = tuple(filter(table.columns.__contains__, table.optional))
     for count in range(len(optional) + 1):
         chosen = [column for column in columns if column.header not in optional[:count]]
         if widths := _fitting(chosen, width):
-            return Layout([*_lines(table, chosen, widths)], optional[:count])
+            return [*_lines(table, chosen, widths)], optional[:count]
     lines: list[Line] = []
     head, rest = columns[: table.label_columns], columns[table.label_columns :]
     while rest or not lines:
-        parts = [[*head, *rest[:count]] for count in range(max(len(rest), 1), 0, -1)]
-        fits = ((part, widths) for part in parts if (widths := _fitting(part, width)))
-        part, widths = next(fits, None) or (parts[-1], _forced(parts[-1], width))
-        lines += [*([Line("")] if lines else []), *_lines(table, part, widths)]
-        rest = rest[len(part) - len(head) :]
-    return Layout(lines)
+        count = max(len(rest), 1)
+        while not (widths := _fitting([*head, *rest[:count]], width)) and count > 1:
+            count -= 1
+        part = [*head, *rest[:count]]
+        lines += [Line("")] if lines else []
+        lines += _lines(table, part, widths or _forced(part, width))
+        rest = rest[count:]
+    return lines, ()
 
 
 def _column(table: Table, index: int) -> _Column:
@@ -342,9 +333,11 @@ def _column(table: Table, index: int) -> _Column:
 def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
     """Widths that fit, narrowing the widest columns first; None if no comfortable ones do."""
     room = width - len(_GAP) * (len(columns) - 1)
-    caps = range(min(room, max(column.natural for column in columns)), -1, -1)
-    capped = ([max(each.comfortable, min(each.natural, cap)) for each in columns] for cap in caps)
-    return next((widths for widths in capped if sum(widths) <= room), None)
+    for cap in range(min(room, max(map(attrgetter("natural"), columns))), -1, -1):
+        widths = [max(each.comfortable, min(each.natural, cap)) for each in columns]
+        if sum(widths) <= room:
+            return widths
+    return None
 
 
 def _forced(columns: Sequence[_Column], width: int) -> list[int]:
@@ -367,8 +360,8 @@ def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> I
             each.cells[index] if each.is_numeric else wrap("\n".join(each.cells[index]), width)
             for each, width in fitted
         ]
-        is_sum = index >= len(table.rows) - table.emphasized_rows
-        yield from (Line(text, is_sum) for text in _side_by_side(cells, fitted))
+        for text in _side_by_side(cells, fitted):
+            yield Line(text, is_bold=index >= len(table.rows) - table.emphasized_rows)
 
 
 def _side_by_side(
@@ -398,9 +391,14 @@ def markdown_page(
     """
     parts = ["\\\n".join(map(as_markdown, opening.splitlines())), *map(titled, tables)]
     for title, lines in (lists or {}).items():
-        items = "\n".join(f"- {as_markdown(line)}" for line in lines)
+        items = markdown_list(map(as_markdown, lines))
         parts += [f"## {title}", items] if items else []
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def markdown_list(items: Iterable[str]) -> str:
+    """Lines of Markdown as a list."""
+    return "\n".join(map("- {}".format, items))
 
 
 def titled(table: Table) -> str:
@@ -410,11 +408,12 @@ def titled(table: Table) -> str:
 
 def markdown_table(table: Table) -> str:
     """A GitHub-flavoured Markdown table; numbers are right-aligned."""
+    lines = [" | ".join(map(markdown_cell, cells)) for cells in (table.columns, *table.rows)]
     rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
-    columns, *rows = (list(map(markdown_cell, line)) for line in (table.columns, *table.rows))
-    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, rule, *rows))
+    lines.insert(1, " | ".join(rule))
+    return "\n".join(map("| {} |".format, lines))
 
 
 def markdown_cell(text: str) -> str:
     """A cell of a Markdown table, or a line of a list; it may have several lines."""
-    return "<br>".join(as_markdown(line, is_cell=True) for line in text.split("\n"))
+    return "<br>".join(map(partial(as_markdown, is_cell=True), text.split("\n")))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from itertools import chain
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -76,7 +75,7 @@ REFERENCE_GPU: Final = "a100-40gb"
 
 def batch_parts(report: Report, amount: Amount) -> dict[str, int]:
     """An amount of the whole batch by stage, all decode steps summed."""
-    parts = {name: amount(stage) for name, stage in report.stages.items()}
+    parts = dict(zip(report.stages, map(amount, report.stages.values()), strict=True))
     if report.decode_name is not None:
         parts[report.decode_name] = amount(report.total.batch) - amount(report.total)
     return parts
@@ -155,20 +154,21 @@ class TopModule(NamedTuple):
 
 def top_modules(report: Report, *stages: str) -> list[TopModule]:
     """Modules of some stages whose own forwards compute something, costliest first."""
-    found: dict[tuple[str, str, str | None], list[tuple[int, ...]]] = {}
+    sums: dict[tuple[str, str, str | None], list[int]] = {}
+    total = 0
     for stage in stages:
+        total += report.stages[stage].flops
         for path, module in report.stages[stage].by_module.items():
             if module.own.flops:
                 key = stage, re.sub(r"\.\d+(?=\.|$)", ".*", path), module.class_name
-                own = (1, module.calls or 0, module.own.flops, module.own.bytes_moved)
-                found.setdefault(key, []).append(own)
-    total = sum(report.stages[stage].flops for stage in stages)
-    sums = {key: [*map(sum, zip(*each, strict=True))] for key, each in found.items()}
-    ranked = [
-        TopModule(*key, modules, calls, flops, nbytes, flops / total if total else 0.0)
-        for key, (modules, calls, flops, nbytes) in sums.items()
-    ]
-    return sorted(ranked, key=lambda each: (-each.flops, each.stage, each.name))
+                own = 1, module.calls or 0, module.own.flops, module.own.bytes_moved
+                sums[key] = list(map(add, sums.get(key, (0, 0, 0, 0)), own))
+    found = []
+    for key, (modules, calls, flops, nbytes) in sums.items():
+        share = flops / total if total else 0.0
+        found.append(TopModule(*key, modules, calls, flops, nbytes, share))
+    found.sort(key=attrgetter("stage", "name"))
+    return sorted(found, key=attrgetter("flops"), reverse=True)
 
 
 class Ridge(NamedTuple):
@@ -206,8 +206,10 @@ def headline(report: Report) -> str:
 
 def notes_of(report: Report) -> list[str]:
     """Notes on the whole report and on its stages, and what predicted seconds assume."""
-    of_stages = [f"{name}: {note}" for name, stage in report.stages.items() for note in stage.notes]
-    return [*report.notes, *of_stages, *time_notes(report.time)]
+    notes = [*report.notes]
+    for name, stage in report.stages.items():
+        notes += map(f"{name}: {{}}".format, stage.notes)
+    return [*notes, *time_notes(report.time)]
 
 
 def tables_of(report: Report) -> list[Table]:
@@ -227,20 +229,22 @@ def tables_of(report: Report) -> list[Table]:
 
 def _configuration(report: Report) -> Table:
     workload = report.workload
-    rows = [("prompt", counted(workload.seq_len, "token"))]
+    prompt = counted(workload.seq_len, "token")
+    rows = []
     if workload.page and workload.grid and workload.views:
-        split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
+        views = [f"{view.count} x {view.resolution}\u00b2" for view in workload.views]
+        grid = "on, {} x {} local views".format(*workload.grid)
         rows = [
             ("page", "{} x {} pixels".format(*workload.page)),
             ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-            ("crop mode",
-             "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
-            ("views",
-             " + ".join(f"{view.count} x {view.resolution}\u00b2" for view in workload.views)),
-            ("prompt", f"{counted(workload.seq_len, 'token')} = {split}"),
-        ]  # fmt: skip
+            ("crop mode", grid if workload.crop_mode else "off"),
+            ("views", " + ".join(views)),
+        ]
+        prompt += f" = {workload.visual_tokens:,} visual + {workload.text_tokens:,} text"
+        prompt += " (BOS included)"
     batch = ("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))
-    return Table("Workload", ("what", "value"), (*rows, *batch), label_columns=2)
+    rows += ("prompt", prompt), *batch
+    return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
 
 
 def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
@@ -253,23 +257,24 @@ def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...
 
 
 def _stages(report: Report) -> Table:
-    blank = ("",) * 8
-    rows = [
-        *(_stage_row(name, exact(stage.params), exact(stage.calls), stage)
-          for name, stage in report.stages.items()),
+    rows, decode, blank = [], report.decode_name, ("",) * 8
+    for name, stage in report.stages.items():
+        rows.append(_stage_row(name, exact(stage.params), exact(stage.calls), stage))
+    rows += [
         ("unassigned", exact(report.unassigned.params), *blank),
         ("model", exact(report.total.params), *blank),
         _stage_row("prefill pass", "", "", report.total),
-    ]  # fmt: skip
-    decode = report.decode_name
-    in_prefill_pass = " + ".join(name for name in report.stages if name != decode)
-    # The decode stage also runs modules whose parameters belong to other stages.
-    known = ARCHITECTURES.get(report.metadata.model.architecture or "")
-    own = [stage.prefixes for stage in (known.stages if known else ()) if stage.name == decode]
-    owned = f", its params are those of {', '.join(chain(*own))}" if any(own) else ""
-    step = "" if decode is None else f"; {decode} is one step{owned}"
+    ]
+    step = ""
+    if decode is not None:
+        step = f"; {decode} is one step"
+        # The decode stage also runs modules whose parameters belong to other stages.
+        known = ARCHITECTURES.get(report.metadata.model.architecture or "")
+        for each in known.stages if known else ():
+            if each.name == decode and each.prefixes:
+                step += f", its params are those of {', '.join(each.prefixes)}"
     return Table(
-        f"Stages (the prefill pass is {in_prefill_pass}{step})",
+        f"Stages (the prefill pass is {' + '.join(report.prefill_names)}{step})",
         ("stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
          "read", "written", "FLOPs/byte"),
         tuple(rows),
@@ -286,13 +291,11 @@ def _totals(report: Report) -> Table:
     total, page = report.total, report.total.page
     one = "prompt" if report.workload.page is None else "page"
     what = one if page.pages == 1 else f"batch of {counted(page.pages, one)}"
-    parts: list[tuple[str, Work]] = [("prefill pass", total)]
+    rows = [("prefill pass", *map(exact, _TOTALLED(total)))]
     if (step := total.decode_step) is not None:
-        parts += [
-            (f"decode step over {counted(step.cached_tokens, 'token')}", step),
-            (f"{what}: prefill + {counted(total.batch.decode_steps, 'decode step')}", total.batch),
-        ]
-    rows = [(name, *map(exact, _TOTALLED(work))) for name, work in parts]
+        over = f"decode step over {counted(step.cached_tokens, 'token')}"
+        whole = f"{what}: prefill + {counted(total.batch.decode_steps, 'decode step')}"
+        rows += (over, *map(exact, _TOTALLED(step))), (whole, *map(exact, _TOTALLED(total.batch)))
     if page.pages > 1:
         rows.append((f"{one}: 1/{page.pages} of the batch", *map(share_text, _TOTALLED(page))))
     return Table(
@@ -304,47 +307,43 @@ def _totals(report: Report) -> Table:
 
 def _experts(report: Report) -> list[Table]:
     """Routed experts that each stage touches, and the bytes read; no table without experts."""
-    rows = tuple(
-        (stage, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
-         bytes_text(content.bytes_read), bytes_text(content.bytes_read_expected))
-        for stage, content in report.stages.items()
-        if (touched := content.experts_touched) and content.bytes_read_expected is not None
-    )  # fmt: skip
+    rows = []
+    for name, stage in report.stages.items():
+        if (touched := stage.experts_touched) and stage.bytes_read_expected is not None:
+            nbytes = map(bytes_text, (stage.bytes_read, stage.bytes_read_expected))
+            counts = str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}"
+            rows.append((name, *counts, *nbytes))
     table = Table(
         "Routed experts touched per layer: evenly spread, and expected for independent choices",
         ("stage", "even", "expected", "counted", "read", "read, expected"),
-        rows,
+        tuple(rows),
     )
     return [table] if rows else []
 
 
 def _memory(report: Report) -> Table:
-    memory = report.memory
-    keys = ("weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes")
-    stated = dict.fromkeys(keys, "") | dict(memory.stated_for)
-    if memory.peak_module is not None:
-        stated["peak_activation_bytes"] += f"; in {memory.peak_module or 'the model itself'}"
-    rows = [
-        (key.removesuffix("_bytes").replace("_", " "), bytes_text(nbytes), exact(nbytes),
-         stated[key])
-        for key in keys
-        if (nbytes := getattr(memory, key)) is not None
-    ]  # fmt: skip
+    memory, rows = report.memory, []
+    for what in ("weights", "inputs", "kv_cache", "peak_activation"):
+        nbytes = getattr(memory, f"{what}_bytes")
+        stated = memory.stated_for.get(f"{what}_bytes", "")
+        if what == "peak_activation" and memory.peak_module is not None:
+            stated += f"; in {memory.peak_module or 'the model itself'}"
+        if nbytes is not None:
+            rows.append((what.replace("_", " "), bytes_text(nbytes), exact(nbytes), stated))
     return Table("Memory", ("what", "size", "bytes", "stated for"), tuple(rows))
 
 
 def _top_modules(report: Report) -> Table:
     """Modules by FLOPs of their own forward, with repeated layers folded into one row."""
-    in_prefill_pass = [name for name in report.stages if name != report.decode_name]
-    ranked = top_modules(report, *in_prefill_pass)[:12]
-    ridge = ridge_of(report)
-    ratios = [module.flops / module.nbytes if module.nbytes else None for module in ranked]
-    has_classes = any(module.class_name for module in ranked)
-    rows = [
-        (
+    ranked, ridge = top_modules(report, *report.prefill_names)[:12], ridge_of(report)
+    has_classes = any(map(attrgetter("class_name"), ranked))
+    rows = []
+    for module in ranked:
+        ratio = module.flops / module.nbytes if module.nbytes else None
+        name = module.name or "(the model itself)"
+        rows.append((
             module.stage,
-            module.name or "(the model itself)",
-            *([module.class_name or ""] if has_classes else []),
+            *((name, module.class_name or "") if has_classes else (name,)),
             exact(module.modules),
             exact(module.calls) if module.calls else "-",
             scaled(module.flops),
@@ -352,10 +351,8 @@ def _top_modules(report: Report) -> Table:
             bytes_text(module.nbytes),
             ratio_text(ratio),
             "-" if ratio is None else ridge.bound(ratio),
-        )
-        for module, ratio in zip(ranked, ratios, strict=True)
-    ]
-    names = ("stage", "module", *(["class"] if has_classes else []))
+        ))  # fmt: skip
+    names = ("stage", "module", "class") if has_classes else ("stage", "module")
     return Table(
         "Top modules of the prefill pass, by FLOPs of their own forward; bound by compute above"
         f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte, as on {ridge.gpu}",
@@ -367,12 +364,12 @@ def _top_modules(report: Report) -> Table:
 
 
 def _families(report: Report) -> Table:
-    rows = [
-        (stage, name, ", ".join(family.operators), scaled(family.flops), bytes_text(family.bytes),
-         percent_text(family.flops / content.flops) if content.flops else "-")
-        for stage, content in report.stages.items()
-        for name, family in content.operator_families.items()
-    ]  # fmt: skip
+    rows = []
+    for name, stage in report.stages.items():
+        for kind, family in stage.operator_families.items():
+            share = percent_text(family.flops / stage.flops) if stage.flops else "-"
+            amounts = scaled(family.flops), bytes_text(family.bytes), share
+            rows.append((name, kind, ", ".join(family.operators), *amounts))
     return Table(
         "Operator families",
         ("stage", "family", "operators", "FLOPs", "bytes", "share of FLOPs"),
@@ -389,35 +386,31 @@ def _agreement(report: Report) -> list[Table]:
     if (agreement := report.agreement) is None:
         return []
     rows = []
-    for stage, content in report.stages.items():
-        quantities = agreement.stages[stage]
-        differing = ", ".join(name for name, agrees in quantities.items() if not agrees)
-        analytic = "-" if content.flops_analytic is None else exact(content.flops_analytic)
-        said = f"differ: {differing}" if differing else f"all {len(quantities)} agree"
-        rows.append((f"{stage}, FLOPs", exact(content.flops), analytic, said))
+    for name, stage in report.stages.items():
+        quantities = agreement.stages[name]
+        differing = [quantity for quantity, agrees in quantities.items() if not agrees]
+        analytic = "-" if stage.flops_analytic is None else exact(stage.flops_analytic)
+        said = f"all {len(quantities)} agree"
+        if differing:
+            said = f"differ: {', '.join(differing)}"
+        rows.append((f"{name}, FLOPs", exact(stage.flops), analytic, said))
     peak = agreement.peak_activation_bytes
+    figures = exact(peak.traced), exact(peak.analytic)
     rows += [
-        ("peak activation, bytes", exact(peak.traced), exact(peak.analytic),
-         _VERDICTS[peak.agrees]),
+        ("peak activation, bytes", *figures, _VERDICTS[peak.agrees]),
         ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
         ("batch", "", "", _VERDICTS[agreement.batch]),
-    ]  # fmt: skip
-    return [
-        Table(
-            "Agreement of the two engines", ("what", "traced", "analytic", "quantities"),
-            tuple(rows),
-        )
-    ]  # fmt: skip
+    ]
+    columns = ("what", "traced", "analytic", "quantities")
+    return [Table("Agreement of the two engines", columns, tuple(rows))]
 
 
 def ledger_table(report: Report) -> Table | None:
     """Every operator that ran; None if that is unknown."""
-    ledger = msgspec.structs.asdict(report.operator_ledger)
-    rows = [
-        (status, exact(sum(operators.values())),
-         ", ".join(f"{name} x {calls}" for name, calls in operators.items()) or "none")
-        for status, operators in ledger.items()
-    ]  # fmt: skip
+    ledger, rows = msgspec.structs.asdict(report.operator_ledger), []
+    for status, operators in ledger.items():
+        listed = ", ".join(map("{0[0]} x {0[1]}".format, operators.items())) or "none"
+        rows.append((status, exact(sum(operators.values())), listed))
     table = Table(
         "Operator ledger: every operator that ran", ("status", "calls", "operators"), tuple(rows)
     )
