@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.architectures.any_model import DescribedModel
 from dsocr_analyze.architectures.any_model.description import Description
@@ -26,7 +25,14 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import Generation, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Arguments, Keywords, Result, Value, tensors_in
+from dsocr_analyze.model.torch_calls import (
+    Arguments,
+    Function,
+    FunctionMode,
+    Keywords,
+    Value,
+    tensors_in,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -191,26 +197,16 @@ def said(failure: BaseException | None) -> str:
     return str(failure or "")
 
 
-class _Rows(TorchFunctionMode):
-    """Notes the rows of a width that are written into another tensor."""
-
-    def __init__(self, width: int, seen: Tried) -> None:
-        super().__init__()
-        self._width, self._seen = width, seen
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Result],
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Result:
-        given = [*args, *(kwargs or {}).values()]
-        if getattr(func, "__name__", "") in _WRITES and isinstance(given[-1], torch.Tensor):
-            into, source = given[0], given[-1]
-            if into.dim() > 1 and into.shape[-1] == self._width and into.is_floating_point():
-                self._seen.put.append(source.numel() // self._width)
-        return func(*args, **(kwargs or {}))
+def _noting_rows(
+    width: int, seen: Tried, func: Function, args: Arguments, kwargs: Keywords
+) -> Value:
+    """Makes a call, and notes the rows of a width that it writes into another tensor."""
+    given = [*args, *kwargs.values()]
+    if getattr(func, "__name__", "") in _WRITES and isinstance(given[-1], torch.Tensor):
+        into, source = given[0], given[-1]
+        if into.dim() > 1 and into.shape[-1] == width and into.is_floating_point():
+            seen.put.append(source.numel() // width)
+    return func(*args, **kwargs)
 
 
 def _refuse_idle(model: LoadedModel, stages: Sequence[Stage], ran: set[str]) -> None:
@@ -254,7 +250,7 @@ def tried(model: LoadedModel, description: Description, width: int) -> Tried:
             blamed_on(model.directory, "failed"),
             left_as_it_was(model.module),
             running(model.device),
-            _Rows(width, seen),
+            FunctionMode(functools.partial(_noting_rows, width, seen)),
         ):
             lengths = architecture.plan(max_new_tokens=2)
             Generation(model, lengths, architecture, lambda: None).prefill()

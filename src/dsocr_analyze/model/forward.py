@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, ParamSpec, TypeAlias
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.known_shapes import KnownShapes
@@ -27,7 +27,13 @@ from dsocr_analyze.model.process_settings import (
     unfused_scripts,
 )
 from dsocr_analyze.model.source_package import REMOTE_PACKAGE
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.torch_calls import (
+    Arguments,
+    Function,
+    FunctionMode,
+    Keywords,
+    Value,
+)
 from dsocr_analyze.model.unused_imports import without_unused_imports
 
 __all__ = ["running", "running_unwatched"]
@@ -66,7 +72,7 @@ def running(
             stack.enter_context(KnownValues())
             stack.enter_context(KnownShapes())
         else:
-            stack.enter_context(_OnDevice(device))
+            stack.enter_context(FunctionMode(partial(_on_device, device)))
             if not has_weights:
                 stack.enter_context(UniformRouting())
         yield
@@ -129,25 +135,13 @@ def _asked_by_model_code(
         yield stack
 
 
-class _OnDevice(TorchFunctionMode):
+def _on_device(device: torch.device, func: Function, args: Arguments, kwargs: Keywords) -> Value:
     """Ends a pass at its next call if interrupted; `.cuda()` moves to the device under analysis."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-
-    def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        safe_point()
-        if func is torch.Tensor.cuda and self._device.type != "cuda":
-            moved: torch.Tensor = args[0].to(self._device)
-            return moved
-        return func(*args, **(kwargs or {}))
+    safe_point()
+    if func is torch.Tensor.cuda and device.type != "cuda":
+        moved: torch.Tensor = args[0].to(device)
+        return moved
+    return func(*args, **kwargs)
 
 
 def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:

@@ -4,13 +4,16 @@ Some operators return as many elements as their arguments' values demand (`nonze
 as an index), or read a number below Python (`torch.arange(n)` of a tensor n). They fail on `meta`.
 If `KnownValues` knows those values, they run here as on a device, visible to anyone recording
 operators.
+
+Any other operator on `meta` only works out the shape, strides and data type of its output. This
+takes PyTorch longer than anything else in a pass, and a model runs the same few hundred calls
+again, so each is worked out once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
@@ -29,12 +32,7 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 
-__all__ = [
-    "KnownShapes",
-    "Output",
-    "call_of",
-    "described",
-]
+__all__ = ["KnownShapes", "Look", "call_of", "known_shape", "looks_of"]
 
 
 _ATEN: Final = torch.ops.aten
@@ -42,43 +40,119 @@ _GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", Non
 """Missing from the oldest supported versions of torch."""
 _MASKS: Final = (torch.bool, torch.uint8)
 
+_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
+_VALUES: Final = (
+    int, float, bool, complex, str, type(None),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+_MOST_CALLS: Final = 1 << 16
+_CALLS: Final[dict[Key, list[Look]]] = {}
 
-class KnownShapes(DispatchMode):
-    """Answers operators on `meta` whose output depends on values, if those are known.
 
-    Belongs below all other dispatch modes, so that those see the operator as called.
-    """
+class Look(NamedTuple):
+    """What makes a tensor on `meta` like another, with as much memory, again."""
 
-    def __torch_dispatch__(
-        self,
-        func: Operator,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        kwargs = kwargs or {}
-        if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
-            # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
-            product: torch.Tensor = args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
-            return product
-        if not _asks_for_values(func) or not any(tensor.is_meta for tensor in tensors_in(args)):
-            return _run_on_meta(func, args, kwargs)
-        if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
-            return func(*args, **kwargs)
-        if func is _ATEN.index.Tensor:
-            indices = [found for index in args[1] for found in _indices_of(func, index)]
-            return func(args[0], indices, **kwargs)
-        if func is _ATEN.masked_select.default:
-            return _selected(func, *args)
-        with uncounted():
-            return _on_meta(func(*_values_of(func, args), **_values_of(func, kwargs)))
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Look:
+        """How a tensor looks."""
+        shape, offset = tuple(tensor.shape), int(tensor.storage_offset())
+        nbytes = tensor.untyped_storage().nbytes()
+        return cls(shape, tensor.stride(), offset, tensor.dtype, nbytes)
+
+    def make(self) -> torch.Tensor:
+        """A new tensor that looks like this."""
+        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        if not self.offset and made.untyped_storage().nbytes() == self.nbytes:
+            return made
+        whole = torch.empty(self.nbytes // made.element_size(), dtype=self.dtype, device="meta")
+        return whole.as_strided(self.shape, self.strides, self.offset)
+
+
+def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
+    """An operator's output; on `meta` calculated only if no call with equal arguments was."""
+    if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
+        # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
+        product: torch.Tensor = args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
+        return product
+    kind = _kind_of(func)
+    if kind == "depends on values":
+        for tensor in tensors_in(args):
+            if tensor.is_meta:
+                return _answer(func, args, kwargs)
+    # Other code's modes, below, want to see every operator.
+    is_watched = torch._C._len_torch_dispatch_stack()
+    call = call_of(func, args, kwargs) if kind == "makes tensors" and not is_watched else None
+    if call is None:
+        return func(*args, **kwargs)
+    known = _CALLS.get(call)
+    if known is None:
+        output = func(*args, **kwargs)
+        found = looks_of([output], [*args, *kwargs.values()])
+        # An undefined tensor among the outputs is None, and no tensor.
+        if found is not None and len(found) == len(func._schema.returns):
+            if len(_CALLS) >= _MOST_CALLS:
+                _CALLS.clear()
+            _CALLS[call] = found
+        return output
+    made = tuple(map(Look.make, known))
+    return made[0] if len(made) == 1 else made
+
+
+KnownShapes: Final = functools.partial(DispatchMode, known_shape)
+"""The mode, which belongs below all others, so that those see the operator as called."""
 
 
 @functools.cache
-def _asks_for_values(func: Function) -> bool:
-    """Whether an operator's output or its shape depends on values, by PyTorch's own tags."""
+def _kind_of(func: Function) -> Literal["depends on values", "makes tensors", "other"]:
+    """Whether an operator's output depends on values, or it only makes new tensors.
+
+    By PyTorch's own tags and its schema.
+    """
     tags = getattr(func, "tags", ())
-    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+    if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
+        return "depends on values"
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.returns:
+        return "other"
+    for each in (*schema.arguments, *schema.returns):
+        if each.alias_info:
+            return "other"
+    for returned in schema.returns:
+        if str(returned.type) != "Tensor":
+            return "other"
+    return "makes tensors"
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
+    """The output of an operator whose output depends on values, from those that are known."""
+    if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
+        return func(*args, **kwargs)
+    if func is _ATEN.index.Tensor:
+        indices = list[Any]()
+        for index in args[1]:
+            if isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS:
+                with uncounted():  # as a device would use it: its set positions, by dimension
+                    indices += map(_on_meta, _value_of(func, index).nonzero().unbind(1))
+            else:
+                indices.append(index)
+        return func(args[0], indices, **kwargs)
+    with uncounted():
+        if func is _ATEN.masked_select.default:  # its elements' own values are not needed
+            source, mask = args
+            shape = torch.broadcast_shapes(source.shape, mask.shape)
+            count = int(_value_of(func, mask).expand(shape).count_nonzero())
+            selected: torch.Tensor = source.new_empty(count)
+            return selected
+        return _on_meta(func(*_values_of(func, args), **_values_of(func, kwargs)))
 
 
 def _value_of(func: Operator, tensor: torch.Tensor) -> torch.Tensor:
@@ -125,68 +199,7 @@ def _on_meta(output: Value) -> Value:
     return tensor
 
 
-def _indices_of(func: Operator, index: Value) -> list[Value]:
-    """The index as a device would use it: for a mask, its set positions, by dimension."""
-    if not (isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS):
-        return [index]
-    with uncounted():
-        return [_on_meta(place) for place in _value_of(func, index).nonzero().unbind(1)]
-
-
-def _selected(func: Operator, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The elements of `source` where a known mask is set; their own values are not needed."""
-    with uncounted():
-        shape = torch.broadcast_shapes(source.shape, mask.shape)
-        count = int(_value_of(func, mask).expand(shape).count_nonzero())
-        return source.new_empty(count)
-
-
-# --- operators that ran on equal arguments before --------------------------------------------
-#
-# On `meta` an operator only works out the shape, strides and data type of its output. This takes
-# PyTorch longer than anything else in a pass, and a model runs the same few hundred calls again.
-
-_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
-_VALUES: Final = (
-    int, float, bool, complex, str, type(None),
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
-_MOST_CALLS: Final = 1 << 16
-_CALLS: Final[dict[Key, tuple[Output, ...]]] = {}
-
-
-class Output(NamedTuple):
-    """A tensor on `meta` with memory of its own."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    def make(self) -> torch.Tensor:
-        """A new such tensor."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
-
-
-def _run_on_meta(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
-    """An operator's output; calculated only if no call with equal arguments was."""
-    # Other code's modes, below, want to see every operator.
-    if torch._C._len_torch_dispatch_stack() or not _makes_new_tensors(func):
-        return func(*args, **kwargs)
-    call = call_of(func, args, kwargs)
-    if call is None:
-        return func(*args, **kwargs)
-    known = _CALLS.get(call)
-    if known is None:
-        output = func(*args, **kwargs)
-        found = described([output], [*args, *kwargs.values()])
-        # An undefined tensor among the outputs is None, and no tensor.
-        if found is not None and len(found) == len(func._schema.returns):
-            if len(_CALLS) >= _MOST_CALLS:
-                _CALLS.clear()
-            _CALLS[call] = found
-        return output
-    made = tuple(output.make() for output in known)
-    return made[0] if len(made) == 1 else made
+# --- calls -----------------------------------------------------------------------------------
 
 
 def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | None:
@@ -200,17 +213,6 @@ def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | No
     parts: list[Any] = [func, torch.get_default_dtype()]
     is_clear = _describe(args, parts) and _describe(kwargs.items(), parts)
     return tuple(parts) if is_clear else None
-
-
-@functools.cache
-def _makes_new_tensors(func: Function) -> bool:
-    """Whether an operator only returns new tensors, and changes none, by its schema."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return False
-    aliases = any(argument.alias_info for argument in (*schema.arguments, *schema.returns))
-    tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
-    return bool(schema.returns) and tensors and not aliases
 
 
 def _describe(arguments: Values, parts: list[Any]) -> bool:
@@ -234,26 +236,24 @@ def _describe(arguments: Values, parts: list[Any]) -> bool:
     return True
 
 
-def described(outputs: Values, inputs: Values) -> tuple[Output, ...] | None:
+def looks_of(outputs: Values, inputs: Values) -> list[Look] | None:
     """What makes these outputs again; None if they share memory or have more than they show.
 
     Args:
         outputs: What a call returned, possibly in tuples and lists.
         inputs: Its arguments, likewise.
     """
-    found = []
-    used = {tensor.untyped_storage()._cdata for tensor in tensors_in(inputs)}
+    found, used = list[Look](), set[int]()
+    for tensor in tensors_in(inputs):
+        used.add(tensor.untyped_storage()._cdata)
     for output in tensors_in(outputs):
         if type(output) is not torch.Tensor or not output.is_meta:
             return None
         if output.layout is not torch.strided or output.is_conj() or output.is_neg():
             return None
-        described = Output(tuple(output.shape), output.stride(), output.dtype)
-        memory = output.untyped_storage()
-        if memory._cdata in used or output.storage_offset():
+        memory = output.untyped_storage()._cdata
+        if memory in used:
             return None
-        if memory.nbytes() != described.make().untyped_storage().nbytes():
-            return None
-        used.add(memory._cdata)
-        found.append(described)
-    return tuple(found)
+        used.add(memory)
+        found.append(Look.of(output))
+    return found

@@ -16,18 +16,19 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
+from operator import call
 from typing import Any, Final
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.torch_calls import (
     Arguments,
     Function,
+    FunctionMode,
     Keywords,
     Value,
     tensors_in,
@@ -118,15 +119,8 @@ _QUESTIONS = frozenset(
 
 def known_value(tensor: torch.Tensor) -> _Compute | None:
     """The function that computes a `meta` tensor's value, always the same one; None if unknown."""
-    known = getattr(tensor, _ATTRIBUTE, None)
-    if known is None or _version(tensor) != known[0]:
-        return None
-    compute: _Compute = known[1]
-    return compute
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    known: tuple[int, _Compute] | None = getattr(tensor, _ATTRIBUTE, None)
+    return None if known is None or tensor._version != known[0] else known[1]
 
 
 def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
@@ -135,93 +129,98 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
-class KnownValues(TorchFunctionMode):
-    """Answers a model's questions about values of `meta` tensors; ignores tensors with values."""
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
-    def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        safe_point()
-        kwargs = kwargs or {}
-        first = args[0] if args else kwargs.get("input")
-        if isinstance(first, torch.Tensor) and first.is_meta:
-            if func is torch.Tensor.__contains__:
-                with self:  # so that it answers `item`; the comparison is recorded
-                    return bool((first == args[1]).any().item())
-            if func in _QUESTIONS:
-                return self._answer(func, first, args, kwargs)
-            if func is torch.Tensor.cpu:
-                return _on_cpu(first)
-            if func is torch.Tensor.cuda:
-                return first
-            if func is torch.Tensor.to:
-                device = device_among(args[1:], kwargs)
-                if device is not None and device.type != "meta":
-                    here = _on_cpu(first) if device.type == "cpu" else first
-                    args, kwargs = _without_device((here, *args[1:]), kwargs)
-                    if len(args) == 1 and not kwargs:
-                        return here
-        if func in _REPEATS:
-            kwargs = _with_output_size(args, kwargs)
-        fill = _fill(func, args, kwargs)
-        if fill is not None:
-            result = func(*args, **kwargs)
-            if isinstance(result, torch.Tensor) and result.is_meta:
-                shape, dtype = tuple(result.shape), result.dtype
-                set_known_value(result, functools.cache(partial(_filled, shape, dtype, fill)))
-            return result
-        if func in _SHAPED_AS:
-            shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
-            func, args = _SHAPED_AS[func], (first, shape)
-            kwargs = {}
-        # Before the call, which may overwrite the inputs of the computation.
-        deferred = _deferred(func, args, kwargs)
-        seen = [] if deferred is None else list(tensors_in((*args, *kwargs.values())))
-        versions = [*map(_version, seen)]
+
+def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Value:
+    """Makes a call of torch; of a question about the value of a `meta` tensor, the answer."""
+    safe_point()
+    first = args[0] if args else kwargs.get("input")
+    if isinstance(first, torch.Tensor) and first.is_meta:
+        if func is torch.Tensor.__contains__:
+            with KnownValues():  # which answers `item`; the comparison is recorded
+                return bool((first == args[1]).any().item())
+        if func in _QUESTIONS:
+            return _answer(func, first, args, kwargs)
+        if func is torch.Tensor.cpu:
+            return _on_cpu(first)
+        if func is torch.Tensor.cuda:
+            return first
+        if func is torch.Tensor.to:
+            device = device_among(args[1:], kwargs)
+            if device is not None and device.type != "meta":
+                here = _on_cpu(first) if device.type == "cpu" else first
+                args, kwargs = _without_device((here, *args[1:]), kwargs)
+                if len(args) == 1 and not kwargs:
+                    return here
+    if func in _REPEATS:
+        kwargs = _with_output_size(args, kwargs)
+    fill = _fill(func, args, kwargs)
+    if fill is not None:
         result = func(*args, **kwargs)
-        computed: _Compute | None = None
-        if deferred is not None:
-            writes = versions != [*map(_version, seen)]
-            computed = functools.cache(partial(_result, func, *deferred, writes))
-            if writes and isinstance(first, torch.Tensor) and first._base is not None:
-                _follow_through_view(first, first._base, versions[0], computed)
-        if isinstance(result, torch.Tensor):
-            if result.is_meta:
-                _follow(result, computed)
-        elif isinstance(result, tuple | list):
-            if func in _TOP_K and computed is None:
-                choices: Any = result[1]  # each candidate equally often
-                if choices.is_meta and choices.dim():
-                    routed = routed_uniformly(choices, args, kwargs)
-                    set_known_value(choices, functools.cache(routed))
-            elif computed is not None:
-                for index, item in enumerate(result):
-                    if isinstance(item, torch.Tensor) and item.is_meta:
-                        set_known_value(item, _pick(computed, index))
-        elif func is torch.Tensor.__setitem__ and computed is not None:
-            set_known_value(args[0], computed)
-        elif getattr(func, "__name__", "") == "__set__" and hasattr(first, _ATTRIBUTE):
-            delattr(first, _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
+        if isinstance(result, torch.Tensor) and result.is_meta:
+            shape, dtype = tuple(result.shape), result.dtype
+            set_known_value(result, functools.cache(partial(_filled, shape, dtype, fill)))
         return result
+    if func in _SHAPED_AS:
+        shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
+        func, args, kwargs = _SHAPED_AS[func], (first, shape), {}
+    # Before the call, which may overwrite the inputs of the computation.
+    deferred = _deferred(func, args, kwargs)
+    seen = [] if deferred is None else list(tensors_in((*args, *kwargs.values())))
+    versions = [*map(_version, seen)]
+    result = func(*args, **kwargs)
+    computed: _Compute | None = None
+    if deferred is not None:
+        writes = versions != [*map(_version, seen)]
+        computed = functools.cache(partial(_result, func, *deferred, writes))
+        if writes and isinstance(first, torch.Tensor) and first._base is not None:
+            _follow_through_view(first, first._base, versions[0], computed)
+    _follow(func, args, kwargs, result, computed)
+    return result
 
-    @staticmethod
-    def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywords) -> Value:
-        deferred = _deferred(func, args, kwargs)
-        if deferred is None:
-            name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
-            raise ModelCodeError(
-                f"the model's code reads a value with Tensor.{name} from a tensor of shape"
-                f" {tuple(asked.shape)} that has no values on meta; {WITH_VALUES}",
-                arguments=["device='cpu'"],
-            )
-        with uncounted():
-            # Copied, since the model may modify the answer.
-            value: Value = copy.deepcopy(_result(func, *deferred, False))
-            return value
+
+KnownValues: Final = partial(FunctionMode, _with_values)
+"""The mode, which ignores tensors with values."""
+
+
+def _follow(
+    func: Function, args: Arguments, kwargs: Keywords, result: Any, computed: _Compute | None
+) -> None:
+    """Keeps what computes the value of a result, if it is known."""
+    if isinstance(result, torch.Tensor):
+        if computed is not None and result.is_meta:
+            set_known_value(result, computed)
+        elif result.is_meta and hasattr(result, _ATTRIBUTE) and known_value(result) is None:
+            delattr(result, _ATTRIBUTE)
+    elif isinstance(result, tuple | list):
+        if computed is not None:
+            for index, item in enumerate(result):
+                if isinstance(item, torch.Tensor) and item.is_meta:
+                    set_known_value(item, _pick(computed, index))
+        elif func in _TOP_K and result[1].is_meta and result[1].dim():
+            choices = result[1]  # each candidate equally often
+            set_known_value(choices, functools.cache(routed_uniformly(choices, args, kwargs)))
+    elif func is torch.Tensor.__setitem__ and computed is not None:
+        set_known_value(args[0], computed)
+    elif getattr(func, "__name__", "") == "__set__" and hasattr(args[0], _ATTRIBUTE):
+        delattr(args[0], _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
+
+
+def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywords) -> Value:
+    deferred = _deferred(func, args, kwargs)
+    if deferred is None:
+        name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
+        raise ModelCodeError(
+            f"the model's code reads a value with Tensor.{name} from a tensor of shape"
+            f" {tuple(asked.shape)} that has no values on meta; {WITH_VALUES}",
+            arguments=["device='cpu'"],
+        )
+    with uncounted():
+        # Copied, since the model may modify the answer.
+        value: Value = copy.deepcopy(_result(func, *deferred, False))
+        return value
 
 
 def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
@@ -258,13 +257,6 @@ def _filled(
 ) -> torch.Tensor:
     """A filled tensor that stores its number once, since a page has many pixels."""
     return torch.full((), fill, dtype=dtype).expand(shape)
-
-
-def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
-    if computed is not None:
-        set_known_value(result, computed)
-    elif hasattr(result, _ATTRIBUTE) and known_value(result) is None:
-        delattr(result, _ATTRIBUTE)
 
 
 def _follow_through_view(
@@ -344,8 +336,8 @@ def _result(
         kwargs: Functions that compute its keyword arguments.
         writes: Whether the function writes to its arguments.
     """
-    values = [value() for value in args]
-    named = {name: value() for name, value in kwargs.items()}
+    values = [*map(call, args)]
+    named = dict(zip(kwargs, map(call, kwargs.values()), strict=True))
     if writes:
         values, named = _copied(values), dict(zip(named, _copied([*named.values()]), strict=True))
     result = func(*values, **named)
@@ -359,11 +351,14 @@ def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Deferred | 
     Holds no `meta` tensors, whose lifetimes are measured, and nothing that may change before it
     runs.
     """
-    tensors = list(tensors_in((*args, *kwargs.values())))
     makes = func in _RANGES
-    if not any(tensor.is_meta for tensor in tensors) and not makes and func is not torch.Tensor.to:
-        return None
-    if any(tensor.is_meta and known_value(tensor) is None for tensor in tensors):
+    is_computed = makes or func is torch.Tensor.to
+    for tensor in tensors_in((*args, *kwargs.values())):
+        if tensor.is_meta:
+            if known_value(tensor) is None:
+                return None
+            is_computed = True
+    if not is_computed:
         return None
     if getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
         return None
@@ -410,27 +405,21 @@ def _pick(computed: _Compute, index: int) -> _Compute:
 _TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
 
 
-class UniformRouting(TorchFunctionMode):
-    """Replaces the choices of a top-k by uniform ones, on tensors that have values.
+def _with_uniform_routing(func: Function, args: Arguments, kwargs: Keywords) -> Value:
+    result: Any = func(*args, **kwargs)
+    if func in _TOP_K:
+        with uncounted():
+            result[1].copy_(routed_uniformly(result[1], args, kwargs)())
+    routed: Value = result
+    return routed
 
-    With drawn weights, a router's scores are random; the tokens' choices are dealt to the experts
-    in turn instead, as on `meta`.
-    """
 
-    def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in _TOP_K:
-            chosen: Any = result
-            with uncounted():
-                chosen[1].copy_(routed_uniformly(chosen[1], args, kwargs)())
-        return result
+UniformRouting: Final = partial(FunctionMode, _with_uniform_routing)
+"""The mode that replaces the choices of a top-k by uniform ones, on tensors that have values.
+
+With drawn weights, a router's scores are random; the tokens' choices are dealt to the experts in
+turn instead, as on `meta`.
+"""
 
 
 def routed_uniformly(

@@ -1,4 +1,4 @@
-"""The types of what torch's modes and hooks pass on: functions, and the arguments of a call."""
+"""torch's modes, which pass calls to a function, and the types of what they and hooks pass on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "Arguments",
     "DispatchMode",
     "Function",
+    "FunctionMode",
     "Key",
     "Keywords",
     "Operator",
@@ -75,11 +77,48 @@ def uncounted() -> Iterator[None]:
         yield
 
 
-class DispatchMode(TorchDispatchMode):
-    """A dispatch mode that torch.compile is not guarded against, unless it is in use."""
+class FunctionMode(TorchFunctionMode):
+    """Has every call of a function of torch answered by `answer`, which may make the call."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[Function, Arguments, Keywords], Any]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def __torch_function__(
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Any:
+        return self._answer(func, args, kwargs or {})
+
+
+class DispatchMode(TorchDispatchMode):
+    """The same for operators below Python.
+
+    torch.compile is not guarded against it, unless it is in use. Operators that take functions are
+    passed on if asked for, and else raise.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any, Arguments, Keywords], Any],
+        *,
+        takes_functions: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+        self.answer = answer
+        self.supports_higher_order_operators = takes_functions
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Any:
+        return self.answer(func, args, kwargs or {})
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -33,7 +33,6 @@ from dsocr_analyze.model.torch_calls import DispatchMode
 __all__ = ["beside_compiler", "is_missing", "missing_packages_stood_in", "without_unused_imports"]
 
 
-_Mode = TypeVar("_Mode", bound=DispatchMode)
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 _COMPILER: Final = "torch._dynamo"
@@ -165,16 +164,16 @@ class _Imported(importlib.abc.Loader):
         module.__spec__ = self._spec
 
 
-def beside_compiler(mode: type[_Mode]) -> type[_Mode]:
+def beside_compiler() -> type[DispatchMode]:
     """The dispatch mode, which torch's compiler must not compile as well if it is in use."""
     if isinstance(sys.modules.get(_COMPILER), _NoCompiler | None):
-        return mode
+        return DispatchMode
     # torch guards the functions that a class has when it is made.
     own = {
         "_should_skip_dynamo": classmethod(lambda _: True),
-        "__torch_dispatch__": mode.__torch_dispatch__,
+        "__torch_dispatch__": DispatchMode.__torch_dispatch__,
     }
-    return type(mode.__name__, (mode,), own)
+    return type("DispatchMode", (DispatchMode,), own)
 
 
 @contextlib.contextmanager

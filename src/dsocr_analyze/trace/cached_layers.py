@@ -8,32 +8,69 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from operator import attrgetter, call, is_
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.model.torch_calls import Key, Values, tensors_in
 from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = [
-    "CacheMark",
+    "CachedLayer",
     "Extension",
-    "Looks",
     "caches_in",
     "described_cache",
+    "extend",
     "layout",
-    "look_of",
-    "made_like",
+    "version_of",
 ]
 
 
 Cache: TypeAlias = Any
 """A cache of any class."""
 
-_Stored: TypeAlias = "torch.Tensor | tuple[_Stored, ...]"
-"""What a list has for a layer."""
+Extension: TypeAlias = tuple[dict[str, tuple[bool, list[Look]]], dict[str, int]]
+"""What a call leaves in a cache for its layer.
+
+By list, whether a tuple stands in it, and how its tensors look; and the layer's numbers by name.
+"""
+
+version_of = attrgetter("_version")
+"""How often a tensor has been written to."""
+
+
+class _State(NamedTuple):
+    """What a cache holds."""
+
+    lists: dict[str, list[Any]]
+    numbers: dict[str, dict[int, int]]
+    layers: list[list[torch.Tensor]]
+    """The tensors of every layer."""
+
+
+def _state_of(value: Cache) -> _State | None:
+    """What a cache holds; None if the value is no cache."""
+    if isinstance(value, list | tuple | dict | set):  # these hold more than their attributes
+        return None
+    lists: dict[str, list[Any]] = {}
+    numbers: dict[str, dict[int, int]] = {}
+    for name, each in getattr(value, "__dict__", {}).items():
+        if type(each) is list:
+            for item in each:
+                if not all(map(torch.is_tensor, item if type(item) is tuple else (item,))):
+                    return None
+            lists[name] = each
+        elif type(each) is dict and {*map(type, (*each.keys(), *each.values()))} <= {int}:
+            numbers[name] = each
+        else:
+            return None
+    if len({*map(len, lists.values())}) != 1:
+        return None
+    return _State(lists, numbers, [*map(list, map(tensors_in, zip(*lists.values(), strict=True)))])
 
 
 def caches_in(arguments: Values) -> list[Cache]:
@@ -42,91 +79,9 @@ def caches_in(arguments: Values) -> list[Cache]:
     for each in arguments:
         if type(each) is tuple:
             caches += caches_in(each)
-        elif _is_cache(each):
+        elif _state_of(each) is not None:
             caches.append(each)
     return caches
-
-
-def _is_cache(value: Cache) -> bool:
-    if isinstance(value, list | tuple | dict | set):  # these hold more than their attributes
-        return False
-    lists, numbers = _state_of(value)
-    if len({*map(len, lists.values())}) != 1:
-        return False
-    for each in lists.values():
-        for item in each:
-            if not all(map(torch.is_tensor, item if type(item) is tuple else (item,))):
-                return False
-    return all(
-        type(each) is dict and {*map(type, (*each.keys(), *each.values()))} <= {int}
-        for each in numbers.values()
-    )
-
-
-def _state_of(cache: Cache) -> tuple[dict[str, list[_Stored]], dict[str, dict[int, int]]]:
-    """What stands for each layer in lists, and in the other attributes: numbers, of a cache."""
-    lists: dict[str, list[_Stored]] = {}
-    others: dict[str, Any] = {}
-    for name, each in getattr(cache, "__dict__", {}).items():
-        if type(each) is list:
-            lists[name] = each
-        else:
-            others[name] = each
-    return lists, others
-
-
-def _layers(cache: Cache) -> list[list[torch.Tensor]]:
-    """The tensors of every layer."""
-    return [list(tensors_in(each)) for each in zip(*_state_of(cache)[0].values(), strict=True)]
-
-
-def described_cache(cache: Cache, layer: int, memory: LiveTensors) -> Key:
-    """All of a cache that the record of a layer may depend on.
-
-    Its own tensors and numbers, and the different ones of the layers before and after it.
-    """
-    layers = _layers(cache)
-    looks = [tuple(map(layout, tensors)) for tensors in layers]
-    own = [
-        (known_value(tensor), memory.nbytes_of(tensor))
-        for tensors in layers[layer : layer + 1]
-        for tensor in tensors
-    ]
-    numbers = [
-        (
-            name,
-            each.get(layer),
-            frozenset(number for other, number in each.items() if other < layer),
-            frozenset(number for other, number in each.items() if other > layer),
-        )
-        for name, each in _state_of(cache)[1].items()
-    ]
-    return (
-        type(cache), tuple(looks[layer : layer + 1]), tuple(own), tuple(numbers),
-        frozenset(looks[:layer]), frozenset(looks[layer + 1 :]),
-    )  # fmt: skip
-
-
-class Look(NamedTuple):
-    """How a tensor with memory of its own looks.
-
-    Attributes:
-        shape: Its shape.
-        strides: Its strides.
-        offset: Where it begins in its memory.
-        dtype: Its type.
-        elements: Elements for which it has memory.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-    elements: int
-
-
-Looks: TypeAlias = "Look | tuple[Looks, ...]"
-"""Of one tensor, or of each of some."""
 
 
 def layout(tensor: torch.Tensor) -> Key:
@@ -134,68 +89,44 @@ def layout(tensor: torch.Tensor) -> Key:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
-def look_of(stored: _Stored) -> Looks:
-    """How a tensor looks, or each of some."""
-    if isinstance(stored, tuple):
-        return tuple(map(look_of, stored))
-    elements = stored.untyped_storage().nbytes() // stored.element_size()
-    shape, offset = tuple(stored.shape), int(stored.storage_offset())
-    return Look(shape, stored.stride(), offset, stored.dtype, elements)
+def described_cache(value: Cache, layer: int, memory: LiveTensors) -> Key | None:
+    """All of a cache that the record of a layer may depend on; None if the value is no cache.
 
-
-def made_like(looks: Looks) -> _Stored:
-    """Tensors on `meta` that look like this, each with its own memory."""
-    if not isinstance(looks, Look):
-        return tuple(map(made_like, looks))
-    whole = torch.empty(looks.elements, dtype=looks.dtype, device="meta")
-    return whole.as_strided(looks.shape, looks.strides, looks.offset)
-
-
-class Extension(NamedTuple):
-    """What a call leaves in a cache for its layer.
-
-    Attributes:
-        looks: How what stands in each list looks.
-        numbers: The layer's numbers, by name.
+    Its own tensors and numbers, and the different ones of the layers before and after it.
     """
+    state = _state_of(value)
+    if state is None:
+        return None
+    own: list[Any] = [type(value)]
+    before, after = set[Key](), set[Key]()
+    for number, tensors in enumerate(state.layers):
+        looks = tuple(map(layout, tensors))
+        if number == layer:
+            own += looks, *map(known_value, tensors), *map(memory.nbytes_of, tensors)
+        else:
+            (before if number < layer else after).add(looks)
+    for name, each in state.numbers.items():
+        own.append((name, each.get(layer)))
+        for other, number in each.items():
+            if other != layer:
+                (before if other < layer else after).add((name, number))
+    return *own, frozenset(before), frozenset(after)
 
-    looks: Mapping[str, Looks]
-    numbers: Mapping[str, int]
 
-    def apply(self, cache: Cache, layer: int, memory: LiveTensors) -> None:
-        """Extends another layer likewise; its memory counts as made now."""
-        for name, looks in self.looks.items():
-            vars(cache)[name][layer : layer + 1] = [made_like(looks)]  # at the end, this appends
-        for tensor in _layers(cache)[layer]:
-            memory.add(tensor)
-        for name, number in self.numbers.items():
-            cache.__dict__.setdefault(name, {})[layer] = number
+class CachedLayer:
+    """A cache and the layer of it that a call may extend, as the call finds them."""
 
-
-class CacheMark(NamedTuple):
-    """A cache as a call finds it.
-
-    Attributes:
-        cache: The cache.
-        layer: The layer that the call may extend.
-        tensors: The tensors of every layer, which may die, with their versions.
-        numbers: Numbers by layer, by name.
-        nbytes: Bytes of that layer's tensors that count as alive.
-    """
-
-    cache: Cache
-    layer: int
-    tensors: list[list[tuple[weakref.ref[torch.Tensor], int]]]
-    numbers: dict[str, dict[int, int]]
-    nbytes: int
-
-    @classmethod
-    def of(cls, cache: Cache, layer: int, memory: LiveTensors) -> CacheMark:
-        """The cache as it is now."""
-        layers = _layers(cache)
-        tensors = [[(weakref.ref(each), each._version) for each in one] for one in layers]
-        nbytes = sum(map(memory.nbytes_of, tensors_in(layers[layer : layer + 1])))
-        return cls(cache, layer, tensors, copy.deepcopy(_state_of(cache)[1]), nbytes)
+    def __init__(self, cache: Cache, layer: int, memory: LiveTensors) -> None:
+        state = _state_of(cache)
+        assert state is not None, "it is a cache"
+        self.cache, self._layer, self._length = cache, layer, len(state.layers)
+        self._numbers = copy.deepcopy(state.numbers)
+        others = [*tensors_in(state.layers[:layer] + state.layers[layer + 1 :])]
+        self._others = [*map(weakref.ref, others)]
+        """Tensors of the other layers, which may die."""
+        self._versions = [*map(version_of, others)]
+        self.nbytes = sum(map(memory.nbytes_of, tensors_in(state.layers[layer : layer + 1])))
+        """Bytes of the layer's tensors that count as alive."""
 
     def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
         """What the call has left for its layer; None if it did anything else to the cache.
@@ -203,23 +134,33 @@ class CacheMark(NamedTuple):
         Args:
             is_made: Whether a tensor has memory of its own that the call made.
         """
-        if not _is_cache(self.cache):
+        state, layer = _state_of(self.cache), self._layer
+        if state is None or len(state.layers) != max(self._length, layer + 1):
             return None
-        now, layer = _layers(self.cache), self.layer
-        if len(now) != max(len(self.tensors), layer + 1):
+        others = [*tensors_in(state.layers[:layer] + state.layers[layer + 1 :])]
+        is_same = all(map(is_, map(call, self._others), others))
+        if not is_same or [*map(version_of, others)] != self._versions:
             return None
-        for number, (tensors, before) in enumerate(zip(now, self.tensors, strict=False)):
-            is_same = [(id(each), each._version) for each in tensors] == [
-                (id(ref()), version) for ref, version in before
-            ]
-            if not is_same and number != layer:
+        looks: dict[str, tuple[bool, list[Look]]] = {}
+        numbers: dict[str, int] = {}
+        for name, each in state.numbers.items():
+            if {**each, layer: None} != {**self._numbers.get(name, {}), layer: None}:
                 return None
-        lists, numbers = _state_of(self.cache)
-        for name, each in numbers.items():
-            if {**each, layer: None} != {**self.numbers.get(name, {}), layer: None}:
-                return None
-        if not all(map(is_made, now[layer])):
-            return None
-        looks = {name: look_of(each[layer]) for name, each in lists.items()}
-        own = {name: each[layer] for name, each in numbers.items() if layer in each}
-        return Extension(looks, own)
+            if layer in each:
+                numbers[name] = each[layer]
+        for name, stored in state.lists.items():
+            tensors = tensors_in([stored[layer]])
+            looks[name] = type(stored[layer]) is tuple, [*map(Look.of, tensors)]
+        return (looks, numbers) if all(map(is_made, state.layers[layer])) else None
+
+
+def extend(cache: Cache, layer: int, extension: Extension, memory: LiveTensors) -> None:
+    """Extends another layer likewise; its memory counts as made now."""
+    for name, (is_tuple, looks) in extension[0].items():
+        made = tuple(map(Look.make, looks))
+        for tensor in made:
+            memory.add(tensor)
+        # At the end, this appends.
+        vars(cache)[name][layer : layer + 1] = [made if is_tuple else made[0]]
+    for name, number in extension[1].items():
+        cache.__dict__.setdefault(name, {})[layer] = number

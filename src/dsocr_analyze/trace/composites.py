@@ -54,43 +54,136 @@ _WIDEST: Final = frozenset(
 """Functions whose arguments are all cast to the widest type among them."""
 
 
-class _Autocast:
-    """Casts a function's arguments as autocast does while a region is active in this thread.
+_MATRICES: Final = ("input", "other")
+_ROWS: Final = ("input", "dim")
+_OF_ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_OF_RMS_NORM: Final = ("input", "normalized_shape", "weight")
 
-    The region is that of the arguments' device; for `meta`, CUDA's, whose casts torch does not make
-    there. On a device torch casts by itself; only operators recorded as called get their arguments
-    cast here first, so that they are counted in the type in which their kernels run.
+_COMPOSITES: Final[dict[Function, tuple[str, tuple[str, ...]]]] = {
+    F.linear: ("linear", ("input", "weight", "bias")),
+    torch.matmul: ("matmul", _MATRICES),
+    torch.Tensor.matmul: ("matmul", ("self", "other")),
+    torch.linalg.matmul: ("matmul", _MATRICES),
+    torch.Tensor.__matmul__: ("matmul", ("self", "other")),
+    torch.Tensor.__rmatmul__: ("matmul", ()),
+    torch.einsum: ("einsum", ()),
+    F.scaled_dot_product_attention: ("scaled_dot_product_attention", _OF_ATTENTION),
+    torch.softmax: ("softmax", _ROWS),
+    torch.Tensor.softmax: ("softmax", ("self", "dim")),
+    F.softmax: ("softmax", _ROWS),
+    torch.special.softmax: ("softmax", _ROWS),
+    torch.log_softmax: ("log_softmax", _ROWS),
+    torch.Tensor.log_softmax: ("log_softmax", ("self", "dim")),
+    torch.special.log_softmax: ("log_softmax", _ROWS),
+    F.log_softmax: ("log_softmax", _ROWS),
+    torch.rms_norm: ("rms_norm", _OF_RMS_NORM),
+    F.rms_norm: ("rms_norm", _OF_RMS_NORM),
+}
+"""Names of operators, and of the parameters that a rule looks at, in its order, by function."""
+
+_MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
+
+Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
+
+
+class Composites(TorchFunctionMode):
+    """Passes each composite to `record` as one operator, as called.
+
+    While a region of autocast is active in this thread, their arguments are cast first as it would:
+    the region of the arguments' device; for `meta`, CUDA's, whose casts torch does not make there.
+    On a device torch casts the arguments of every other function by itself.
 
     Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
+
+    Args:
+        record: Receives the operator's name, its arguments in schema order, its remaining keyword
+            arguments, a function that runs it, and whether it is a single kernel on the device,
+            without intermediate results; returns the output.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._record = record
         self._weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """Weights cast in the outermost region and their casts, kept until it ends."""
 
-    def is_active(self) -> bool:
-        """Whether a region is active."""
+    def __torch_function__(
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
+        kwargs = kwargs or {}
+        composite = _COMPOSITES.get(func)
         if self._weights:
             inside = torch.autocast_increment_nesting()  # torch reports it only when entering one
             torch.autocast_decrement_nesting()
             if inside == 1:
                 self._weights.clear()
-        return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+            args, kwargs = self._as_autocast_does(func, args, kwargs)
+        run = functools.partial(func, *args, **kwargs)
+        if composite is None:
+            if func in _MOVES and args[0].is_meta:  # which represents a GPU
+                device = device_among(args[1:], kwargs)
+                if func is torch.Tensor.cpu or (device is not None and device.type == "cpu"):
+                    # On `meta` the tensor's known value is used; on a device this is a copy.
+                    return self._record("transfer", [args[0]], {}, run, True)
+            if func is F.multi_head_attention_forward:
+                return self._opened(func, args, kwargs)
+            return run()
+        name, parameters = composite
+        ordered, rest = [*args], dict(kwargs)
+        for parameter in parameters[len(args) :]:
+            if parameter not in rest:
+                break
+            ordered.append(rest.pop(parameter))
+        is_fused = name in ("rms_norm", "scaled_dot_product_attention")
+        if func is torch.Tensor.__rmatmul__:
+            ordered.reverse()
+        elif name == "einsum":
+            listed = len(args) == 2 and isinstance(args[1], tuple | list)
+            ordered = [args[0], [*(args[1] if listed else args[1:])]]
+            with torch._C.DisableTorchFunction():
+                is_one_product = is_contraction(*ordered)
+            if not is_one_product:  # it is counted as torch decomposes it
+                return run()
+        elif name == "scaled_dot_product_attention":
+            run = functools.partial(_laid_out_as_on_cuda, run)
+        elif name in ("softmax", "log_softmax"):
+            scores, dims = ordered[0], ordered[1:2] or [rest.get("dim")]
+            named = [each for each in (*ordered, *rest.values()) if isinstance(each, torch.dtype)]
+            # CUDA's kernel reads fp16 and writes fp32 directly (`half_to_float`).
+            is_fused = [scores.dtype, *named] == [torch.float16, torch.float32]
+            if named not in ([], [scores.dtype]) and not is_fused:
+                ordered, rest = [scores.to(named[0]), *dims], {}  # the copy that torch makes first
+                run = functools.partial(func, *ordered)
+        return self._record(name, ordered, rest, run, is_fused)
 
-    def arguments(
-        self, func: Function, args: Arguments, kwargs: Keywords, *, is_recorded_whole: bool
-    ) -> tuple[Arguments, Keywords]:
-        """A function's arguments, cast.
+    def _opened(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
+        """Runs a Python function that torch passes to a mode as a whole, and records what it calls.
 
-        Args:
-            func: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            is_recorded_whole: Whether it is counted as one operator, as called.
+        The function asks `has_torch_function` whether to pass itself to the mode; in this thread,
+        the answer is now no.
         """
+        asks, here = vars(F)["has_torch_function"], threading.get_ident()
+
+        def passes_on(args: Arguments) -> bool:
+            return threading.get_ident() != here and asks(args)
+
+        with replaced(F, "has_torch_function", passes_on), self:
+            return func(*args, **kwargs)
+
+    # autocast
+
+    def _as_autocast_does(
+        self, func: Function, args: Arguments, kwargs: Keywords
+    ) -> tuple[Arguments, Keywords]:
+        """A function's arguments, cast."""
         name = getattr(func, "__name__", "")
         tensors = [*filter(_is_eligible, tensors_in([*args, *kwargs.values()]))]
-        if not tensors or not (is_recorded_whole or tensors[0].is_meta):
+        if not tensors or not (func in _COMPOSITES or tensors[0].is_meta):
             return args, kwargs
         device = "cpu" if tensors[0].is_cpu else "cuda"
         if not torch.is_autocast_enabled(device):
@@ -141,129 +234,13 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-_MATRICES: Final = ("input", "other")
-_ROWS: Final = ("input", "dim")
-_OF_ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-_OF_RMS_NORM: Final = ("input", "normalized_shape", "weight")
-
-_COMPOSITES: Final[dict[Function, tuple[str, tuple[str, ...]]]] = {
-    F.linear: ("linear", ("input", "weight", "bias")),
-    torch.matmul: ("matmul", _MATRICES),
-    torch.Tensor.matmul: ("matmul", ("self", "other")),
-    torch.linalg.matmul: ("matmul", _MATRICES),
-    torch.Tensor.__matmul__: ("matmul", ("self", "other")),
-    torch.Tensor.__rmatmul__: ("matmul", ()),
-    torch.einsum: ("einsum", ()),
-    F.scaled_dot_product_attention: ("scaled_dot_product_attention", _OF_ATTENTION),
-    torch.softmax: ("softmax", _ROWS),
-    torch.Tensor.softmax: ("softmax", ("self", "dim")),
-    F.softmax: ("softmax", _ROWS),
-    torch.special.softmax: ("softmax", _ROWS),
-    torch.log_softmax: ("log_softmax", _ROWS),
-    torch.Tensor.log_softmax: ("log_softmax", ("self", "dim")),
-    torch.special.log_softmax: ("log_softmax", _ROWS),
-    F.log_softmax: ("log_softmax", _ROWS),
-    torch.rms_norm: ("rms_norm", _OF_RMS_NORM),
-    F.rms_norm: ("rms_norm", _OF_RMS_NORM),
-}
-"""Names of operators, and of the parameters that a rule looks at, in its order, by function."""
-
-_MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
-
-Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
-
-
-class Composites(TorchFunctionMode):
-    """Passes each composite to `record` as one operator, as called.
-
-    Args:
-        record: Receives the operator's name, its arguments in schema order, its remaining keyword
-            arguments, a function that runs it, and whether it is a single kernel on the device,
-            without intermediate results; returns the output.
-    """
-
-    def __init__(self, record: Record) -> None:
-        super().__init__()
-        self._record = record
-        self._autocast = _Autocast()
-
-    def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        kwargs = kwargs or {}
-        composite = _COMPOSITES.get(func)
-        if self._autocast.is_active():
-            args, kwargs = self._autocast.arguments(
-                func, args, kwargs, is_recorded_whole=composite is not None
-            )
-        if composite is None:
-            if func in _MOVES and _leaves_for_the_host(args, kwargs, func):
-                # On `meta` the tensor's known value is used; on a device this is a copy.
-                return self._record("transfer", [args[0]], {}, lambda: func(*args, **kwargs), True)
-            if func is F.multi_head_attention_forward:
-                return self._opened(func, args, kwargs)
-            return func(*args, **kwargs)
-        name, parameters = composite
-        ordered, rest = [*args], dict(kwargs)
-        for parameter in parameters[len(args) :]:
-            if parameter not in rest:
-                break
-            ordered.append(rest.pop(parameter))
-        run, is_fused = functools.partial(func, *args, **kwargs), name == "rms_norm"
-        if func is torch.Tensor.__rmatmul__:
-            ordered.reverse()
-        elif name == "einsum":
-            listed = len(args) == 2 and isinstance(args[1], tuple | list)
-            ordered = [args[0], [*(args[1] if listed else args[1:])]]
-            with torch._C.DisableTorchFunction():
-                is_one_product = is_contraction(*ordered)
-            if not is_one_product:  # it is counted as torch decomposes it
-                return run()
-        elif name == "scaled_dot_product_attention":
-            return self._record(name, ordered, rest, lambda: _as_cuda_lays_it_out(run()), True)
-        elif name in ("softmax", "log_softmax"):
-            scores, dims = ordered[0], ordered[1:2] or [rest.get("dim")]
-            named = [each for each in (*ordered, *rest.values()) if isinstance(each, torch.dtype)]
-            # CUDA's kernel reads fp16 and writes fp32 directly (`half_to_float`).
-            is_fused = [scores.dtype, *named] == [torch.float16, torch.float32]
-            if named not in ([], [scores.dtype]) and not is_fused:
-                ordered, rest = [scores.to(named[0]), *dims], {}  # the copy that torch makes first
-                run = functools.partial(func, *ordered)
-        return self._record(name, ordered, rest, run, is_fused)
-
-    def _opened(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-        """Runs a Python function that torch passes to a mode as a whole, and records what it calls.
-
-        The function asks `has_torch_function` whether to pass itself to the mode; in this thread,
-        the answer is now no.
-        """
-        asks, here = vars(F)["has_torch_function"], threading.get_ident()
-
-        def passes_on(args: Arguments) -> bool:
-            return threading.get_ident() != here and asks(args)
-
-        with replaced(F, "has_torch_function", passes_on), self:
-            return func(*args, **kwargs)
-
-
-def _leaves_for_the_host(args: Arguments, kwargs: Keywords, func: Function) -> bool:
-    """Whether the call moves a tensor on `meta`, which represents a GPU, to the host."""
-    if not (isinstance(args[0], torch.Tensor) and args[0].is_meta):
-        return False
-    device = device_among(args[1:], kwargs)
-    return func is torch.Tensor.cpu or (device is not None and device.type == "cpu")
-
-
-def _as_cuda_lays_it_out(output: Any) -> Any:
+def _laid_out_as_on_cuda(attention: Callable[[], Any]) -> Any:
     """Lays attention's output [B, H, T, D] out as [B, T, H, D] in memory.
 
     CUDA's fused kernels do that, so merging heads is a view; `meta` puts heads first, and the CPU's
     kernel uses the layout of its queries, which would make it a copy.
     """
+    output = attention()
     if output.is_cuda or output.dim() != 4 or output.transpose(1, 2).is_contiguous():
         return output
     return output.transpose(1, 2).contiguous().transpose(1, 2)

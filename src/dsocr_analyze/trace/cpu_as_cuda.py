@@ -13,24 +13,18 @@ and device, this tells the host's tensors from the device's, by what the model's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from dsocr_analyze.model.torch_calls import (
-    Arguments,
-    DispatchMode,
-    Function,
-    Keywords,
-    Operator,
-    Value,
-    tensors_in,
-)
+from dsocr_analyze.model.torch_calls import FunctionMode, tensors_in
 from dsocr_analyze.model.unused_imports import beside_compiler
-from dsocr_analyze.trace.memory import LiveTensors
+
+if TYPE_CHECKING:
+    from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Operator, Value
+    from dsocr_analyze.trace.memory import LiveTensors
 
 __all__ = ["cpu_as_cuda"]
 
@@ -49,26 +43,21 @@ def cpu_as_cuda(memory: LiveTensors, transfer: Transfer) -> Iterator[None]:
         memory: The tensors alive, which learns those of the host.
         transfer: Records a move between host and device.
     """
-    named: list[Place] = []
-    with beside_compiler(_Results)(memory, named), _Requests(memory, named, transfer):
+    places = _Places(memory, transfer)
+    with beside_compiler()(places.finish), FunctionMode(places.call):
         yield
 
 
-class _Requests(TorchFunctionMode):
-    """Reads from a call where its results belong, and makes the moves that the CPU leaves out."""
+class _Places:
+    """Where tensors are, by what calls ask for and operators compute."""
 
-    def __init__(self, memory: LiveTensors, named: list[Place], transfer: Transfer) -> None:
-        super().__init__()
-        self._memory, self._named, self._transfer = memory, named, transfer
+    def __init__(self, memory: LiveTensors, transfer: Transfer) -> None:
+        self._memory, self._transfer = memory, transfer
+        self._named: list[Place] = []
+        """Where the results of the calls now running belong, the innermost last."""
 
-    def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        kwargs = kwargs or {}
+    def call(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
+        """Makes a call, reading from it where its results belong, with the moves of CUDA."""
         if torch._C._are_functorch_transforms_active():
             return func(*args, **kwargs)
         if func in _MOVES:
@@ -96,6 +85,23 @@ class _Requests(TorchFunctionMode):
                 for tensor in tensors_in([result]):
                     self._memory.put_on_host(tensor)
         return result
+
+    def finish(self, func: Operator, args: Arguments, kwargs: Keywords) -> Value:
+        """Runs an operator, places its results, and gives them the form of CUDA's."""
+        output = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            statistics = _STATISTICS.get(func)
+            if statistics is not None and isinstance(output, tuple):
+                output = (output[0], *(statistics(args[0], each) for each in output[1:]))
+            given = [*tensors_in([*args, *kwargs.values()])]
+            if self._named:
+                is_on_host = self._named[-1] == "host"
+            else:
+                is_on_host = bool(given) and all(map(self._memory.is_on_host, given))
+            if is_on_host:
+                for tensor in tensors_in([output]):
+                    self._memory.put_on_host(tensor)
+        return output
 
     def _destination(self, func: Function, args: Arguments, kwargs: Keywords) -> Place | None:
         """Where a call of `.to` or the like moves its tensor; None if it names no device."""
@@ -129,37 +135,6 @@ class _Requests(TorchFunctionMode):
             yield
         finally:
             self._named.pop()
-
-
-class _Results(DispatchMode):
-    """Places each operator's results, and gives them the form of CUDA's."""
-
-    def __init__(self, memory: LiveTensors, named: list[Place]) -> None:
-        super().__init__()
-        self._memory, self._named = memory, named
-
-    def __torch_dispatch__(
-        self,
-        func: Operator,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        output = func(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunction():
-            statistics = _STATISTICS.get(func)
-            if statistics is not None and isinstance(output, tuple):
-                output = (output[0], *(statistics(args[0], each) for each in output[1:]))
-            if self._is_on_host([*args, *(kwargs or {}).values()]):
-                for tensor in tensors_in([output]):
-                    self._memory.put_on_host(tensor)
-        return output
-
-    def _is_on_host(self, arguments: Arguments) -> bool:
-        if self._named:
-            return self._named[-1] == "host"
-        given = list(tensors_in(arguments))
-        return bool(given) and all(map(self._memory.is_on_host, given))
 
 
 def _place_named(device: Value) -> Place:

@@ -51,7 +51,7 @@ class LiveTensors:
         self._freed: list[_Storage] = []
         self._nbytes = 0
         self.births = 0
-        """Storages counted so far."""
+        """Storages made so far."""
 
     def clear(self) -> None:
         """Starts over: tensors alive now don't count from here on."""
@@ -72,12 +72,14 @@ class LiveTensors:
             Whether it counts from now on: it is on the device, and was not alive before.
         """
         storage = tensor.untyped_storage()
-        return not self._knows(storage) and self._add(storage, storage.nbytes())
-
-    def _knows(self, storage: torch.UntypedStorage) -> bool:
+        key, nbytes = storage._cdata, storage.nbytes()
         self._book_freed()
-        key = storage._cdata
-        return key in self._live or key in self._existing or key in self._on_host
+        if key in self._live or key in self._existing or key in self._on_host:
+            return False
+        if not nbytes or self.device not in (None, storage.device):
+            return False
+        self._watch(storage, nbytes, self._live)
+        return True
 
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Counts a tensor in place of another, whose memory would have been its own."""
@@ -95,12 +97,10 @@ class LiveTensors:
         if tensor.is_nested or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        if not self._knows(storage):
-            self._on_host[storage._cdata] = self._watched(storage, 0)
-
-    def are_together(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two tensors are on one device, and both or neither on the host beside it."""
-        return one.device == other.device and self.is_on_host(one) == self.is_on_host(other)
+        self._book_freed()
+        key = storage._cdata
+        if not (key in self._live or key in self._existing or key in self._on_host):
+            self._watch(storage, 0, self._on_host)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
@@ -123,24 +123,20 @@ class LiveTensors:
         grown = storage.nbytes() - before
         living = self._live.get(storage._cdata)
         if living is None:
-            self._add(storage, grown)
+            self._watch(storage, grown, self._live)
         else:
             living.nbytes += grown
             self._nbytes += grown
         return while_growing
 
-    def _add(self, storage: torch.UntypedStorage, nbytes: int) -> bool:
-        if not nbytes or self.device not in (None, storage.device):
-            return False
+    def _watch(
+        self, storage: torch.UntypedStorage, nbytes: int, among: dict[int, _Storage]
+    ) -> None:
         self.births += 1
-        self._live[storage._cdata] = self._watched(storage, nbytes)
-        self._nbytes += nbytes
-        return True
-
-    def _watched(self, storage: torch.UntypedStorage, nbytes: int) -> _Storage:
         living = _Storage(storage, self._freed.append)
         living.key, living.nbytes, living.birth = storage._cdata, nbytes, self.births
-        return living
+        among[living.key] = living
+        self._nbytes += nbytes
 
     def nbytes_of(self, tensor: torch.Tensor, births: int = 0) -> int:
         """Bytes of the tensor's storage that count as alive, if made after the first `births`."""

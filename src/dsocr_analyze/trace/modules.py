@@ -72,7 +72,8 @@ class RunningModules:
                 its arguments. Not kept afterwards: as a method of an object that holds this one,
                 it would keep the model alive in a cycle.
         """
-        self._add(self._model, "")
+        for path, module in self._model.named_modules(remove_duplicate=False):
+            self._paths.setdefault(module, []).append(path)
         if self._only is not None:
             self._paths = {
                 module: seen
@@ -86,7 +87,12 @@ class RunningModules:
                 self.customized.update(ancestors(path))
         with undone(self._detach):
             for module in self._paths:
-                self._wrap(module, run)
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue  # its operators are recorded, its forward is not followed
+                self._own_forwards[module] = vars(module).get("forward")
+                wrapper = functools.partial(self._forward, run, module, module.forward)
+                vars(wrapper)["__wrapped__"] = module.forward  # whose signature `generate` reads
+                vars(module)["forward"] = wrapper
             for module in self._paths if _has_any_global_hook() else customized:
                 # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
                 is_script = isinstance(module, torch.jit.ScriptModule)
@@ -95,20 +101,6 @@ class RunningModules:
                 self._hooks.append(enter(module, self._on_enter, prepend=True))
                 self._hooks.append(leave(module, self._on_leave, always_call=True))
             yield
-
-    def _add(self, module: torch.nn.Module, path: str) -> None:
-        self._paths.setdefault(module, []).append(path)
-        for name, child in module._modules.items():
-            if child is not None:
-                self._add(child, f"{path}.{name}" if path else name)
-
-    def _wrap(self, module: torch.nn.Module, run: Run) -> None:
-        if isinstance(module, torch.jit.ScriptModule):
-            return  # runs outside Python: its operators are recorded, its forward is not followed
-        self._own_forwards[module] = vars(module).get("forward")
-        wrapper = functools.partial(self._forward, run, module, module.forward)
-        vars(wrapper)["__wrapped__"] = module.forward  # whose signature `generate` looks at
-        vars(module)["forward"] = wrapper
 
     def _detach(self) -> None:
         """Removes the hooks and wrappers from every module that has them, and forgets both."""
@@ -137,28 +129,25 @@ class RunningModules:
                 return
 
     def _push(self, module: torch.nn.Module) -> _Frame:
-        path = self._path_of(module)
-        self.calls.append(path)
-        frame = _Frame(module, path)
+        # One created during the pass is counted as its caller.
+        paths = self._paths.get(module, [self.path])
+        self.path = paths[0] if len(paths) == 1 else self._path_among(paths)
+        self.calls.append(self.path)
+        frame = _Frame(module, self.path)
         self.stack.append(frame)
-        self.path = path
         return frame
 
     def _cut(self, index: int) -> None:
         del self.stack[index:]
         self.path = self.stack[-1].path if self.stack else ""
 
-    def _path_of(self, module: torch.nn.Module) -> str:
-        """The module's path; for a shared module, the path below its caller."""
-        paths = self._paths.get(module)
-        if paths is None:
-            return self.path  # created during the pass: counted as its caller
-        if len(paths) > 1:
-            for frame in reversed(self.stack):
-                prefix = frame.path + "." if frame.path else ""
-                for path in paths:
-                    if path.startswith(prefix) and path != frame.path:
-                        return path
+    def _path_among(self, paths: list[str]) -> str:
+        """Of the paths of a shared module, the one below its caller."""
+        for frame in reversed(self.stack):
+            prefix = frame.path + "." if frame.path else ""
+            for path in paths:
+                if path.startswith(prefix) and path != frame.path:
+                    return path
         return paths[0]
 
     def _forward(

@@ -169,15 +169,14 @@ class CallRecorder(Recorder):
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
     ) -> Value:
-        start = len(self.trace.kernels)
-        with self._own_peak(path) as peaks:
+        with self._own_trace(path) as trace:
             output = super()._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
             given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
-            self.trace.modules.setdefault(path, []).append(
+            trace.modules.setdefault(path, []).append(
                 TracedCall(
-                    tuple(self.trace.kernels[start:]),
-                    peaks[0].nbytes,
+                    tuple(trace.kernels),
+                    trace.peak.nbytes,
                     _cache_bytes(getattr(forward, "__self__", None), given, output),
                     _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
                 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
@@ -19,8 +19,8 @@ class Level(NamedTuple):
 
     Attributes:
         path: Module whose own forward called the operator that made it.
-        operator: The operator, as in its kernel record. Of one recorded as a whole, such as an
-            einsum, any tensor between its copies and its output is made under its name, too.
+        operator: As in its kernel record. Of one recorded as a whole, such as an einsum, any tensor
+            between its copies and its output is made under its name, too.
         nbytes: Bytes of the device's tensors alive, this one included, not counting those alive
             before the pass.
     """
@@ -50,7 +50,7 @@ class TracedCall(NamedTuple):
 
 @dataclass
 class Trace:
-    """The record of one forward pass.
+    """The record of one forward pass, or of a call within it.
 
     Attributes:
         kernels: One record per counted operator, in order, under the path of the module whose own
@@ -59,7 +59,7 @@ class Trace:
         unknown: Calls of operators without a rule, by name.
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
-        peak: The most bytes of tensors alive at once, not counting those alive before the pass.
+        peak: The most bytes of tensors alive at once, not counting those alive before.
         levels: If asked for, one entry for each new piece of the device's memory, in order: as soon
             as an operator has returned it (several outputs one after the other), or has copied an
             operand that it needs contiguous. Views, tensors written in place, empty tensors and
@@ -72,10 +72,42 @@ class Trace:
     unknown: Counter[str] = field(default_factory=Counter)
     calls: list[str] = field(default_factory=list)
     shapes: dict[str, tuple[Shapes, Shapes]] = field(default_factory=dict)
-    peak: Peak = field(default_factory=partial(Peak, 0, ""))
+    peak: Peak = field(default_factory=functools.partial(Peak, 0, ""))
     levels: list[Level] = field(default_factory=list)
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)
 
     def own_work(self) -> dict[str, Work]:
         """Own work of every module that has any, by path in the order of first operators."""
         return work_by(self.kernels, "path")
+
+    def add(self, call: Trace, alive: int, old: str, new: str) -> None:
+        """Adds the record of a call of the module `old` as one of `new`.
+
+        Args:
+            call: The record.
+            alive: Bytes alive before the call.
+            old: Path of the module that was called.
+            new: Path of the module for which it stands.
+        """
+        here = functools.cache(functools.partial(_moved, old, new))
+        kernels = call.kernels
+        if new != old:
+            kernels = [kernel.at(here(kernel.path)) for kernel in kernels]
+        self.kernels += kernels
+        self.calls += map(here, call.calls)
+        self.free.update(call.free)
+        self.unknown.update(call.unknown)
+        for path, shapes in call.shapes.items():
+            self.shapes.setdefault(here(path), shapes)
+        if alive + call.peak.nbytes > self.peak.nbytes:
+            self.peak = Peak(alive + call.peak.nbytes, here(call.peak.path))
+
+
+def _moved(old: str, new: str, path: str) -> str:
+    """Moves a path at or below `old` to below `new`; any other path is unchanged."""
+    if path == old:
+        return new
+    below = old + "." if old else ""
+    if not path.startswith(below):
+        return path
+    return f"{new}.{path[len(below) :]}" if new else path[len(below) :]

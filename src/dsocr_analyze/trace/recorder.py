@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.known_shapes import KnownShapes, Output, call_of, described
+from dsocr_analyze.model.known_shapes import Look, call_of, known_shape, looks_of
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.model.torch_calls import (
     Arguments,
@@ -43,14 +43,14 @@ from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.operators import COMPOSITE, FREE, RULES, Traits, kernels_of, traits_of
+from dsocr_analyze.trace.operators import COMPOSITE, FREE, RULES, kernels_of, traits_of
 from dsocr_analyze.trace.record import Level, Trace
 from dsocr_analyze.trace.refusals import (
     refuse_functions,
     refuse_higher_order,
     refuse_uncountable,
 )
-from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition, Span, moved
+from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition
 
 __all__ = ["Recorder"]
 
@@ -80,8 +80,9 @@ class Recorder:
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
         self._kernels: dict[Key, list[Kernel] | None] = {}
-        self._outputs: dict[Key, Output] = {}
+        self._outputs: dict[Key, Look] = {}
         """Outputs of whole operators that have run, by call."""
+        self._operators: DispatchMode | None = None
         self._modes: int | None = None
         """Dispatch modes below and including this one's; None if other code's are among them."""
         self._whole = ""
@@ -95,6 +96,9 @@ class Recorder:
     # lifetime
 
     def __enter__(self) -> Recorder:
+        modes = _get_current_dispatch_mode_stack()
+        # `KnownShapes`, which only answers, is ours.
+        is_watched = any(getattr(mode, "answer", None) is not known_shape for mode in modes)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
@@ -102,12 +106,12 @@ class Recorder:
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss calls that are not run again.
-            if self._alike and not (_has_any_global_hook() or _is_watched()):
+            if self._alike and not (_has_any_global_hook() or is_watched):
                 self._repetition = Repetition(self._alike, self._memory)
-            is_watched = _is_watched()
             if self._memory.device == torch.device("cpu"):
                 stack.enter_context(cpu_as_cuda(self._memory, self._transfer))
-            stack.enter_context(beside_compiler(_Operators)(self))
+            self._operators = beside_compiler()(self._run_operator, takes_functions=True)
+            stack.enter_context(self._operators)
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
             stack.enter_context(Composites(self.record_whole))
             self._exit = stack.pop_all()
@@ -120,7 +124,7 @@ class Recorder:
         __: TracebackType | None,
     ) -> None:
         self._exit.close()
-        self._repetition = None
+        self._repetition = self._operators = None
         self._memory.clear()
         self._kernels.clear()
         self._outputs.clear()
@@ -131,8 +135,6 @@ class Recorder:
         self.trace = Trace()
         self._memory.clear()
         self._modules.begin(self.trace.calls)
-        if self._repetition is not None:
-            self._repetition.shapes.clear()
         return self.trace
 
     # modules
@@ -146,68 +148,53 @@ class Recorder:
         kwargs: Keywords,
     ) -> Value:
         """Runs a module's forward, or repeats the record of an equal call."""
-        repetition = self._repetition
-        if repetition is None or path in self._modules.customized or _is_transformed():
+        repetition, found = self._repetition, None
+        is_transformed = torch._C._are_functorch_transforms_active()
+        if repetition is not None and path not in self._modules.customized and not is_transformed:
+            with torch._C.DisableTorchFunction():
+                found = repetition.key_of(module, path, args, kwargs)
+        if repetition is None or found is None:
             return self._run_in_full(path, forward, args, kwargs)
-        with torch._C.DisableTorchFunction():
-            key = repetition.key_of(module, path, args, kwargs)
-        if key is None:
-            return self._run_in_full(path, forward, args, kwargs)
-        layer, arguments = repetition.layer_of(module), [*args, *kwargs.values()]
+        (key, layer), arguments = found, [*args, *kwargs.values()]
         span = repetition.spans.get(key)
         if span is not None:
-            return self._repeat(span, layer, path, arguments)
+            self.trace.add(span.trace, self._memory.nbytes, span.path, path)
+            with uncounted():
+                return span.leave(layer, arguments, self._memory)
         if key in repetition.spans:
             return self._run_in_full(path, forward, args, kwargs)
         repetition.spans[key] = None  # until the call's side effects are known
-        first = FirstCall(
-            module, path, arguments, layer, self.trace, repetition.shapes, self._memory
-        )
-        with self._own_peak(path) as peaks:
+        first = FirstCall(module, arguments, layer, self._memory)
+        with self._own_trace(path) as trace:
             output = self._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
-            repetition.spans[key] = first.span(output, peaks[0])
+            repetition.spans[key] = first.span(path, trace, output)
         return output
 
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
     ) -> Value:
         output = forward(*args, **kwargs)
-        if self._repetition is not None or path not in self.trace.shapes:
+        if path not in self.trace.shapes:
             with torch._C.DisableTorchFunction():
-                self._note_shapes(path, (_shapes([*args, *kwargs.values()]), _shapes(output)))
+                self.trace.shapes[path] = _shapes([*args, *kwargs.values()]), _shapes(output)
         return output
 
     @contextlib.contextmanager
-    def _own_peak(self, path: str) -> Iterator[list[Peak]]:
-        """Yields a list that gets the peak of the body, beyond what was alive before it."""
-        peaks, alive, before = list[Peak](), self._memory.nbytes, self.trace.peak
-        self.trace.peak = Peak(alive, path)
+    def _own_trace(self, path: str) -> Iterator[Trace]:
+        """Yields what the body does, a call of a module, in a record of its own.
+
+        Its peak is in bytes beyond those alive before it, once the body has run.
+        """
+        outer, alive = self.trace, self._memory.nbytes
+        trace = Trace(peak=Peak(alive, path), levels=outer.levels, modules=outer.modules)
+        self.trace, self._modules.calls = trace, trace.calls
         try:
-            yield peaks
+            yield trace
         finally:
-            within = self.trace.peak
-            peaks.append(Peak(within.nbytes - alive, within.path))
-            if before.nbytes >= within.nbytes:
-                self.trace.peak = before
-
-    def _note_shapes(self, path: str, shapes: tuple[Shapes, Shapes]) -> None:
-        self.trace.shapes.setdefault(path, shapes)
-        if self._repetition is not None:
-            self._repetition.shapes.append((path, shapes))
-
-    def _repeat(self, span: Span, layer: int | None, path: str, arguments: Arguments) -> Value:
-        trace = self.trace
-        here = functools.cache(functools.partial(moved, span.path, path))
-        trace.kernels += [kernel.at(here(kernel.path)) for kernel in span.kernels]
-        trace.calls += map(here, span.calls)
-        trace.free.update(span.free)
-        trace.unknown.update(span.unknown)
-        for noted, shapes in span.shapes:
-            self._note_shapes(here(noted), shapes)
-        self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path), "")
-        with uncounted():
-            return span.leave(layer, arguments, self._memory)
+            self.trace, self._modules.calls = outer, outer.calls
+            trace.peak = Peak(trace.peak.nbytes - alive, trace.peak.path)
+            outer.add(trace, alive, path, path)
 
     # operators
 
@@ -231,7 +218,7 @@ class Recorder:
         Returns:
             The result of `run`.
         """
-        if _is_transformed():
+        if torch._C._are_functorch_transforms_active():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
         with torch._C.DisableTorchFunction():
             refuse_uncountable(name, (*args, *kwargs.values()))
@@ -255,7 +242,7 @@ class Recorder:
             is_all = len(self.trace.kernels) == kernels and self._memory.births <= births + 1
             if call is not None and is_all:
                 with uncounted():
-                    found = described([output], [*args, *kwargs.values()])
+                    found = looks_of([output], [*args, *kwargs.values()])
                 if found and isinstance(output, torch.Tensor):
                     self._outputs[call] = found[0]
         if not self.inside_operator:
@@ -279,12 +266,29 @@ class Recorder:
             return None
         return call_of(name, args, kwargs)
 
-    def record(self, operator: Traits, args: Arguments, kwargs: Keywords, output: Any) -> None:
-        """Assigns one dispatched operator to the module whose forward is running.
+    def _run_operator(
+        self, func: Operator | HigherOrderOperator, args: Arguments, kwargs: Keywords
+    ) -> Any:
+        """Runs a dispatched operator, and assigns it to the module whose forward is running.
 
         Inside an operator that is recorded as a whole, only memory and copies are recorded.
         """
+        if isinstance(func, HigherOrderOperator):
+            refuse_higher_order(func.__name__)
+        operator = traits_of(func)
         name, rule = operator.name, operator.rule
+        run = functools.partial(self._run_growing, func) if operator.may_grow else func
+        if self.inside_kernel:
+            return run(*args, **kwargs)
+        if not self.inside_operator:
+            with torch._C.DisableTorchFunction():
+                refuse_uncountable(name, (*args, *kwargs.values()))
+        if operator.is_composite or (self.inside_operator and operator.can_be_taken_apart):
+            assert self._operators is not None, "it has passed the operator on"
+            with self._operators:
+                # Decompose as PyTorch does; `decompose` would prefer a decomposition in Python.
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        output: Any = run(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             if self.inside_operator:
                 if name in _COPIES:
@@ -293,22 +297,23 @@ class Recorder:
                     self._memory.replace(args[0], output)  # in place, if no dispatch mode watched
                 elif name not in FREE or name.startswith(_ALLOCATIONS):
                     self._hold(self._whole, tensors_in([output]))
-                return
+                return output
             if name in ("convolution", "_convolution"):
                 name = f"conv{'_transpose' if args[6] else ''}{args[0].dim() - 2}d"
             elif name in ("_to_copy", "copy"):
                 source = args[1] if name == "copy" else args[0]  # `copy_` takes its target first
-                if isinstance(source, torch.Tensor) and not self._memory.are_together(
-                    source, output
-                ):
-                    name, rule = "transfer", RULES["transfer"]
+                if isinstance(source, torch.Tensor):
+                    is_on_host = self._memory.is_on_host
+                    if source.device != output.device or is_on_host(source) != is_on_host(output):
+                        name, rule = "transfer", RULES["transfer"]
             self._record(name, rule, args, kwargs, output)
+        return output
 
     def _transfer(self, tensor: torch.Tensor, move: Callable[[], torch.Tensor]) -> torch.Tensor:
         moved: torch.Tensor = self.record_whole("transfer", [tensor], {}, move)
         return moved
 
-    def run_growing(
+    def _run_growing(
         self, func: Callable[_Inputs, Result], *args: _Inputs.args, **kwargs: _Inputs.kwargs
     ) -> Result:
         """Runs an operator that may enlarge the storage of its arguments, and records the growth.
@@ -344,7 +349,17 @@ class Recorder:
         refuse_uncountable(name, outputs)
         kernels: list[Kernel] | None = None
         if rule is not None and outputs and is_counted:
-            kernels = self._kernels_of_call(name, rule, args, kwargs, outputs)
+            is_in_place = len(args) > 0 and outputs[0] is args[0]
+            read = kwargs
+            if kwargs:
+                # A returned argument is an `out=`: it is written, not read.
+                written = {*map(id, outputs)}
+                read = {given: each for given, each in kwargs.items() if id(each) not in written}
+            signature = _signature(args), _signature(outputs), _signature(read.items())
+            key = name, is_in_place, *signature
+            if key not in self._kernels:  # no call had equal arguments and outputs
+                self._kernels[key] = kernels_of(name, rule, Call(args, outputs, read))
+            kernels = self._kernels[key]
         if kernels is None and name not in FREE and is_counted:
             trace.unknown[name] += 1
         copied = 0
@@ -367,26 +382,6 @@ class Recorder:
         for tensor in made:
             if id(tensor) not in existing and self._memory.add(tensor):
                 self._note_alive(self._memory.nbytes + copied, self._modules.path, name)
-
-    def _kernels_of_call(
-        self,
-        name: str,
-        rule: Rule,
-        args: Arguments,
-        kwargs: Keywords,
-        outputs: list[torch.Tensor],
-    ) -> list[Kernel] | None:
-        """As `kernels_of`, computed once for calls with equal arguments and outputs."""
-        is_in_place = len(args) > 0 and outputs[0] is args[0]
-        if kwargs:
-            # A returned argument is an `out=`: it is written, not read.
-            written = {*map(id, outputs)}
-            kwargs = {given: each for given, each in kwargs.items() if id(each) not in written}
-        signature = (_signature(args), _signature(outputs), _signature(kwargs.items()))
-        key = (name, is_in_place, *signature)
-        if key not in self._kernels:
-            self._kernels[key] = kernels_of(name, rule, Call(args, outputs, kwargs))
-        return self._kernels[key]
 
     def _note_alive(self, nbytes: int, path: str, operator: str) -> None:
         if self._with_levels:
@@ -412,16 +407,6 @@ def _signature(values: Values) -> Key:
     return tuple(signature)
 
 
-def _is_watched() -> bool:
-    """Whether other code's dispatch mode is active; `KnownShapes`, which only answers, is ours."""
-    return not {*map(type, _get_current_dispatch_mode_stack())} <= {KnownShapes}
-
-
-def _is_transformed() -> bool:
-    """Whether torch.func (vmap, grad, ...) is active: its tensors wrap the computed ones."""
-    return bool(torch._C._are_functorch_transforms_active())
-
-
 def _shapes(value: Value) -> Shapes:
     """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for others."""
     if isinstance(value, torch.Tensor):
@@ -432,40 +417,3 @@ def _shapes(value: Value) -> Shapes:
     if isinstance(value, tuple | list):
         return [*map(_shapes, value)]
     return None
-
-
-# --- operators below Python ------------------------------------------------------------------
-
-
-class _Operators(DispatchMode):
-    supports_higher_order_operators = True
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(
-        self,
-        func: Operator | HigherOrderOperator,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        kwargs = kwargs or {}
-        recorder = self._recorder
-        if isinstance(func, HigherOrderOperator):
-            refuse_higher_order(func.__name__)
-        operator = traits_of(func)
-        run = functools.partial(recorder.run_growing, func) if operator.may_grow else func
-        if recorder.inside_kernel:
-            return run(*args, **kwargs)
-        if not recorder.inside_operator:
-            with torch._C.DisableTorchFunction():
-                refuse_uncountable(operator.name, (*args, *kwargs.values()))
-        if operator.is_composite or (recorder.inside_operator and operator.can_be_taken_apart):
-            with self:
-                # Decompose as PyTorch does; `decompose` would prefer a decomposition in Python.
-                return func._op_dk(COMPOSITE, *args, **kwargs)
-        output = run(*args, **kwargs)
-        recorder.record(operator, args, kwargs, output)
-        return output

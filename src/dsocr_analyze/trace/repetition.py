@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import functools
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import is_
@@ -18,24 +17,22 @@ from typing import Any, Final
 
 import torch
 
-from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.known_values import known_value
-from dsocr_analyze.model.torch_calls import Arguments, Key, Keywords, Shapes, Value, tensors_in
+from dsocr_analyze.model.torch_calls import Arguments, Key, Keywords, Value, tensors_in
 from dsocr_analyze.trace.cached_layers import (
-    CacheMark,
+    CachedLayer,
     Extension,
-    Looks,
     caches_in,
     described_cache,
+    extend,
     layout,
-    look_of,
-    made_like,
+    version_of,
 )
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["Alike", "FirstCall", "Repetition", "Span", "moved"]
+__all__ = ["Alike", "FirstCall", "Repetition", "Span"]
 
 
 Alike = Callable[[str], str | None]
@@ -59,12 +56,7 @@ class Span:
 
     Attributes:
         path: Path of the module.
-        kernels: Records of its operators.
-        free: Calls of free operators.
-        unknown: Calls of operators without a rule.
-        calls: Paths of the modules it called.
-        shapes: Path and shapes of each of those calls, and of its own.
-        peak: The most bytes it held at once, not counting those alive before.
+        trace: What the call did.
         output: What it returned, item by item: the place of a cache among its arguments, or how a
             tensor looks.
         returns_tuple: Whether these are items of a tuple, not the output itself.
@@ -72,13 +64,8 @@ class Span:
     """
 
     path: str
-    kernels: list[Kernel]
-    free: Counter[str]
-    unknown: Counter[str]
-    calls: list[str]
-    shapes: list[tuple[str, tuple[Shapes, Shapes]]]
-    peak: Peak
-    output: list[int | Looks | None]
+    trace: Trace
+    output: list[int | Look | None]
     returns_tuple: bool
     extensions: list[Extension]
 
@@ -92,14 +79,14 @@ class Span:
         """
         caches, made = caches_in(arguments), list[Value]()
         for item in self.output:
-            if isinstance(item, int):
-                made.append(caches[item])
+            if isinstance(item, Look):
+                tensor = item.make()
+                memory.add(tensor)
+                made.append(tensor)
             else:
-                made.append(None if item is None else made_like(item))
-        for tensor in tensors_in(made):
-            memory.add(tensor)
+                made.append(None if item is None else caches[item])
         for cache, extension in zip(caches, self.extensions, strict=True):
-            extension.apply(cache, layer or 0, memory)
+            extend(cache, layer or 0, extension, memory)
         return tuple(made) if self.returns_tuple else made[0]
 
 
@@ -115,36 +102,36 @@ class Repetition:
         self._name_of = functools.cache(alike)
         self._memory = memory
         self._descriptions: dict[Key, int] = {}
-        self._variants: dict[torch.nn.Module, int] = {}
-        self._layers: dict[torch.nn.Module, int | None] = {}
+        self._modules: dict[torch.nn.Module, tuple[int, frozenset[int]]] = {}
         self.spans: dict[Key, Span | None] = {}
         """Records by key; None while a call has yet to show whether it may be repeated."""
-        self.shapes: list[tuple[str, tuple[Shapes, Shapes]]] = []
-        """Path and shapes of every call of the pass."""
 
     def key_of(
         self, module: torch.nn.Module, path: str, args: Arguments, kwargs: Keywords
-    ) -> Key | None:
+    ) -> tuple[Key, int | None] | None:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
         It consists of the shared name of the module, its settings and children, how the arguments
         were passed, their shapes, strides and types, which of them are identical or share memory,
-        and which have known values.
+        and which have known values. With it, the number of the layer that the module is, or is part
+        of; None for several or none.
         """
         name = self._name_of(path)
         if name is None:
             return None
+        variant, layers = self._variant_of(module)
+        layer = next(iter(layers)) if len(layers) == 1 else None
         described: list[Key] = []
         storages: list[int] = []
-        if not self._describe([*args, *kwargs.values()], module, described, storages):
+        if not self._describe([*args, *kwargs.values()], layer, described, storages):
             return None
         shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
-        return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
+        return (name, variant, tuple(kwargs), tuple(described), shared), layer
 
     def _describe(
         self,
         arguments: Arguments,
-        module: torch.nn.Module,
+        layer: int | None,
         described: list[Key],
         storages: list[int],
     ) -> bool:
@@ -159,82 +146,74 @@ class Repetition:
                 described.append((type(argument), argument))
             elif type(argument) is tuple:
                 described.append((tuple, len(argument)))
-                if not self._describe(argument, module, described, storages):
+                if not self._describe(argument, layer, described, storages):
                     return False
-            elif caches_in([argument]) and (layer := self.layer_of(module)) is not None:
-                described.append(described_cache(argument, layer, self._memory))
             else:
-                return False
+                cache = None if layer is None else described_cache(argument, layer, self._memory)
+                if cache is None:
+                    return False
+                described.append(cache)
         return True
 
-    def _variant_of(self, module: torch.nn.Module) -> int:
-        """A number, from the module's state when first asked for.
+    def _variant_of(self, module: torch.nn.Module) -> tuple[int, frozenset[int]]:
+        """A number, from the module's state when first asked for, and the layers it belongs to.
 
         Equal numbers mean equal class, settings, parameters and children.
         """
-        if module in self._variants:
-            return self._variants[module]
+        if module in self._modules:
+            return self._modules[module]
         described: list[Any] = [type(module)]
+        layers = set[int]()
         for name, value in vars(module).items():
-            if name in _NUMBERS or name in _OF_EVERY_MODULE:
-                continue
-            items = value if isinstance(value, tuple | list) else (value,)
-            if all(isinstance(item, _PLAIN) for item in items):
-                described.append((name, items is value, *items))
+            if name in _NUMBERS:
+                layers.add(value)
+            elif name not in _OF_EVERY_MODULE:
+                items = value if isinstance(value, tuple | list) else (value,)
+                for item in items:
+                    if not isinstance(item, _PLAIN):
+                        break
+                else:
+                    described.append((name, items is value, *items))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             described.append((name, None if tensor is None else (tensor.shape, tensor.dtype)))
         for name, child in module._modules.items():
-            described.append((name, None if child is None else self._variant_of(child)))
+            variant = None
+            if child is not None:
+                variant, below = self._variant_of(child)
+                layers |= below
+            described.append((name, variant))
         variant = self._descriptions.setdefault(tuple(described), len(self._descriptions))
-        self._variants[module] = variant
-        return variant
-
-    def layer_of(self, module: torch.nn.Module) -> int | None:
-        """The number of the layer that a module is, or is part of; None for several or none."""
-        if module not in self._layers:
-            found = {
-                vars(part)[name]
-                for part in _modules_in(module)
-                for name in _NUMBERS & vars(part).keys()
-            }
-            self._layers[module] = found.pop() if len(found) == 1 else None
-        return self._layers[module]
+        self._modules[module] = variant, frozenset(layers)
+        return self._modules[module]
 
 
 class FirstCall:
-    """The first call with its key, made before it runs: the state of the record and of memory.
+    """The first call with its key, made before it runs: the state of memory, module and arguments.
 
     Args:
         module: The module.
-        path: Its path.
         arguments: Its arguments.
         layer: The number of its layer, if it is in one.
-        trace: The record of the pass.
-        shapes: Path and shapes of every call of the pass.
         memory: The live tensors.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        path: str,
         arguments: Arguments,
         layer: int | None,
-        trace: Trace,
-        shapes: list[tuple[str, tuple[Shapes, Shapes]]],
         memory: LiveTensors,
     ) -> None:
-        self._module, self._path, self._arguments = module, path, arguments
-        self._trace, self._shapes, self._memory = trace, shapes, memory
-        self._kernels, self._calls, self._noted = len(trace.kernels), len(trace.calls), len(shapes)
-        self._free, self._unknown = trace.free.copy(), trace.unknown.copy()
+        self._module, self._arguments, self._memory = module, arguments, memory
         self._births, self._nbytes = memory.births, memory.nbytes
         self._versions, self._attributes = self._state()
-        self._caches = [CacheMark.of(cache, layer or 0, memory) for cache in caches_in(arguments)]
+        self._caches = list[CachedLayer]()
+        for cache in caches_in(arguments):
+            self._caches.append(CachedLayer(cache, layer or 0, memory))
         self._made: dict[int, int] = {}
         """Bytes of the memory that the call made and leaves behind, by storage."""
 
-    def span(self, output: Value, peak: Peak) -> Span | None:
+    def span(self, path: str, trace: Trace, output: Value) -> Span | None:
         """The record of the call, which has run; None if it may not be repeated.
 
         It must have extended no more than its own layer of a cache, written to no argument, and
@@ -242,47 +221,34 @@ class FirstCall:
         output or of its extensions.
 
         Args:
+            path: Path of the module.
+            trace: What the call did.
             output: What it returned.
-            peak: The most bytes it held at once, not counting those alive before.
         """
-        extensions, held = list[Extension](), 0
-        for mark in self._caches:
-            extension = mark.extension(self._is_made)
+        extensions, held, places = list[Extension](), 0, dict[int, int]()
+        for place, cache in enumerate(self._caches):
+            extension = cache.extension(self._is_made)
             if extension is None:
                 return None
             extensions.append(extension)
-            held -= mark.nbytes
-        caches = [mark.cache for mark in self._caches]
-        items: list[int | Looks | None] = []
+            held -= cache.nbytes
+            places.setdefault(id(cache.cache), place)
+        items: list[int | Look | None] = []
         for item in output if type(output) is tuple else (output,):
-            places = [place for place, cache in enumerate(caches) if item is cache]
-            if item is not None and not places and not self._is_made(item):
+            if item is None or id(item) in places:
+                items.append(None if item is None else places[id(item)])
+            elif self._is_made(item):
+                items.append(Look.of(item))
+            else:
                 return None
-            look = None if item is None or places else look_of(item)
-            items.append(places[0] if places else look)
         versions, attributes = self._state()
-        is_untouched = (
-            versions == self._versions
-            and len(attributes) == len(self._attributes)
-            and all(map(is_, attributes, self._attributes))
-        )
-        if (
-            not is_untouched
-            or self._memory.nbytes != self._nbytes + sum(self._made.values()) + held
-        ):
+        if versions != self._versions or len(attributes) != len(self._attributes):
             return None
-        return Span(
-            path=self._path,
-            kernels=self._trace.kernels[self._kernels :],
-            free=self._trace.free - self._free,
-            unknown=self._trace.unknown - self._unknown,
-            calls=self._trace.calls[self._calls :],
-            shapes=self._shapes[self._noted :],
-            peak=peak,
-            output=items,
-            returns_tuple=type(output) is tuple,
-            extensions=extensions,
-        )
+        is_untouched = all(map(is_, attributes, self._attributes))
+        is_all = self._memory.nbytes == self._nbytes + sum(self._made.values()) + held
+        if not is_untouched or not is_all:
+            return None
+        return Span(path, trace, items, type(output) is tuple, extensions)
 
     def _is_made(self, tensor: Value) -> bool:
         """Whether a tensor has memory of its own that the call made; if so, notes it."""
@@ -302,30 +268,11 @@ class FirstCall:
 
         Tensors among these are weak references, so they can die.
         """
-        attributes = []
-        for part in _modules_in(self._module):
+        attributes, parts = list[Any](), [self._module]
+        # Much faster than `modules()`, whose generators are nested as deeply as the modules.
+        for part in parts:
             for value in (*vars(part).values(), *part._buffers.values()):
                 is_tensor = isinstance(value, torch.Tensor)
                 attributes.append(weakref.ref(value) if is_tensor else value)
-        return [tensor._version for tensor in tensors_in(self._arguments)], attributes
-
-
-def moved(old: str, new: str, path: str) -> str:
-    """Moves a path at or below `old` to below `new`; any other path is unchanged."""
-    if path == old:
-        return new
-    below = old + "." if old else ""
-    if not path.startswith(below):
-        return path
-    return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
-
-
-def _modules_in(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The module and those below it, a shared one in each of its places.
-
-    Much faster than `modules()`, whose generators are nested as deeply as the modules.
-    """
-    found = [module]
-    for each in found:
-        found += [child for child in each._modules.values() if child is not None]
-    return found
+            parts += [child for child in part._modules.values() if child is not None]
+        return [*map(version_of, tensors_in(self._arguments))], attributes
