@@ -98,7 +98,7 @@ def main() -> int:
         timed = device(gpu)
         for kind in KINDS:
             for dtype in ("bfloat16", "float8"):
-                fitted = timed.profile.fitted.get((kind, dtype))
+                fitted = timed.kinds.get((kind, dtype))
                 if fitted is None or fitted.extrapolated or fitted.derived:
                     continue
                 rows = read_rows(data, gpu, kind, dtype)

@@ -24,7 +24,6 @@ from conditions import print_environment
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
-from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title
 from dsocr_analyze.measuring.passes import Protocol, measure_pages
@@ -42,7 +41,7 @@ def main() -> int:
     """Runs it; returns the exit status."""
     print_environment()
     asked = arguments()
-    device = Device(profile(asked))
+    device = profile(asked)
     errors: list[float] = []
     peaks: list[float] = []
     records = []
@@ -87,7 +86,7 @@ def main() -> int:
                 msgspec.json.encode(
                     {"command": shlex.join(["python", *sys.argv]),
                      "date": dt.date.today().isoformat(), "page": PAGE, "layers": asked.layers,
-                     "device": device_title(torch.device("cpu")), "profile": device.profile.source,
+                     "device": device_title(torch.device("cpu")), "profile": device.source,
                      "torch": str(torch.__version__), "median": median, "worst": worst,
                      "stages": records}
                 )

@@ -190,11 +190,11 @@ class Tables:
     timed: Device
 
     def rows(self, kind: str) -> Rows | None:
-        return read_rows(self.data, self.timed.name, kind, "bfloat16")
+        return read_rows(self.data, self.timed.gpu.name, kind, "bfloat16")
 
     def both(self, kind: str, rows: Rows) -> np.ndarray:
         """Seconds as measured, and as the formula says, `[2, rows]`."""
-        fitted = self.timed.profile.fitted[kind, "bfloat16"]
+        fitted = self.timed.kinds[kind, "bfloat16"]
         formula = predicted(kind, rows, self.timed.gpu, "bfloat16", fitted.coefficients)
         return np.stack([rows.seconds, formula])
 
@@ -424,7 +424,7 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
     kernels = page(timed, sequences)
     records = [kernel for kernel, _ in kernels]
     cold = kernel_seconds(records, timed)
-    warm = kernel_seconds(records, Warm(timed.profile))
+    warm = kernel_seconds(records, Warm(**vars(timed)))
     return [
         Priced(error.kind.split(".")[0], kernel, calls, float(one[0]), float(other[0]),
                None if is_half_cached(kernel, timed) else tables.find(kernel))

@@ -30,7 +30,6 @@ class StubDevice:
                         "movement": movement}  # fmt: skip
         self.gpu = Gpu("stub", "Stub", tensor_tflops=100, bandwidth_gb_s=1000, memory_gb=80,
                        source="", sms=100, l2_mb=50, float32_tflops=50)  # fmt: skip
-        self.profile = None
         self.host = None
         self.cpu = None
         self.calls: list[tuple[str, dict[str, Any]]] = []

@@ -18,7 +18,7 @@ from dsocr_analyze.archive.totals import distinct_workloads
 from dsocr_analyze.cli.time_options import deadline_hours
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict

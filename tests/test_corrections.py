@@ -8,7 +8,7 @@ import pytest
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.duration import Duration
@@ -19,7 +19,7 @@ from dsocr_analyze.timing.serving import ServedModel
 
 PAGE = DEFAULT.plan(page=(1240, 1754))
 TOKENS = 300
-H100, VLLM = device("h100-sxm").profile, SERVERS["vllm"]
+H100, VLLM = device("h100-sxm"), SERVERS["vllm"]
 BASIS = basis_of(H100, VLLM)
 SPAN = Duration(host=1.0)
 
@@ -39,7 +39,7 @@ def predicted(*benchmarks, concurrency=(1, 16), prepare=0.05, host=SERVERS["vllm
     lengths = OutputLengths.fixed(TOKENS)
     job = JobAssumptions(host, lambda _: lengths, prepare, workers, is_offline=offline,
                          corrections=Corrections(benchmarks))  # fmt: skip
-    return predict(model, PAGE, job.of(DEFAULT, PAGE, profile=model.device.profile), concurrency)
+    return predict(model, PAGE, job.of(DEFAULT, PAGE, profile=model.device), concurrency)
 
 
 def spans(*benchmarks):
@@ -86,7 +86,7 @@ class TestChoice:
     def test_it_is_of_the_gpu_the_server_and_the_model(self):
         corrections = Corrections((kept(1.5),))
         assert corrections.of(H100, VLLM, "deepseek-ocr").found.first_token == 1.5
-        for other in ((device("l4").profile, VLLM, "deepseek-ocr"),
+        for other in ((device("l4"), VLLM, "deepseek-ocr"),
                       (H100, SERVERS["vllm-v1"], "deepseek-ocr"),
                       (H100, VLLM, "deepseek-ocr-2")):  # fmt: skip
             assert corrections.of(*other) == Correction()
@@ -108,10 +108,10 @@ class TestChoice:
 
     def test_other_kernel_times_or_host_figures_are_not_corrected(self):
         corrections = Corrections((kept(1.5),))
-        fitted = H100.fitted["gemm", "bfloat16"]
-        other = replace(fitted, coefficients=device("a100-sxm").profile.fitted["gemm", "bfloat16"]
+        fitted = H100.kinds["gemm", "bfloat16"]
+        other = replace(fitted, coefficients=device("a100-sxm").kinds["gemm", "bfloat16"]
                         .coefficients)  # fmt: skip
-        calibrated = replace(H100, fitted={**H100.fitted, ("gemm", "bfloat16"): other})
+        calibrated = replace(H100, kinds={**H100.kinds, ("gemm", "bfloat16"): other})
         for asked in ((calibrated, VLLM), (H100, replace(VLLM, hidden_step_us=501.0))):
             found = corrections.of(*asked, "deepseek-ocr")
             assert found.found is None

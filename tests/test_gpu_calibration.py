@@ -24,7 +24,8 @@ from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS
 from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
 from dsocr_analyze.hardware.kernel_times.machine import Machine
 from dsocr_analyze.hardware.kernel_times.products import gemm_seconds
-from dsocr_analyze.hardware.profile import MeasuredHost, profile_from_file
+from dsocr_analyze.hardware.profile import profile_from_file
+from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
@@ -346,7 +347,7 @@ class TestProfile:
     @pytest.mark.parametrize("name", ["h100-sxm", "l40s"])
     def test_sizes_that_it_has_not_seen_are_predicted_within_a_few_percent(self, made, name):
         file, timer = made(name)
-        timed, seen = Device(profile_from_file(file)), set(timer.measured)
+        timed, seen = profile_from_file(file), set(timer.measured)
         for kind, dtype in KINDS:
             if kind == "experts":  # the shipped ones, an engine's own, stay
                 continue
@@ -366,9 +367,9 @@ class TestProfile:
         assert profile.source == "measured 2026-11-22: driver 1, torch 2"
         assert profile.host == HOST
         for key in KINDS:
-            fitted = profile.fitted[key]
+            fitted = profile.kinds[key]
             if key[0] == "experts":
-                assert fitted == timer.timed.profile.fitted[key]
+                assert fitted == timer.timed.kinds[key]
                 continue
             assert fitted.framework == f"stand-in for {key[0]}"
             # With 3 % of normal noise even the truth is off by 2 %.
@@ -409,7 +410,7 @@ class TestProfile:
         from dsocr_analyze.timing.predict import TimedModel, predict
         from dsocr_analyze.timing.runtimes import EAGER
 
-        timed = Device(profile_from_file(made("h100-sxm")[0]))
+        timed = profile_from_file(made("h100-sxm")[0])
         for architecture in ARCHITECTURES.values():
             dimensions = ModelDirectory.read(architecture.reference).dimensions()
             mode = architecture.modes[architecture.default_mode]
@@ -464,7 +465,7 @@ class TestUnknownGpu:
         ))  # fmt: skip
         file = tmp_path / "own.toml"
         file.write_text(text, encoding="utf-8")
-        timed = Device(profile_from_file(file))
+        timed = profile_from_file(file)
         assert timed.gpu.dtypes == ("float16",)
         assert not timed.fitted("gemm", "float16").extrapolated
         assert timed.fitted("experts", "float16").extrapolated
@@ -587,7 +588,7 @@ def test_the_gpu_at_hand_is_calibrated(scipy, tmp_path):
     file = tmp_path / "own.toml"
     file.write_text(text, encoding="utf-8")
     profile = profile_from_file(file)
-    own = [each for each in profile.fitted.values() if "torch" in each.framework]
+    own = [each for each in profile.kinds.values() if "torch" in each.framework]
     assert len(own) >= 5
     for fitted in own:
         assert fitted.median < 0.3
@@ -595,7 +596,7 @@ def test_the_gpu_at_hand_is_calibrated(scipy, tmp_path):
     assert 0.5 < profile.host.link_gb_s < 500
     half = profile.gpu.tensor_dtype
     # A product that reaches a good part of the peak, and a copy that does of the bandwidth.
-    timed = Device(profile)
+    timed = profile
     rate = 2 * 8192**3 / timed.gemm_seconds(8192, 8192, 8192, dtype=half)
     assert 0.3 < rate / (1e12 * profile.gpu.tensor_tflops) <= 1.05
     moved = 10**9 / timed.elementwise_seconds(10**9, cold=True)

@@ -1,6 +1,7 @@
 """The GPU catalogue, and what fits into a GPU."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_from_entry, gpu_named
+from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.fit import fit, memory_need
+from dsocr_analyze.hardware.profile import check_gpu
 from dsocr_analyze.model.directory import read_config
 
+SHIPPED = Path(__file__).parent.parent / "src/dsocr_analyze/hardware"
 DIMENSIONS = DEFAULT.forms.dimensions(read_config(DEFAULT.reference / "config.json"))
 PAGE = plan_workload(page=(1191, 1684), max_new_tokens=1024)
 COUNTED = {"dtype": BFLOAT16, "flash_attention": False}
@@ -51,10 +54,15 @@ class TestCatalogue:
             named = ("L2" in gpu.weak, "L2" in gpu.source)
             assert sum(named) == 1, f"{gpu.name}: give the L2's source, or name it in `weak`"
 
+    def test_every_entry_is_what_a_users_has_to_be(self):
+        text = (SHIPPED / "devices.toml").read_text(encoding="utf-8")
+        for name, entry in tomllib.loads(text).items():
+            check_gpu(entry, f"devices.toml: {name}")
+
     def test_an_entry_that_lacks_a_figure_is_refused_by_name(self):
         entry = {"title": "L20", "tensor_tflops": 119.5, "memory_gb": 48, "source": "datasheet"}
         with pytest.raises(DeviceError, match=r"^file: l20 lacks bandwidth_gb_s, sms, l2_mb$"):
-            gpu_from_entry("l20", entry, "file: l20")
+            check_gpu(entry, "file: l20")
 
     def test_ridge_points_are_those_of_accelerators(self):
         for gpu in gpu_catalogue().values():

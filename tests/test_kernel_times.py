@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,14 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import device
-from dsocr_analyze.hardware.devices import WEIGHT_ONLY_ERROR, gpu_aliases, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.kernel_times.coefficients import (
     COEFFICIENTS,
     OPTIONAL,
     coefficients_of,
 )
-from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
+from dsocr_analyze.hardware.profile import all_profiles, check_kinds, profile_from_file
+from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
 
 PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",
@@ -204,7 +206,7 @@ class TestWeightTypes:
         assert products(timed, "bfloat16", "float8", 64).tolist() == expected
         assert products(timed, "fp8", "fp8", 64).tolist() == expected
         fitted = timed.fitted("gemm", weights_dtype="fp8")
-        assert fitted is timed.profile.fitted["gemm", "float8"]
+        assert fitted is timed.kinds["gemm", "float8"]
         assert not fitted.assumed
 
     @pytest.mark.parametrize("weights", ["int8", "int4"])
@@ -286,7 +288,7 @@ class TestNames:
          ("nvidia h100 80gb hbm3", "h100-sxm"), ("Tesla T4", "t4"), ("h200_sxm", "h200-sxm")],
     )  # fmt: skip
     def test_aliases_and_what_torch_reports_are_known(self, alias, name):
-        assert device(alias).name == gpu_named(alias).name == name
+        assert device(alias).gpu.name == gpu_named(alias).name == name
 
     def test_every_alias_means_a_gpu_and_hides_none(self):
         assert set(gpu_aliases().values()) <= set(gpu_catalogue())
@@ -305,9 +307,13 @@ class TestNames:
 
 
 class TestProfiles:
+    @pytest.mark.parametrize("file", sorted(PROFILES.glob("*.toml")), ids=lambda each: each.stem)
+    def test_every_entry_is_what_a_users_has_to_be(self, file):
+        check_kinds(tomllib.loads(file.read_text(encoding="utf-8")), file.name)
+
     def test_every_gpu_has_every_kind(self):
         for profile in all_profiles().values():
-            assert {kind for kind, _ in profile.fitted} == set(COEFFICIENTS) - set(OPTIONAL)
+            assert {kind for kind, _ in profile.kinds} == set(COEFFICIENTS) - set(OPTIONAL)
 
     def test_no_kind_has_more_than_20_coefficients(self):
         for kind in COEFFICIENTS:
@@ -319,7 +325,7 @@ class TestProfiles:
         profile = all_profiles()[name]
         assert "aiconfigurator-core 0.12.0" in profile.source
         assert "Apache-2.0" in profile.licence
-        gemm = profile.fitted["gemm", "bfloat16"]
+        gemm = profile.kinds["gemm", "bfloat16"]
         assert not gemm.extrapolated
         assert gemm.framework.startswith("vllm ")
         assert min(gemm.training_rows, gemm.held_out_rows, gemm.held_out_groups) > 0
@@ -330,20 +336,20 @@ class TestProfiles:
         own, other = there["l40s"], there["l4"]
         assert other.extrapolated
         assert not own.extrapolated
-        for key, fitted in other.fitted.items():
+        for key, fitted in other.kinds.items():
             assert fitted.extrapolated
-            assert fitted.p90 == pytest.approx(EXTRAPOLATED_BAND * own.fitted[key].p90)
-        assert there["a100-80gb-sxm"].fitted["encoder_attention", "bfloat16"].extrapolated
+            assert fitted.p90 == pytest.approx(EXTRAPOLATED_BAND * own.kinds[key].p90)
+        assert there["a100-80gb-sxm"].kinds["encoder_attention", "bfloat16"].extrapolated
 
     def test_experts_on_a100_are_its_own(self):
-        own = all_profiles()["a100-80gb-sxm"].fitted["experts", "bfloat16"]
+        own = all_profiles()["a100-80gb-sxm"].kinds["experts", "bfloat16"]
         assert own.framework.startswith("sglang ")
         assert not own.extrapolated
         assert device("a100-40gb").fitted("experts").gpu == "a100-80gb-sxm"
 
     def test_only_what_no_table_holds_is_assumed(self):
         for profile in all_profiles().values():
-            for (kind, _), fitted in profile.fitted.items():
+            for (kind, _), fitted in profile.kinds.items():
                 is_derived = kind == "movement" and fitted.gpu == "a100-80gb-sxm"
                 assert fitted.assumed == bool(fitted.derived) == is_derived
 
@@ -369,7 +375,7 @@ class TestProfiles:
     def test_coefficients_without_errors_say_from_what_they_are_derived(self, own):
         text = self.GPU + 'like = "h100"\n[movement.bfloat16]\nderived = "a data sheet"'
         profile = profile_from_file(own(text + self.MOVEMENT))
-        movement, gemm = (profile.fitted[kind, "bfloat16"] for kind in ("movement", "gemm"))
+        movement, gemm = (profile.kinds[kind, "bfloat16"] for kind in ("movement", "gemm"))
         assert (movement.derived, movement.assumed) == ("a data sheet", True)
         assert movement.gpu == "h800"
         assert not gemm.assumed
@@ -377,7 +383,7 @@ class TestProfiles:
     def test_a_users_file_adds_a_gpu(self, own):
         file = own(self.GPU + 'like = "h100"\n')
         timed = device("h800", profiles=[file])
-        assert timed.profile.extrapolated
+        assert timed.extrapolated
         assert timed.gemm_seconds(512, 512, 512) == device("h100").gemm_seconds(512, 512, 512)
         with pytest.raises(DeviceError):
             device("h800")
@@ -385,7 +391,7 @@ class TestProfiles:
     def test_a_users_file_in_the_format_of_the_shipped_ones_is_taken(self, own):
         shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
         profile = profile_from_file(own(f'name = "h100-sxm"\n{shipped}'))
-        assert profile.fitted.items() == all_profiles()["h100-sxm"].fitted.items()
+        assert profile.kinds.items() == all_profiles()["h100-sxm"].kinds.items()
 
     @pytest.mark.parametrize(
         ("text", "named"),
@@ -443,7 +449,7 @@ class TestPublishedRows:
         assert len(rows) >= 24
         within = [
             abs(sampled(timed, row) / row["seconds"] - 1)
-            <= timed.profile.fitted[row["kind"], "bfloat16"].p90
+            <= timed.kinds[row["kind"], "bfloat16"].p90
             for row in rows
         ]
         # Nine of ten are expected; with a few dozen rows, three of four is beyond chance.

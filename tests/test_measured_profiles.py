@@ -9,9 +9,8 @@ import pytest
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.hardware import Device
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.hardware.kernel_times.attention import AttentionSizes, masked_bytes
+from dsocr_analyze.hardware.kernel_times.attention import masked_bytes
 from dsocr_analyze.hardware.kernel_times.coefficients import GemmCoefficients
 from dsocr_analyze.hardware.kernel_times.fitting import (
     FitErrors,
@@ -21,7 +20,6 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     predicted,
 )
 from dsocr_analyze.hardware.profile import (
-    MeasuredHost,
     all_profiles,
     gpu_text,
     host_text,
@@ -29,6 +27,7 @@ from dsocr_analyze.hardware.profile import (
     profile_from_file,
     top_text,
 )
+from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
@@ -89,14 +88,14 @@ def read(tmp_path):
 
 class TestMaskedAttention:
     def test_compute_by_hand(self, read):
-        timed = Device(read(GPU, MASKED))
+        timed = read(GPU, MASKED)
         # 2 x 3 heads of 2 tiles: one wave. A tile passes over 2 blocks of 4 x 64 x 64 x (64 + 64)
         # FLOPs at half of 1 TFLOP/s, 4.194304 us each; 1 us a tile and 2 us the launch.
         seconds = timed.masked_attention_seconds(2, 128, 128, 3, 64, moved=1)
         assert seconds == pytest.approx((2 * 4.194304 + 1 + 2) * 1e-6, rel=1e-9)
 
     def test_memory_by_hand(self, read):
-        timed = Device(read(GPU, MASKED))
+        timed = read(GPU, MASKED)
         # 10 GB at half of 1000 GB/s; a bias of 2 x 3 x 128 x 129 values of 2 bytes is moved twice
         # more where its rows are no multiple of 8.
         aligned = timed.masked_attention_seconds(2, 128, 128, 3, 64, moved=10**10)
@@ -105,7 +104,7 @@ class TestMaskedAttention:
         assert ragged == pytest.approx(0.02 + 2 * 2 * 2 * 3 * 128 * 129 / 5e11 + 2e-6, rel=1e-9)
 
     def test_bytes_by_hand(self):
-        sizes = AttentionSizes(*(np.array(float(size)) for size in (2, 5, 7, 3, 4, 1)))
+        sizes = [np.array(float(size)) for size in (2, 5, 7, 3, 4, 1)]
         # Of each of 2 sequences: queries and output 2 x 3 x 5 x 4, keys and values 2 x 7 x 4, bias
         # 3 x 5 x 7 elements.
         assert masked_bytes(sizes) == 2 * 2 * (120 + 56 + 105)
@@ -114,38 +113,38 @@ class TestMaskedAttention:
         sizes = Attention(54, 12, 12, 196, 196, 64, 64, True)
         kernel = Kernel("attention", "scaled_dot_product_attention", sizes, "bfloat16", "bfloat16",
                         Work(macs=10**9, bytes_read=10**8))  # fmt: skip
-        timed = Device(read(GPU, MASKED))
+        timed = read(GPU, MASKED)
         priced = kernel_seconds([kernel], timed)
         expected = timed.masked_attention_seconds(54, 196, 196, 12, 64, moved=10**8)
         assert priced.seconds.item() == expected
         [error] = priced.errors
         assert (error.kind, error.median, error.p90) == ("masked_attention.bfloat16", 0.03, 0.09)
         assert not error.assumed
-        [assumed] = kernel_seconds([kernel], Device(read(GPU))).errors
+        [assumed] = kernel_seconds([kernel], read(GPU)).errors
         assert assumed.assumed
 
     def test_what_was_not_measured_is_refused(self, read):
         with pytest.raises(DeviceError, match="no masked_attention"):
-            Device(read(GPU)).masked_attention_seconds(1, 8, 8, 1, 64, moved=1)
+            read(GPU).masked_attention_seconds(1, 8, 8, 1, 64, moved=1)
         with pytest.raises(WorkloadError, match="moved 0"):
-            Device(read(GPU, MASKED)).masked_attention_seconds(1, 8, 8, 1, 64, moved=0)
+            read(GPU, MASKED).masked_attention_seconds(1, 8, 8, 1, 64, moved=0)
 
 
 class TestFloat32:
     def test_it_is_the_formula_of_products_at_its_own_peak_and_width(self, read):
-        timed = Device(read(GPU, float32_text()))
+        timed = read(GPU, float32_text())
         # 2 x 8192^3 FLOPs at 10 TFLOP/s; 4 bytes an
         # element of 10^9 outputs at 0.7 of the bandwidth, where nothing else takes time.
         compute = timed.gemm_seconds(8192, 8192, 8192, dtype="float32")
         assert 1 < compute / (2 * 8192**3 / 10e12) < 1.5
-        quick = Device(read(GPU.replace("lops = 10\n", "lops = 1e6\n"), float32_text()))
+        quick = read(GPU.replace("lops = 10\n", "lops = 1e6\n"), float32_text())
         memory = quick.gemm_seconds(10**5, 10**4, 1, cold=True, dtype="float32")
         assert memory == pytest.approx(4 * 10**9 / (0.7 * 1e12), rel=0.1)
 
     @pytest.mark.parametrize("batch", [1, 5])
     def test_rows_are_predicted_as_the_device_says(self, read, batch):
-        timed = Device(read(GPU.replace("1e-6", "10"), float32_text()))
-        c = timed.profile.fitted["gemm", "float32"].coefficients
+        timed = read(GPU.replace("1e-6", "10"), float32_text())
+        c = timed.kinds["gemm", "float32"].coefficients
         assert isinstance(c, GemmCoefficients)
         sizes = [*itertools.product((1, 100, 3000), (64, 512), (1280,), (False, True))]
         m, n, k, cold = (np.array(column, float) for column in zip(*sizes, strict=True))
@@ -165,7 +164,7 @@ class TestFloat32:
     )  # fmt: skip
     def test_the_page_takes_what_was_measured(self, read, sizes, product):
         kernel = Kernel("gemm", "linear", sizes, "float32", "float32", Work(macs=10**6))
-        timed = Device(read(GPU, float32_text()))
+        timed = read(GPU, float32_text())
         priced = kernel_seconds([kernel], timed)
         assert priced.seconds.item() == timed.gemm_seconds(*product, cold=True, dtype="float32")
         assert [(each.kind, each.p90, each.assumed) for each in priced.errors] == [
@@ -178,7 +177,7 @@ class TestFloat32:
         lines = GPU.replace("l40s", "mine")
         for text, is_there in ((lines, True), (lines.replace("float32_tflops = 10\n", ""), False)):
             file.write_text(f'name = "another"\n{text}', encoding="utf-8")
-            fitted = profile_from_file(file, known).fitted
+            fitted = profile_from_file(file, known).kinds
             assert (("gemm", "float32") in fitted) == is_there
 
     def test_other_kinds_have_no_such_type(self, read):
@@ -192,7 +191,7 @@ class TestHost:
         dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
 
         def on(profile):
-            return TimedModel(DEFAULT, dimensions, BFLOAT16, False, Device(profile))
+            return TimedModel(DEFAULT, dimensions, BFLOAT16, False, profile)
 
         return on
 
@@ -261,10 +260,10 @@ class TestHost:
 class TestFiles:
     def test_what_a_file_leaves_out_is_as_shipped(self, read):
         profile = read(MASKED, float32_text(), name="h100-sxm")
-        shipped = all_profiles()["h100-sxm"].fitted
+        shipped = all_profiles()["h100-sxm"].kinds
         own = {("masked_attention", "bfloat16"), ("gemm", "float32")}
-        assert {key: value for key, value in profile.fitted.items() if key not in own} == shipped
-        assert own < set(profile.fitted)
+        assert {key: value for key, value in profile.kinds.items() if key not in own} == shipped
+        assert own < set(profile.kinds)
 
     def test_a_gpu_is_read_as_it_was_written(self, read):
         for gpu in gpu_catalogue().values():
@@ -274,7 +273,7 @@ class TestFiles:
     def test_a_kind_is_read_as_it_was_written(self, read):
         c = dataclasses.replace(first_guess("gemm", "bfloat16"), slow_columns=2048, norm=1.23456)
         text = kind_text("gemm", "bfloat16", c, ERRORS, 'say "torch"')
-        fitted = read(GPU, text).fitted["gemm", "bfloat16"]
+        fitted = read(GPU, text).kinds["gemm", "bfloat16"]
         assert (fitted.coefficients, fitted.framework) == (c, 'say "torch"')
         assert (fitted.median, fitted.p90, fitted.held_out_rows, fitted.held_out_groups,
                 fitted.training_rows) == (0.02, 0.05, 40, 8, 100)  # fmt: skip
@@ -285,7 +284,7 @@ class TestFiles:
             read(GPU, text)
         exact = dataclasses.replace(ERRORS, held_out_median=0.0, held_out_p90=0.0)
         text = kind_text("gemm", "bfloat16", first_guess("gemm", "bfloat16"), exact, "")
-        assert read(GPU, text).fitted["gemm", "bfloat16"].median == 1e-4
+        assert read(GPU, text).kinds["gemm", "bfloat16"].median == 1e-4
 
     def test_texts_may_hold_anything(self, read):
         assert read(top_text(source='a "b" \\n ü'), name="l40s").source == 'a "b" \\n ü'

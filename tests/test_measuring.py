@@ -31,12 +31,12 @@ from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.cpu_kernels import (
     CpuKernels,
-    Family,
     contributions,
     family_of,
     names_of,
 )
-from dsocr_analyze.hardware.profile import Profile, cpu_profile_text, profile_from_file
+from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
+from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
 from dsocr_analyze.measuring import (
@@ -707,11 +707,11 @@ def profile():
     for name in ("batched_product", "attention", "masked_attention", "convolution", "mul", "sum",
                  "gelu", "native_layer_norm", "softmax", "topk"):  # fmt: skip
         for dtype in ("float32", "bfloat16"):
-            families[name, dtype] = Family({"call": 7.0}, 0.1, 0.2, 3, 9)
+            families[name, dtype] = Fitted({"call": 7.0}, 0.1, 0.2, 3, 9)
     reference = profile_of_gpu()
     title = machine.device_title(CPU)
     gpu = dataclasses.replace(reference, name="cpu", title=title, like="", float32_tflops=0.2)
-    return Profile(gpu, "a test", "", {}, cpu=CpuKernels(torch.get_num_threads(), 2.5, families))
+    return Device(gpu, "a test", "", {}, cpu=CpuKernels(torch.get_num_threads(), 2.5, families))
 
 
 def test_a_kernel_is_at_most_at_the_highest_rates_measured(profile):
@@ -720,7 +720,7 @@ def test_a_kernel_is_at_most_at_the_highest_rates_measured(profile):
                           Work(bytes_read=size, bytes_written=size))
                    for size in (10**8, 10**4))  # fmt: skip
     some = product(2500, 2048, 1024)
-    priced = kernel_seconds([some, long, short], Device(profile))
+    priced = kernel_seconds([some, long, short], profile)
     seconds = [profile.cpu.seconds(each) for each in (some, long, short)]
     assert priced.seconds[:, 0].tolist() == seconds
     macs = 2500 * 2048 * 1024
@@ -768,9 +768,8 @@ def test_a_damaged_profile_is_refused_by_name(profile, tmp_path, old, new, messa
 
 
 def test_seconds_of_a_cpu_are_the_sum_of_its_kernels(profile, session):
-    device = Device(profile)
     workload = session.plan(**PAGE, max_new_tokens=9)
-    predicted = predicted_page(session.loaded, workload, DEFAULT, Protocol(), device)
+    predicted = predicted_page(session.loaded, workload, DEFAULT, Protocol(), profile)
     composed = DEFAULT.forms.compose(
         session.loaded.directory.dimensions(), workload, session.dtype, False
     )

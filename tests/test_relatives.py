@@ -24,7 +24,7 @@ from dsocr_analyze.architectures.ocr_family.passes import step
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
-from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import building

@@ -29,7 +29,7 @@ from dsocr_analyze.agreement import PeakAgreement
 from dsocr_analyze.cli import documents
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.output_files import prepare_directory, replacing, write_files, write_texts
+from dsocr_analyze.output_files import prepare_directory, replacing, write_files
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.markdown import ReadableReport
 from dsocr_analyze.report.opening import dump_json
@@ -518,7 +518,7 @@ class TestFiles:
         (tmp_path / "b").mkdir()  # a directory cannot be replaced by a file
         (tmp_path / "a").write_text("old")
         with pytest.raises(OutputError, match="cannot write"):
-            write_texts(tmp_path, {"a": "new", "b": "new"})
+            write_files({tmp_path / name: "new" for name in "ab"})
         assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
     def test_a_directory_that_is_a_file_is_refused(self, tmp_path):

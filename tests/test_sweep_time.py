@@ -17,7 +17,7 @@ from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import (
     Assumptions,
     estimated_preprocessing,

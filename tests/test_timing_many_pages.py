@@ -47,7 +47,7 @@ CORRECTIONS = Corrections(
             id=str(first_token), gpu="l40s", server="vllm", version="0.14", requests=100,
             architecture=DEFAULT.name, first_token=first_token, per_token=per_token, concurrency=4,
             file="result.json", kept="2026-01-31T12:00:00Z",
-            basis=basis_of(device("l40s").profile, SERVERS["vllm"]),
+            basis=basis_of(device("l40s"), SERVERS["vllm"]),
         )
         for first_token, per_token in ((0.4, 1.5), (0.5, 1.3))
     )
@@ -65,7 +65,7 @@ def times(host, dimensions, given, *, precision=NATIVE, offline=False, correctio
             given.workload(row),
             Assumptions(host, lengths(int(given.max_new_tokens[row])), float(given.prepare[row]),
                         workers=2, precision=precision, is_offline=offline,
-                        correction=job.correction_of(DEFAULT, device("l40s").profile)),
+                        correction=job.correction_of(DEFAULT, device("l40s"))),
             (int(given.concurrency[row]),),
         )
         for row in range(len(given))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.hardware import Device, device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
@@ -33,7 +33,7 @@ H100 = device("h100-sxm")
 def with_gpu(timed=H100, **changes):
     """A GPU of other figures, with the same coefficients."""
     gpu = dataclasses.replace(timed.gpu, **changes)
-    return Device(dataclasses.replace(timed.profile, gpu=gpu))
+    return dataclasses.replace(timed, gpu=gpu)
 
 
 def planned(**page):
@@ -334,8 +334,8 @@ class TestFaster:
         timed = device(name)
         if timed.gpu.tensor_dtype != "bfloat16":
             timed = with_gpu(timed, tensor_dtype="bfloat16")
-            fitted = {(kind, "bfloat16"): each for (kind, _), each in timed.profile.fitted.items()}
-            timed = Device(dataclasses.replace(timed.profile, fitted=fitted))
+            fitted = {(kind, "bfloat16"): each for (kind, _), each in timed.kinds.items()}
+            timed = dataclasses.replace(timed, kinds=fitted)
         better = with_gpu(timed, **{figure: factor * getattr(timed.gpu, figure)})
         one, other = (
             predicted(assumed(runtime, prepare=0.0), (1, 8), timed=each) for each in (timed, better)
@@ -399,12 +399,12 @@ class TestPeaks:
 
     @pytest.mark.parametrize("kind", ["gemm", "movement", "generation_attention", "experts"])
     def test_coefficients_beyond_the_peak_do_not_get_there(self, kind):
-        fitted = dict(H100.profile.fitted)
+        fitted = dict(H100.kinds)
         given = fitted[kind, "bfloat16"]
         shares = {name: 50.0 for name in vars(given.coefficients) if "share" in name}
         fast = dataclasses.replace(given.coefficients, **shares)
         fitted[kind, "bfloat16"] = dataclasses.replace(given, coefficients=fast)
-        beyond = Device(dataclasses.replace(H100.profile, fitted=fitted))
+        beyond = dataclasses.replace(H100, kinds=fitted)
         page = DEFAULT.plan(page=(1240, 1754))
         for span in spans(assumed(), dimensions=REFERENCE, page=page, timed=beyond).values():
             assert span.least_compute <= span.seconds
@@ -455,7 +455,7 @@ class TestRuntimes:
     )
     def test_memory_is_that_of_whatever_computes(self, monkeypatch, computing, owner):
         hosts = {is_cpu: dataclasses.replace(EAGER, computes=is_cpu) for is_cpu in computing}
-        profiles = {is_cpu: dataclasses.replace(device("l40s").profile) for is_cpu in computing}
+        profiles = {is_cpu: dataclasses.replace(device("l40s")) for is_cpu in computing}
         by_profile = {id(profiles[is_cpu]): host for is_cpu, host in hosts.items()}
         monkeypatch.setattr(type(EAGER), "on", lambda _, profile: by_profile[id(profile)])
         job = JobAssumptions(EAGER, lambda _: OutputLengths.of_counts({1: 1}))

@@ -26,7 +26,6 @@ from dsocr_analyze.workload import AnyWorkload, Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
-    from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.comparison import ComparisonDocument
@@ -61,7 +60,7 @@ class TimeRequest:
         concurrency: Numbers of pages in flight at a time.
     """
 
-    profiles: Sequence[Profile]
+    profiles: Sequence[Device]
     jobs: Sequence[assumptions.JobAssumptions]
     concurrency: Sequence[int]
 
@@ -144,18 +143,16 @@ class Engine:
         if self.time is None:
             return ()
         from dsocr_analyze.dtypes import dtype_named
-        from dsocr_analyze.hardware.timed_device import Device
         from dsocr_analyze.timing.predict import TimedModel, predict
 
         page, architecture = self._page(workload), self.directory.architecture
         dimensions, found = self.directory.dimensions(), []
-        for profile in self.time.profiles:
-            device = Device(profile)
+        for device in self.time.profiles:
             model = TimedModel(
                 architecture, dimensions, dtype_named(self.dtype), self.flash_attention, device
             )
             for job in self.time.jobs:
-                assumed = job.of(architecture, page, profile=profile)
+                assumed = job.of(architecture, page, profile=device)
                 try:
                     check_precision(device, assumed.precision)
                     found.append(predict(model, page, assumed, self.time.concurrency))

@@ -1,8 +1,7 @@
 """Files that are read, all opened here: regular files alone, and no more bytes than are wanted.
 
-A pipe waits for somebody to write into it, and a device may never end. Both are refused, as is what
-is too large, by an OSError whose `strerror` says why: callers report it as they report a file that
-is missing or unreadable.
+A pipe waits for a writer, and a device may never end. Both are refused, as is what is too large, by
+an OSError whose `strerror` says why.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ __all__ = [
     "is_regular",
     "opened",
     "read_bytes",
-    "read_text",
 ]
 
 MEBIBYTE: Final = 1 << 20
@@ -43,6 +41,11 @@ DOCUMENT_BYTES: Final = 64 * MEBIBYTE
 SETTINGS_BYTES: Final = MEBIBYTE
 """Of what people write by hand: budgets, stages files, device profiles."""
 
+exists: Final = os.path.exists
+is_folder: Final = os.path.isdir
+is_regular: Final = os.path.isfile
+"""Unlike methods of `Path`, these are false for a name that nothing can have."""
+
 _KINDS: Final = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -53,23 +56,18 @@ _KINDS: Final = (
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Opens a regular file for reading in binary.
-
-    Args:
-        path: The file, or a link to one.
+    """Opens a regular file, or a link to one, for reading in binary.
 
     Raises:
         OSError: It is missing, unreadable, a folder, a pipe or a device.
     """
     _refuse_special(path, path.stat().st_mode)  # before opening, which some devices act upon
     # What is there may be another file by now: a pipe is opened without waiting, and looked at.
-    with open(path, "rb", opener=_without_waiting) as file:  # Path has no opener
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    descriptor: int = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
         _refuse_special(path, os.fstat(file.fileno()).st_mode)
         yield file
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def _refuse_special(path: Path, mode: int) -> None:
@@ -81,34 +79,8 @@ def _refuse_special(path: Path, mode: int) -> None:
     raise OSError(errno.EINVAL, f"it is {kind}; give a regular file", str(path))
 
 
-def is_regular(path: Path) -> bool:
-    """Whether there is a regular file; under a name that no file can have, there is none."""
-    return stat.S_ISREG(_mode(path))
-
-
-def is_folder(path: Path) -> bool:
-    """Whether there is a folder; under a name that none can have, there is none."""
-    return stat.S_ISDIR(_mode(path))
-
-
-def exists(path: Path) -> bool:
-    """Whether there is anything; under a name that nothing can have, there is not."""
-    return _mode(path) != 0
-
-
-def _mode(path: Path) -> int:
-    try:
-        return path.stat().st_mode
-    except (OSError, ValueError):
-        return 0
-
-
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file.
-
-    Args:
-        path: The file.
-        most_bytes: What is larger is refused unread.
+    """The content of a regular file; what is larger than `most_bytes` is refused unread.
 
     Raises:
         OSError: It is missing, unreadable, no regular file, or too large.
@@ -121,17 +93,3 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
             str(path),
         )  # fmt: skip
     return data
-
-
-def read_text(path: Path, most_bytes: int) -> str:
-    """The content of a regular file, which has to be UTF-8.
-
-    Args:
-        path: The file.
-        most_bytes: What is larger is refused unread.
-
-    Raises:
-        OSError: It is missing, unreadable, no regular file, or too large.
-        UnicodeDecodeError: It is no UTF-8.
-    """
-    return read_bytes(path, most_bytes).decode("utf-8")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.interruption import held, point_of_no_return, safe_point
@@ -19,20 +19,22 @@ from dsocr_analyze.interruption import held, point_of_no_return, safe_point
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["locked", "prepare_directory", "replacing", "write_files", "write_texts"]
+__all__ = ["locked", "prepare_directory", "replacing", "write_files"]
 
 _PREFIX: Final = ".dsocr-"
 _ABANDONED: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
 _LONGEST_WAIT_SECONDS: Final = 10.0
 
+_Aside: TypeAlias = tuple[Path, Path, bool]
+"""The target, the file that is written before it takes the target's place, and whether the target
+is a device or a pipe, which takes the content and stays."""
+
 
 def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
     """Makes the output directory and finds out, before any work, whether it can be written.
 
-    Args:
-        directory: The directory.
-        may_lead_out: Whether links may lead out of the current folder: they may if the user named
-            the directory, since others may have put the links there.
+    Its links may lead out of the current folder only if the user named the directory: others may
+    have put them there.
     """
     if not may_lead_out and not directory.resolve().is_relative_to(Path.cwd().resolve()):
         raise OutputError(
@@ -60,43 +62,25 @@ def replacing(target: Path) -> Iterator[Path]:
     """
     with held(), _written_aside(target) as aside:
         with _named(target):
-            yield aside.temporary
+            yield aside[1]
         _put_in_place([aside])
-
-
-def write_texts(directory: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Writes files of one directory as `write_files` does."""
-    return write_files({directory / name: text for name, text in texts.items()})
 
 
 def write_files(texts: Mapping[Path, str], *, mode: int = 0o666) -> list[Path]:
     """Writes files that belong together, by path, and returns their paths.
 
     All are complete on disk before the first is replaced, and no interruption comes between the
-    first and the last; only an end of the machine or of the process by force could.
-
-    Args:
-        texts: Content by path.
-        mode: Permissions, of which the process's umask takes some.
+    first and the last. The process's umask restricts the permissions `mode`.
     """
     with held(), contextlib.ExitStack() as stack:
         written = []
         for target, text in texts.items():
             aside = stack.enter_context(_written_aside(target, mode))
             with _named(target):
-                aside.temporary.write_text(text, encoding="utf-8")
+                aside[1].write_text(text, encoding="utf-8")
             written.append(aside)
         _put_in_place(written)
     return list(texts)
-
-
-class _Aside(NamedTuple):
-    """A file that is written before it takes another's place."""
-
-    target: Path
-    temporary: Path
-    is_special: bool
-    """Whether the target is a device or a pipe, which takes the content and stays."""
 
 
 @contextlib.contextmanager
@@ -118,56 +102,45 @@ def _written_aside(target: Path, mode: int = 0o666) -> Iterator[_Aside]:
     with contextlib.ExitStack() as stack:
         with _named(target):
             temporary = stack.enter_context(_claimed(folder, mode))
-        yield _Aside(target, temporary, is_special)
+        yield target, temporary, is_special
 
 
 @contextlib.contextmanager
 def _claimed(folder: Path, mode: int) -> Iterator[Path]:
-    """A new temporary file, which nobody takes for abandoned while the body runs."""
-    path, descriptor = _locked_file(folder, mode)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _locked_file(folder: Path, mode: int) -> tuple[Path, int | None]:
-    """A new file, and the descriptor that holds its lock."""
+    """A new temporary file, which nobody takes for abandoned while the body runs: it is locked."""
     while True:
         path = folder / f"{_PREFIX}{os.urandom(8).hex()}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         if sys.platform == "win32":  # where an open file can be neither moved nor removed
             os.close(descriptor)
-            return path, None
+            break
         with contextlib.suppress(OSError):  # no locks on this disk, so nobody removes it either
-            _lock(descriptor, is_waiting=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
-            return path, descriptor
+            break
         os.close(descriptor)  # somebody took it for abandoned before it was locked
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        if sys.platform != "win32":
+            os.close(descriptor)
 
 
 def _remove_abandoned(folder: Path) -> None:
     """Removes temporary files of processes that were killed: those that nobody holds a lock on."""
     if sys.platform == "win32":
         return
-    with os.scandir(folder) as entries:
-        names = [each.name for each in entries if _ABANDONED.fullmatch(each.name)]
-    for name in names:
+    for path in folder.iterdir():
+        if not _ABANDONED.fullmatch(path.name):
+            continue
         with contextlib.suppress(OSError):  # another's, or gone, or held
-            descriptor = os.open(folder / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                _lock(descriptor, is_waiting=False)
-                (folder / name).unlink()
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
             finally:
                 os.close(descriptor)
-
-
-def _lock(descriptor: int, *, is_waiting: bool) -> None:
-    """Locks an open file; BlockingIOError where another holds it, OSError where none can be."""
-    if sys.platform != "win32":
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
 
 
 @contextlib.contextmanager
@@ -188,7 +161,7 @@ def locked(folder: Path) -> Iterator[None]:
         end = time.monotonic() + _LONGEST_WAIT_SECONDS
         while True:
             with contextlib.suppress(BlockingIOError), _named(folder):
-                _lock(descriptor, is_waiting=False)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             if time.monotonic() > end:
                 raise OutputError(f"{str(folder)!r} is locked by another process; try again")
@@ -200,20 +173,16 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _put_in_place(written: Sequence[_Aside]) -> None:
     """Replaces every target; first what may take as long as a reader likes."""
-    for aside in written:
-        if aside.is_special:
+    for target, temporary, is_special in written:
+        if is_special:
             safe_point()
-            with (
-                _named(aside.target),
-                aside.temporary.open("rb") as source,
-                aside.target.open("wb") as device,
-            ):
+            with _named(target), temporary.open("rb") as source, target.open("wb") as device:
                 shutil.copyfileobj(source, device)
     point_of_no_return()
-    for aside in written:
-        if not aside.is_special:
-            with _named(aside.target):
-                aside.temporary.replace(aside.target)
+    for target, temporary, is_special in written:
+        if not is_special:
+            with _named(target):
+                temporary.replace(target)
 
 
 @contextlib.contextmanager

@@ -16,25 +16,21 @@ def own_folder() -> Path | None:
     Raises:
         OwnFolderError: The variable, or the one that names the home, holds no absolute path.
     """
-    named = os.environ.get("XDG_CONFIG_HOME")
-    if named:
-        return _absolute("XDG_CONFIG_HOME", Path(named)) / "dsocr-analyze"
-    if os.environ.get("HOME") == "":  # Python would take the root folder for a home
-        return None
-    try:
-        home = Path.home()
-    except RuntimeError:  # neither $HOME nor an entry for the user, as in many containers
-        return None
-    return _absolute("HOME", home) / ".config" / "dsocr-analyze"
-
-
-def _absolute(variable: str, folder: Path) -> Path:
-    if folder.is_absolute():
-        return folder
-    raise OwnFolderError(
-        f"{variable} is {str(folder)!r}, which depends on where a command runs; give an absolute"
-        " path, or unset it"
-    )
+    variable, named = "XDG_CONFIG_HOME", os.environ.get("XDG_CONFIG_HOME")
+    folder = Path(named or "")
+    if not named:
+        if os.environ.get("HOME") == "":  # Python would take the root folder for a home
+            return None
+        try:
+            variable, folder = "HOME", Path.home()
+        except RuntimeError:  # neither $HOME nor an entry for the user, as in many containers
+            return None
+    if not folder.is_absolute():
+        raise OwnFolderError(
+            f"{variable} is {str(folder)!r}, which depends on where a command runs; give an"
+            " absolute path, or unset it"
+        )
+    return folder / ("dsocr-analyze" if named else ".config/dsocr-analyze")
 
 
 def own_folder_to_write() -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
-from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
+from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
 __all__ = ["REQUIRED", "Table", "TomlTable", "TomlValue", "read_toml"]
 
@@ -37,7 +37,7 @@ def read_toml(path: Path) -> TomlTable:
     """The top-level table of a file; raises ConfigError if it cannot be read."""
     name = repr(str(path))
     try:
-        values = tomllib.loads(read_text(path, SETTINGS_BYTES))
+        values = tomllib.loads(read_bytes(path, SETTINGS_BYTES).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {name}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # includes TOMLDecodeError

@@ -25,7 +25,7 @@ from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
 
@@ -259,7 +259,7 @@ class TimeRequested:
         sentences: The assumptions in words.
     """
 
-    profiles: Sequence[Profile]
+    profiles: Sequence[Device]
     job: JobAssumptions
     sentences: tuple[str, ...] = ()
 
@@ -281,14 +281,13 @@ class TimeRequested:
             ConfigError: The model can't be served.
             DeviceError: No times are known for a data type.
         """
-        from dsocr_analyze.hardware.timed_device import Device
         from dsocr_analyze.timing.many_pages import PageTimer
         from dsocr_analyze.timing.predict import TimedModel
 
         for profile, setting in itertools.product(self.profiles, settings):
             timed = TimedModel(
                 model.architecture, model.dimensions_in(setting), setting.dtype,
-                setting.flash_attention, Device(profile),
+                setting.flash_attention, profile,
             )  # fmt: skip
             yield setting, PageTimer(timed, self.job)
 
@@ -353,7 +352,7 @@ def time_columns(
     times = timer.times(many_pages(architecture, mode, workloads, sizes, prepare))
     seconds = {name: getattr(times, name) for name in _SECONDS}
     columns: dict[str, Any] = {
-        "gpu": pa.repeat(timer.model.device.name, n),
+        "gpu": pa.repeat(timer.model.device.gpu.name, n),
         **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
         "fits": pa.array(times.fits, pa.bool_()),
     }

@@ -472,11 +472,11 @@ class ListTimer:
             bound = "host"
             low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
         price, deadline = self._job.price_per_hour, self.time.deadline_hours
-        profile = timed.timer.model.device.profile
+        profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
         wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
         return written.TimeDocument(
-            gpu=timed.timer.model.device.name,
+            gpu=profile.gpu.name,
             runtime=self._job.runtime,
             **self._model.keys_in(timed.setting),
             concurrency=self.time.concurrency,

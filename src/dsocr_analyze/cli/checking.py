@@ -28,7 +28,7 @@ from dsocr_analyze.gate.budgets import (
 )
 from dsocr_analyze.gate.judge import Baseline, Check, Counted, edits_of, judge, whole_check
 from dsocr_analyze.gate.revision import Revision
-from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_text
+from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import document, reading
@@ -148,7 +148,7 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
     for path in paths:
         if is_regular(path) or (path is named and not is_update):
             try:
-                text = read_text(path, SETTINGS_BYTES)
+                text = read_bytes(path, SETTINGS_BYTES).decode()
             except (OSError, ValueError) as error:
                 raise ConfigError(
                     f"cannot read budgets {str(path)!r}: {getattr(error, 'strerror', error)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
@@ -16,7 +16,7 @@ from dsocr_analyze.cli import kept_files, printing, streams, time_options, words
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.hardware import cpu_kernels, fit, profile
+from dsocr_analyze.hardware import fit, profile
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import (
     cpu_calibration,
@@ -98,9 +98,7 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
 def calibration_said(file: Path, device: str) -> printing.Said:
     """The errors of a profile, read back from its file as any command would."""
     found = profile.profile_from_file(file)
-    kernels: Mapping[tuple[str, str], profile.Fitted | cpu_kernels.Family] = (
-        found.fitted if found.cpu is None else found.cpu.families
-    )
+    kernels = found.kinds if found.cpu is None else found.cpu.families
     errors = table.Table(
         f"{found.gpu.title}: error of predicted kernel times on sizes held out of the fit",
         ("kernel", "type", "median", "90th", "held out", "fitted"),
@@ -269,7 +267,7 @@ def _predicted(
     if device is not None:
         try:
             found = predicted.predicted_page(model, workload, architecture, protocol, device)
-            return found, device.profile.source, None
+            return found, device.source, None
         except DeviceError as error:  # measure anyway
             why = words.in_options(str(error), error.arguments)
     return predicted.predicted_page(model, workload, architecture, protocol, None), None, why
@@ -360,7 +358,7 @@ def predicted_seconds(
         device = machine.matching_device(loaded.device, known)
         if device is not None:
             request = time_options.time_request(
-                [device.name], profile=profiles, runtime="eager", server="vllm",
+                [device.gpu.name], profile=profiles, runtime="eager", server="vllm",
                 concurrency="1", preprocess_ms=None, workers=1, price=None,
             )  # fmt: skip
             engine = analysis.Engine(

@@ -19,7 +19,7 @@ from dsocr_analyze.input_files import read_bytes
 from dsocr_analyze.own_folder import own_folder, own_folder_to_write
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
 
 __all__ = [
@@ -50,7 +50,7 @@ def user_profiles(given: Sequence[Path] | None) -> list[Path]:
 
 
 def corrections_asked_for(
-    corrections: int, server_version: str | None, profiles: Sequence[Profile], server: str
+    corrections: int, server_version: str | None, profiles: Sequence[Device], server: str
 ) -> Corrections:
     """The corrections selected by `--corrections` and `--server-version`.
 

@@ -52,7 +52,7 @@ def stages(
     if output is None:
         sys.stdout.write(text)
         return
-    from dsocr_analyze.output_files import write_texts
+    from dsocr_analyze.output_files import write_files
 
     context.obj.begin_writing()
-    write_texts(output.parent, {output.name: text})
+    write_files({output: text})

@@ -223,14 +223,12 @@ def _compare(
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
         OutputError: The correction cannot be kept.
     """
-    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.report import document, measured, time_tables
     from dsocr_analyze.timing.correction import Corrections
     from dsocr_analyze.timing.predict import TimedModel
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
 
-    [profile], [job] = request.profiles, request.jobs
-    device, architecture = Device(profile), directory.architecture
+    [device], [job], architecture = request.profiles, request.jobs, directory.architecture
     check_precision(device, job.precision)
     dtype = dtype_named(context.params["dtype"])
     model = TimedModel(architecture, directory.dimensions(), dtype, False, device)

@@ -80,21 +80,19 @@ def time_request(
 
     `lengths` is as for `lengths_by_limit`; by default every page generates the most tokens it may.
     """
-    from dsocr_analyze.hardware import devices, timed_device
+    from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.hardware.timed_device import dtype_name
     from dsocr_analyze.timing import assumptions, output_lengths, runtimes
 
     names = dict.fromkeys(
         options.chosen("--runtime", each.strip(), runtimes.RUNTIMES) for each in runtime.split(",")
     )
     known = all_profiles(kept_files.user_profiles(profile))
-    gpus = dict.fromkeys(devices.catalogue_name(name, known) for name in options.gpu_names(gpu))
+    gpus = dict.fromkeys(catalogue_name(name, known) for name in options.gpu_names(gpu))
     profiles = [known[name] for name in gpus]
     host = runtimes.server_named(server)
-    types = (
-        None if each is None else timed_device.dtype_name(each)
-        for each in (weights_dtype, kv_dtype)
-    )
+    types = (None if each is None else dtype_name(each) for each in (weights_dtype, kv_dtype))
     # Those of 16 bits are the model's own.
     precision = runtimes.Precision(
         *(None if each in ("bfloat16", "float16") else each for each in types)
@@ -257,7 +255,6 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     if not (gpus := _gpus_or_nothing(context)):
         return None
     from dsocr_analyze.archive.evaluate import TimeRequested
-    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing import assumptions, runtimes
 
     given = context.params
@@ -268,7 +265,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     request = time_request(gpus, lengths=_lengths_by_limit(context), **_asked(context) | one)
     [job] = request.jobs
     for each in request.profiles:
-        check_precision(Device(each), job.precision)
+        check_precision(each, job.precision)
     said = "every page generates the most tokens it may"
     if _lengths_are_given(context):
         mean = given["mean_new_tokens"]

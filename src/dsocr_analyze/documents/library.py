@@ -28,8 +28,7 @@ from dsocr_analyze.documents.markdown import (
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.forking import other_process
-from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.hardware.profile import all_profiles, device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.formula import wrapped
@@ -330,7 +329,7 @@ class TimedPage:
         """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
         host = EAGER if runtime == "eager" else SERVERS["vllm"]
         assumed = JobAssumptions(host, OutputLengths.fixed).of(
-            DEFAULT, self.workload, profile=self.gpu.profile
+            DEFAULT, self.workload, profile=self.gpu
         )
         predicted = runtime_of(self._model, self.workload, assumed)
         return entry_of(predicted, (1, 4, 16)), predicted.stages

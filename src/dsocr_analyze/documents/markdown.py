@@ -21,7 +21,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import DocumentError
-from dsocr_analyze.input_files import read_text
+from dsocr_analyze.input_files import read_bytes
 from dsocr_analyze.report.table import bytes_text, flops_text, seconds_text
 
 __all__ = [
@@ -131,7 +131,7 @@ class Sources:
         self.folder = folder
         try:
             self.texts = {
-                path.relative_to(folder).as_posix(): read_text(path, _MOST_BYTES)
+                path.relative_to(folder).as_posix(): read_bytes(path, _MOST_BYTES).decode()
                 for path in sorted(folder.rglob("*.md"))
             }
         except OSError as error:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsocr_analyze.hardware.timed_device import Device, device
+    from dsocr_analyze.hardware.profile import device
+    from dsocr_analyze.hardware.timed_device import Device
 
 __all__ = ["Device", "device"]
 
@@ -21,6 +22,6 @@ def __getattr__(name: str) -> type[Device] | Callable[..., Device]:
     """Kernel times are imported on first use: most runs only look up a GPU's peaks."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dsocr_analyze.hardware import timed_device
+    from dsocr_analyze.hardware import profile, timed_device
 
-    return timed_device.Device if name == "Device" else timed_device.device
+    return timed_device.Device if name == "Device" else profile.device

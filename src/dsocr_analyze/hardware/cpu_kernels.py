@@ -13,16 +13,17 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
 
+if TYPE_CHECKING:
+    from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
+
 __all__ = [
-    "CACHED_BYTES",
     "UNREPLACED",
     "CpuKernels",
-    "Family",
     "contributions",
     "family_of",
     "known_family",
@@ -151,29 +152,6 @@ def _split(
             return
 
 
-CACHED_BYTES: Final = 10**8
-"""Bytes that a CPU's caches may serve; a kernel that moves more streams them from memory."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """Kernels measured and fitted together, in one data type.
-
-    Attributes:
-        coefficients: Microseconds per unit of each contribution, by name.
-        median: Median relative error on the held-out sizes.
-        p90: 90th percentile of that error.
-        held_out_rows: Kernels behind these two errors.
-        training_rows: Kernels used in the fit.
-    """
-
-    coefficients: Mapping[str, float]
-    median: float
-    p90: float
-    held_out_rows: int
-    training_rows: int
-
-
 @dataclass(frozen=True)
 class CpuKernels:
     """Measurements of a CPU.
@@ -182,11 +160,14 @@ class CpuKernels:
         threads: Threads per kernel.
         operator_us: Overhead of Python and torch per operator of a model, microseconds.
         families: Fitted families, by family and data type.
+        CACHED_BYTES: Bytes that caches may serve; a kernel that moves more streams from memory.
     """
 
     threads: int
     operator_us: float
-    families: Mapping[tuple[str, str], Family]
+    families: Mapping[tuple[str, str], Fitted]
+
+    CACHED_BYTES: ClassVar = 10**8
 
     def family(self, kernel: Kernel) -> tuple[str, str]:
         """Family and type whose coefficients apply to a kernel.
@@ -206,6 +187,6 @@ class CpuKernels:
 
     def seconds(self, kernel: Kernel) -> float:
         """Seconds of one call, without Python's overhead; raises DeviceError like `family`."""
-        coefficients = self.families[self.family(kernel)].coefficients
-        sizes = contributions(kernel)
+        found = self.families[self.family(kernel)].coefficients
+        coefficients, sizes = cast("Mapping[str, float]", found), contributions(kernel)
         return 1e-6 * sum(coefficients.get(name, 0.0) * size for name, size in sizes.items())

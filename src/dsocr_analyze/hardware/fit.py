@@ -235,7 +235,7 @@ def fit(
         gpu=gpu.name,
         memory_bytes=gpu.memory_bytes,
         usable_bytes=usable,
-        lacks=tuple(lack.what for lack in lacks),
+        lacks=tuple(lacks),
         one_at_a_time=batch_need("one at a time"),
     )
 

@@ -9,6 +9,8 @@ around the GPU.
 A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
 `derived` if its coefficients were not fitted; its errors are then assumed. Experts also state
 `left_out_*`: the error on each training group under a fit to the others.
+
+A user's file is checked entry by entry; tests check the shipped ones in the same way.
 """
 
 from __future__ import annotations
@@ -16,41 +18,34 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.cpu_kernels import CpuKernels, Family, names_of
-from dsocr_analyze.hardware.devices import (
-    Gpu,
-    catalogue_name,
-    check_keys,
-    check_that,
-    gpu_catalogue,
-    gpu_from_entry,
-    is_positive,
-)
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.coefficients import (
     COEFFICIENTS,
     Coefficients,
+    Fitted,
     coefficients_of,
 )
-from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
+from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, Device, MeasuredHost
+from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
 if TYPE_CHECKING:
+    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
     from dsocr_analyze.hardware.kernel_times.fitting import FitErrors
     from dsocr_analyze.toml_table import Table
 
 __all__ = [
-    "EXTRAPOLATED_BAND",
-    "Fitted",
-    "MeasuredHost",
-    "Profile",
     "all_profiles",
+    "check_gpu",
+    "check_kinds",
     "cpu_profile_text",
+    "device",
     "gpu_text",
     "host_text",
     "kind_text",
@@ -59,106 +54,46 @@ __all__ = [
 ]
 
 
-EXTRAPOLATED_BAND: Final = 2.0
-"""Factor by which errors widen for a kind taken from another GPU."""
-DTYPES: Final = ("bfloat16", "float16", "float8")
-_PRODUCT_DTYPES: Final = (*DTYPES, "float32")
+_DTYPES: Final = ("bfloat16", "float16", "float8")
+_PRODUCT_DTYPES: Final = (*_DTYPES, "float32")
 """Types of products; other kinds in float32 are priced as movement."""
 _DERIVED_ERROR: Final = (0.15, 0.4)
 """Assumed median and 90th percentile of the error for kinds that were not fitted."""
+_ERRORS: Final = ("held_out_median", "held_out_p90")
+_COUNTS: Final = ("held_out_rows", "held_out_groups", "training_rows")
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
                   "left_out_p90")  # fmt: skip
+_STATED_OF_CPU: Final = ("training_rows", "held_out_rows", *_ERRORS)
 _TOP: Final = ("name", "source", "licence", "system", "gpu", "host", "cpu", "kernels",
                *COEFFICIENTS)  # fmt: skip
-_STATED_OF_CPU: Final = ("training_rows", "held_out_rows", "held_out_median", "held_out_p90")
+_OF_GPU: Final = (
+    "title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb",
+)  # fmt: skip
+"""Keys of every GPU's table."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Coefficients of a kernel kind in a data type.
+def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
+    """The GPU with this name or alias, with its profile.
 
-    Attributes:
-        coefficients: Coefficients of the formula.
-        gpu: The GPU whose kernels were measured.
-        framework: What launched them, with its version.
-        median: Median relative error on the held-out groups.
-        p90: 90th percentile of that error.
-        held_out_rows: Rows behind these two errors; 0 if they are assumed.
-        held_out_groups: Groups of those rows.
-        training_rows: Rows used in the fit.
-        extrapolated: Whether they are from another GPU, with a wider error.
-        derived: What they were derived from if they were not fitted; empty if fitted.
-        assumed: Whether the two errors are assumed, not measured.
+    Args:
+        name: Catalogue name, alias, or the name that torch reports; case does not matter.
+        profiles: Files with the user's own profiles.
+
+    Raises:
+        DeviceError: There is no such GPU (the message names close matches), or a file is wrong.
     """
-
-    coefficients: Coefficients
-    gpu: str
-    framework: str
-    median: float
-    p90: float
-    held_out_rows: int
-    held_out_groups: int
-    training_rows: int
-    extrapolated: bool = False
-    derived: str = ""
-    assumed: bool = False
+    known = all_profiles(profiles)
+    return known[catalogue_name(name, known)]
 
 
-@dataclass(frozen=True)
-class MeasuredHost:
-    """Measured overhead of the machine around a GPU.
-
-    Attributes:
-        launch_us: Microseconds per operator of uncompiled model code, including views and Python
-            around it.
-        sync_us: Microseconds per value that the host waits for.
-        step_us: Microseconds between two decode steps of `generate`.
-        graph_us: Microseconds per launch of a CUDA graph.
-        link_gb_s: Rate of copies to the GPU from memory that is not pinned, GB/s.
-    """
-
-    launch_us: float
-    sync_us: float
-    step_us: float
-    graph_us: float
-    link_gb_s: float
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A GPU and how long its kernels take.
-
-    Attributes:
-        gpu: The GPU.
-        source: Source of the figures.
-        licence: Licence of the figures.
-        fitted: Coefficients by (kind, data type), including those taken from another GPU.
-        host: Measurements of the machine around it; None if there are none.
-        cpu: Measured kernel families if the device is a CPU, else None; for a CPU, `gpu` holds the
-            rates that it reached.
-    """
-
-    gpu: Gpu
-    source: str
-    licence: str
-    fitted: Mapping[tuple[str, str], Fitted]
-    host: MeasuredHost | None = None
-    cpu: CpuKernels | None = None
-
-    @property
-    def extrapolated(self) -> bool:
-        """Whether no kind was measured on this device."""
-        return self.cpu is None and all(each.extrapolated for each in self.fitted.values())
-
-
-def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
-    """Profiles of all GPUs by name; those in the user's `files` add to or replace shipped ones.
+def all_profiles(files: Iterable[Path] = ()) -> dict[str, Device]:
+    """All GPUs by name; the profiles in the user's `files` add to or replace shipped ones.
 
     Raises:
         DeviceError: A file cannot be read or is not a profile.
     """
-    profiles = dict(_shipped())
+    profiles = dict(zip(gpu_catalogue(), map(_shipped, gpu_catalogue()), strict=True))
     for file in files:
         profile = profile_from_file(file, profiles)
         profiles[profile.gpu.name] = profile
@@ -166,49 +101,62 @@ def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
 
 
 @cache
-def _shipped() -> dict[str, Profile]:
-    folder, catalogue = resources.files(__package__).joinpath("profiles"), gpu_catalogue()
-    found: dict[str, Profile] = {}
+def _shipped(name: str) -> Device:
+    catalogue = gpu_catalogue()
+    gpu, file = catalogue[name], resources.files(__package__).joinpath(f"profiles/{name}.toml")
+    table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    base = _shipped(catalogue_name(gpu.like, catalogue)) if gpu.like else None
+    return _profile(gpu, table, _own_kinds(table, name), base)
 
-    def complete(name: str) -> Profile:
-        if name not in found:
-            gpu, file = catalogue[name], folder.joinpath(f"{name}.toml")
-            table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-            kinds = _own_kinds(table, name, f"{name}.toml")
-            if not gpu.like and not kinds:
-                raise DeviceError(
-                    f"devices.toml: {name} has no profile of its own, so name in `like` a GPU that"
-                    " has one"
-                )
-            base = complete(catalogue_name(gpu.like, catalogue)) if gpu.like else None
-            found[name] = _profile(gpu, table, kinds, base)
-        return found[name]
 
-    return {name: complete(name) for name in catalogue}
+def _own_kinds(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
+    """What the table of a profile says of each kind that it has."""
+    found = {}
+    for kind in COEFFICIENTS:
+        for dtype, entry in table.get(kind, {}).items():
+            assumed = "held_out_median" not in entry
+            median, p90 = _DERIVED_ERROR
+            if not assumed:
+                median, p90 = float(entry["held_out_median"]), float(entry["held_out_p90"])
+            found[kind, dtype] = Fitted(
+                coefficients_of(kind, dtype)(**entry["coefficients"]), median, p90,
+                entry.get("held_out_rows", 0), entry.get("training_rows", 0), gpu,
+                entry.get("framework", ""), entry.get("held_out_groups", 0),
+                derived=entry.get("derived", ""), assumed=assumed,
+            )  # fmt: skip
+    return found
 
 
 def _profile(
     gpu: Gpu,
     table: Table,
-    kinds: Mapping[tuple[str, str], Fitted],
-    base: Profile | None,
+    own: Mapping[tuple[str, str], Fitted],
+    base: Device | None,
     host: MeasuredHost | None = None,
-) -> Profile:
-    every = dict(kinds)
-    for key, fitted in base.fitted.items() if base else ():
-        if key not in every and (key[1] not in ("float8", "float32") or gpu.tflops(key[1])):
-            wider = 1.0 if fitted.extrapolated else EXTRAPOLATED_BAND
-            every[key] = replace(
-                fitted, median=wider * fitted.median, p90=wider * fitted.p90, extrapolated=True
-            )
-    ordered = sorted(every, key=lambda key: (list(COEFFICIENTS).index(key[0]), key[1]))
+) -> Device:
+    """A GPU with its own kinds, and the others as on the GPU that it is like."""
+    kinds, others = {}, base.kinds if base else {}
+    for kind in COEFFICIENTS:
+        for dtype in sorted(_PRODUCT_DTYPES):
+            key = kind, dtype
+            if key in own:
+                kinds[key] = own[key]
+            elif key in others and (dtype not in ("float8", "float32") or gpu.tflops(dtype)):
+                other = others[key]
+                wider = 1.0 if other.extrapolated else EXTRAPOLATED_BAND
+                kinds[key] = replace(
+                    other, median=wider * other.median, p90=wider * other.p90, extrapolated=True
+                )
     source, licence = table.get("source", ""), table.get("licence", "")
-    if base and not kinds:
+    if base and not own:
         source, licence = f"extrapolated from {base.gpu.name}: {base.source}", base.licence
-    return Profile(gpu, source, licence, {key: every[key] for key in ordered}, host)
+    return Device(gpu, source, licence, kinds, host)
 
 
-def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) -> Profile:
+# --- a user's file ---------------------------------------------------------------------------
+
+
+def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> Device:
     """Read a user's profile.
 
     Args:
@@ -219,157 +167,182 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     Raises:
         DeviceError: It cannot be read, or something in it is missing, unknown or impossible.
     """
-    known = _shipped() if known is None else known
+    known = all_profiles() if known is None else known
     try:
-        table = tomllib.loads(read_text(file, SETTINGS_BYTES))
+        table = tomllib.loads(read_bytes(file, SETTINGS_BYTES).decode())
     except OSError as error:
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
-    check_keys(table, _TOP, str(file))
+    _check_keys(table, _TOP, str(file))
     name: Any = table.get("name")
     is_name = isinstance(name, str) and bool(name) and name == name.lower()
-    check_that(is_name, f"{file}: name", "a lower-case string", name)
+    _check(is_name, f"{file}: name", "a lower-case string", name)
     for key in ("source", "licence", "system"):
-        _text(table, key, str(file))
+        _check_text(table, key, str(file))
     if "gpu" not in table and name not in known:
         raise DeviceError(f"{file}: {name} is not in the catalogue, so give a table [gpu]")
-    entry = table.get("gpu")
-    gpu = known[name].gpu if entry is None else gpu_from_entry(name, entry, f"{file}: gpu")
+    if "gpu" in table:
+        check_gpu(table["gpu"], f"{file}: gpu")
+        gpu = Gpu(name=name, **table["gpu"])
+    else:
+        gpu = known[name].gpu
     if "cpu" in table:
         kernels = _cpu_kernels(table, str(file))
-        return Profile(gpu, str(table.get("source", file)), "", {}, cpu=kernels)
-    kinds = _own_kinds(table, name, str(file))
-    host = _host(table, str(file))
+        return Device(gpu, str(table.get("source", file)), "", {}, cpu=kernels)
+    check_kinds(table, str(file))
+    kinds = _own_kinds(table, name)
+    host = None
+    if (entry := table.get("host")) is not None:
+        _check_record(entry, MeasuredHost, f"{file}: host", None)
+        host = MeasuredHost(**dict(zip(entry, map(float, entry.values()), strict=True)))
     if name in known and "gpu" not in table:
-        kinds = {**known[name].fitted, **kinds}
+        kinds = {**known[name].kinds, **kinds}
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
     if not kinds and base is None:
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
     return _profile(gpu, {"source": str(file), **table}, kinds, base, host)
 
 
-def _host(table: Table, where: str) -> MeasuredHost | None:
-    entry = table.get("host")
-    if entry is None:
-        return None
-    names = [field.name for field in fields(MeasuredHost)]
-    if not isinstance(entry, dict):
-        raise DeviceError(f"{where}: host must be a table")
-    check_keys(entry, names, f"{where}: host", names)
-    for name, value in entry.items():
-        check_that(is_positive(value), f"{where}: host.{name}", "a positive number", value)
-    return MeasuredHost(**{name: float(value) for name, value in entry.items()})
+def check_gpu(entry: Any, where: str) -> None:
+    """Check the table of a GPU; `where` names it in messages.
+
+    Raises:
+        DeviceError: It is no table, or a key is missing, unknown or impossible.
+    """
+    _check_record(entry, Gpu, where, _OF_GPU)
+    if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
+        raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
+
+
+def check_kinds(table: Table, where: str) -> None:
+    """Check what a profile says of each kernel kind; `where` names the file in messages.
+
+    Raises:
+        DeviceError: Something is missing, unknown or impossible.
+    """
+    for kind in COEFFICIENTS:
+        entries = table.get(kind, {})
+        _check(isinstance(entries, dict), f"{where}: {kind}", "a table of data types", entries)
+        for dtype, entry in entries.items():
+            types = _PRODUCT_DTYPES if kind == "gemm" else _DTYPES
+            if dtype not in types:
+                raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(types)}")
+            _check_kind(entry, coefficients_of(kind, dtype), f"{where}: {kind}.{dtype}")
+
+
+def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
+    types = {field.name: str(field.type) for field in fields(record)}
+    for name, value in _given_coefficients(entry, _STATED, types, where, types).items():
+        right, is_right = "above 0", _is_positive(value)
+        if types[name] == "int":
+            right, is_right = "a whole number", type(value) is int and value >= 0
+        _check(is_right, f"{where}.coefficients.{name}", right, value)
+    derived = entry.get("derived")
+    is_right = derived is None or (isinstance(derived, str) and bool(derived))
+    _check(is_right, f"{where}.derived", "a string naming the origin", derived)
+    missing = [name for name in _ERRORS if name not in entry]
+    if missing and (derived is None or len(missing) < len(_ERRORS)):
+        raise DeviceError(
+            f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
+            ' coefficients that were not fitted, name their origin instead: derived = "..."'
+        )
+    for name in () if missing else _ERRORS:
+        _check(_is_positive(entry[name]), f"{where}.{name}", "a number above 0", entry[name])
+    _check_text(entry, "framework", where)
+    for name in _COUNTS:
+        _check_count(entry, name, where)
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
     """The kernel families in a CPU's profile; raises DeviceError for wrong entries."""
-    cpu = table["cpu"]
+    from dsocr_analyze.hardware.cpu_kernels import CpuKernels, names_of
+
+    cpu, kernels, families = table["cpu"], table.get("kernels", {}), {}
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
-    check_keys(cpu, ("threads", "operator_us"), f"{where}: cpu")
-    for key, whole in (("threads", True), ("operator_us", False)):
-        value = cpu.get(key)
-        is_right = is_positive(value) and (not whole or isinstance(value, int))
-        check_that(is_right, f"{where}: cpu.{key}", "a number above 0", value)
-    families = {}
-    kernels = table.get("kernels", {})
+    _check_keys(cpu, ("threads", "operator_us"), f"{where}: cpu")
+    for key, types in (("threads", int), ("operator_us", int | float)):
+        is_right = _is_positive(cpu.get(key)) and isinstance(cpu[key], types)
+        _check(is_right, f"{where}: cpu.{key}", "a number above 0", cpu.get(key))
     if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
         raise DeviceError(f"{where}: kernels must be a table of families by data type")
-    for family, types in kernels.items():
-        for dtype, entry in types.items():
-            families[family, dtype] = _family(entry, family, f"{where}: kernels.{family}.{dtype}")
+    for family, dtype, entry in ((f, d, e) for f, each in kernels.items() for d, e in each.items()):
+        place = f"{where}: kernels.{family}.{dtype}"
+        given = _given_coefficients(entry, _STATED_OF_CPU, names_of(family), place)
+        for name, value in given.items():
+            is_right = value == 0 or _is_positive(value)
+            _check(is_right, f"{place}.coefficients.{name}", "0 or above", value)
+        for name in _STATED_OF_CPU:
+            value = entry.get(name)
+            _check(value == 0 or _is_positive(value), f"{place}.{name}", "a number", value)
+        for name in ("held_out_rows", "training_rows"):
+            _check_count(entry, name, place)
+        families[family, dtype] = Fitted(
+            {name: float(value) for name, value in given.items()},
+            float(entry["held_out_median"]), float(entry["held_out_p90"]),
+            entry["held_out_rows"], entry["training_rows"],
+        )  # fmt: skip
     if not any(family == "product" for family, _ in families):
         raise DeviceError(f"{where}: kernels.product is missing; calibrate again")
     return CpuKernels(cpu["threads"], float(cpu["operator_us"]), families)
 
 
-def _family(entry: Any, family: str, where: str) -> Family:
+def _given_coefficients(
+    entry: Any, stated: tuple[str, ...], known: Iterable[str], where: str,
+    needed: Iterable[str] = (),
+) -> Table:  # fmt: skip
+    """The coefficients that an entry of a profile gives, whatever their values are."""
     if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
         raise DeviceError(f"{where} must be a table with a table of coefficients")
-    check_keys(entry, ("coefficients", *_STATED_OF_CPU), where)
-    given = entry["coefficients"]
-    check_keys(given, names_of(family), f"{where}.coefficients")
-    for name, value in given.items():
-        is_right = value == 0 or is_positive(value)
-        check_that(is_right, f"{where}.coefficients.{name}", "0 or above", value)
-    for name in _STATED_OF_CPU:
-        value = entry.get(name)
-        check_that(value == 0 or is_positive(value), f"{where}.{name}", "a number", value)
-    return Family(
-        {name: float(value) for name, value in given.items()},
-        float(entry["held_out_median"]), float(entry["held_out_p90"]),
-        _rows(entry, "held_out_rows", where), _rows(entry, "training_rows", where),
-    )  # fmt: skip
+    _check_keys(entry, ("coefficients", *stated), where)
+    given: Table = entry["coefficients"]
+    _check_keys(given, known, f"{where}.coefficients", needed)
+    return given
 
 
-def _own_kinds(table: Table, gpu: str, where: str) -> dict[tuple[str, str], Fitted]:
-    found = {}
-    for kind in COEFFICIENTS:
-        entries = table.get(kind, {})
-        check_that(isinstance(entries, dict), f"{where}: {kind}", "a table of data types", entries)
-        for dtype, entry in entries.items():
-            types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
-            if dtype not in types:
-                raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(types)}")
-            found[kind, dtype] = _fitted(entry, kind, dtype, gpu, where)
-    return found
+def _check_record(
+    entry: Any, record: type[Gpu | MeasuredHost], where: str, needed: Iterable[str] | None
+) -> None:
+    """Check a table with the fields of a record, of which all are needed by default."""
+    types = {field.name: str(field.type) for field in fields(record) if field.name != "name"}
+    if not isinstance(entry, dict):
+        raise DeviceError(f"{where} must be a table")
+    _check_keys(entry, types, where, types if needed is None else needed)
+    for key, value in entry.items():
+        right, is_right = "a string", isinstance(value, str)
+        if types[key] != "str":
+            right = "a positive number"
+            is_right = _is_positive(value) and (types[key] != "int" or isinstance(value, int))
+        _check(is_right, f"{where}.{key}", right, value)
 
 
-def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
-    where = f"{where}: {kind}.{dtype}"
-    if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
-        raise DeviceError(f"{where} must be a table with a table of coefficients")
-    check_keys(entry, ("coefficients", *_STATED), where)
-    record = coefficients_of(kind, dtype)
-    types = {field.name: str(field.type) for field in fields(record)}
-    given = entry["coefficients"]
-    check_keys(given, types, f"{where}.coefficients", types)
-    for name, value in given.items():
-        right, is_right = "above 0", is_positive(value)
-        if types[name] == "int":
-            right, is_right = "a whole number", type(value) is int and value >= 0
-        check_that(is_right, f"{where}.coefficients.{name}", right, value)
-    (median, p90), assumed = _errors(entry, where)
-    return Fitted(
-        record(**given), gpu, _text(entry, "framework", where), median, p90,
-        _rows(entry, "held_out_rows", where), _rows(entry, "held_out_groups", where),
-        _rows(entry, "training_rows", where),
-        derived=entry.get("derived", ""), assumed=assumed,
-    )  # fmt: skip
+def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
+    """Raises DeviceError for unknown keys and for missing ones."""
+    if unknown := [name for name in table if name not in set(known)]:
+        raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
+    if missing := [name for name in needed if name not in table]:
+        raise DeviceError(f"{where} lacks {', '.join(missing)}")
 
 
-def _errors(entry: Table, where: str) -> tuple[tuple[float, float], bool]:
-    """Median and 90th percentile of a kind's error, and whether they are assumed."""
-    names = ("held_out_median", "held_out_p90")
-    derived = entry.get("derived")
-    is_right = derived is None or (isinstance(derived, str) and bool(derived))
-    check_that(is_right, f"{where}.derived", "a string naming the origin", derived)
-    missing = [name for name in names if name not in entry]
-    if derived is not None and len(missing) == len(names):
-        return _DERIVED_ERROR, True
-    if missing:
-        raise DeviceError(
-            f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
-            ' coefficients that were not fitted, name their origin instead: derived = "..."'
-        )
-    for name in names:
-        check_that(is_positive(entry[name]), f"{where}.{name}", "a number above 0", entry[name])
-    return (float(entry[names[0]]), float(entry[names[1]])), False
+def _check_text(entry: Table, key: str, where: str) -> None:
+    value = entry.get(key, "")
+    _check(isinstance(value, str), f"{where}: {key}", "a string", value)
 
 
-def _text(entry: Table, key: str, where: str) -> str:
-    value: str = entry.get(key, "")
-    check_that(isinstance(value, str), f"{where}: {key}", "a string", value)
-    return value
-
-
-def _rows(entry: Table, key: str, where: str) -> int:
-    """How many sizes were measured."""
-    value: int = entry.get(key, 0)
+def _check_count(entry: Table, key: str, where: str) -> None:
+    value = entry.get(key, 0)
     is_right = type(value) is int and 0 <= value < 1e30
-    check_that(is_right, f"{where}.{key}", "a whole number", value)
-    return value
+    _check(is_right, f"{where}.{key}", "a whole number", value)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
+
+
+def _check(is_right: bool, where: str, right: str, value: object) -> None:
+    if not is_right:
+        raise DeviceError(f"{where} must be {right}, not {value!r}")
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -410,16 +383,10 @@ def kind_text(
     framework: str,
     left_out: tuple[float, float] | None = None,
 ) -> str:
-    """The tables of a kernel kind in a data type.
+    """The tables of a kernel kind in a data type, whose kernels `framework` launched.
 
-    Args:
-        kind: The kernel kind.
-        dtype: Data type.
-        coefficients: The fitted coefficients.
-        errors: The errors of the fit.
-        framework: What launched the kernels, with its version.
-        left_out: For experts: median and 90th percentile of the error on each training group under
-            a fit to the others.
+    `left_out` is for experts: median and 90th percentile of the error on each training group under
+    a fit to the others.
     """
     median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
     lines = [
@@ -438,16 +405,17 @@ def kind_text(
     return "\n".join(lines) + "\n"
 
 
-def cpu_profile_text(profile: Profile) -> str:
+def cpu_profile_text(device: Device) -> str:
     """The whole profile of a CPU."""
-    cpu = profile.cpu
+    cpu = device.cpu
     assert cpu is not None, "it is a CPU's"
     tables = [
-        top_text(name=profile.gpu.name, source=profile.source),
-        gpu_text(profile.gpu),
+        top_text(name=device.gpu.name, source=device.source),
+        gpu_text(device.gpu),
         f"[cpu]\nthreads = {cpu.threads}\noperator_us = {_number(cpu.operator_us)}\n",
     ]
     for (family, dtype), entry in cpu.families.items():
+        coefficients = cast("Mapping[str, float]", entry.coefficients)
         lines = [
             f"[kernels.{family}.{dtype}]",
             f"training_rows = {entry.training_rows}",
@@ -456,7 +424,7 @@ def cpu_profile_text(profile: Profile) -> str:
             f"held_out_p90 = {_number(entry.p90)}",
             "",
             f"[kernels.{family}.{dtype}.coefficients]",
-            *(f'"{name}" = {_number(value)}' for name, value in entry.coefficients.items()),
+            *(f'"{name}" = {_number(value)}' for name, value in coefficients.items()),
         ]
         tables.append("\n".join(lines) + "\n")
     return "\n".join(tables)

@@ -2,87 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
-from dsocr_analyze.hardware.cpu_kernels import CpuKernels
-from dsocr_analyze.hardware.devices import (
-    NBYTES,
-    STORED_BITS,
-    WEIGHT_ONLY_ERROR,
-    Gpu,
-    ProductTypes,
-    catalogue_name,
-    dtype_name,
-    product_types,
-)
+from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, all_profiles
+from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
     from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
 
     Sizes: TypeAlias = int | float | NDArray[np.int64] | Floats
     Seconds: TypeAlias = float | Floats
 
-__all__ = ["Device", "device", "dtype_name"]
+__all__ = [
+    "EXTRAPOLATED_BAND",
+    "STORED_BITS",
+    "WEIGHT_ONLY_ERROR",
+    "Device",
+    "MeasuredHost",
+    "dtype_name",
+    "product_types",
+]
 
-_CACHE_NBYTES: Final = {**NBYTES, **{name: bits / 8 for name, bits in STORED_BITS.items()}}
+EXTRAPOLATED_BAND: Final = 2.0
+"""Factor by which errors widen for a kind taken from another GPU."""
+
+_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
+"""Bytes per multiplied element."""
+STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
+"""Bits per weight (without scales) or cached element, in types below 16 bits."""
+_CACHE_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, "int8": 1, "int4": 0.5}
 """Bytes per cached element, by the type of cached keys and values."""
+_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
+_SCALE_BYTES: Final = 2 / 128
+"""A scale of two bytes per 128 weights."""
+_WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell fall back to a second kernel."""
 
+WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
+"""Median and 90th percentile error assumed for products with weight-only integers.
 
-def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
-    """The GPU with this name or alias, with its profile.
+Their times are not fitted: they are those of 16-bit weights with fewer bytes to stream, as if
+converting integers to 16 bits were free. Errors against measured libraries (median / 90th
+percentile; aiconfigurator-core 0.12.0, printed by `benchmarks/bench_kernel_times.py`):
 
-    Args:
-        name: Catalogue name, alias, or the name that torch reports; case does not matter.
-        profiles: Files with the user's own profiles.
+- TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8 and 24 / 57 % in int4; measured times are
+  a third longer up to 4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
+- SGLang 0.5.6's int8 products on H100 take three to four times as long, outside the band.
+- Experts in int4, mostly one model's sizes: vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 /
+  53 to 83 %, with thousands of tokens taking two to three times as long on Hopper and Blackwell;
+  SGLang's on A100 29 / 132 %.
+"""
+
+
+class ProductTypes(NamedTuple):
+    """The type that a product is computed in, and how its weights are stored."""
+
+    dtype: str
+    weight_bytes: float
+    """Per weight, scales included."""
+    weight_only: bool
+    """Whether weights are integers that are converted to 16 bits for the product."""
+
+
+def dtype_name(name: str) -> str:
+    """The full name of a data type: `bfloat16` for `bf16`."""
+    return _ALIASES.get(name.lower(), name.lower())
+
+
+def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTypes:
+    """The types of a product of `dtype` with weights of `weights_dtype`, None for the same.
 
     Raises:
-        DeviceError: There is no such GPU (the message names close matches), or a file is wrong.
+        DeviceError: The GPU lacks a type, or the two cannot be multiplied.
     """
-    known = all_profiles(profiles)
-    return Device(known[catalogue_name(name, known)])
+    own = dtype_name(dtype)
+    if own not in gpu.dtypes or own not in _NBYTES:
+        usable = " or ".join(each for each in gpu.dtypes if each in _NBYTES)
+        raise DeviceError(f"{gpu.title} has no {dtype}; use dtype {usable}", arguments=["dtype"])
+    weights = own if weights_dtype is None else dtype_name(weights_dtype)
+    if weights not in gpu.weight_dtypes:
+        raise DeviceError(
+            f"{gpu.title} has no weights in {weights_dtype};"
+            f" use weights_dtype {' or '.join(gpu.weight_dtypes)}"
+        )
+    if weights == "float8":
+        return ProductTypes("float8", _NBYTES["float8"], weight_only=False)
+    if own == "float8":
+        raise DeviceError(
+            f"activations in float8 cannot be multiplied with weights in {weights_dtype};"
+            " use weights_dtype float8, or dtype " + gpu.tensor_dtype
+        )
+    if weights in _WEIGHT_ONLY_BYTES:
+        return ProductTypes(own, _WEIGHT_ONLY_BYTES[weights], weight_only=True)
+    return ProductTypes(own, _NBYTES[weights], weight_only=False)
+
+
+# --- a device ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeasuredHost:
+    """Measured overhead of the machine around a GPU.
+
+    Attributes:
+        launch_us: Per operator of uncompiled model code, including views and Python around it.
+        sync_us: Per value that the host waits for.
+        step_us: Between two decode steps of `generate`.
+        graph_us: Per launch of a CUDA graph.
+        link_gb_s: Rate of copies to the GPU from memory that is not pinned, GB/s.
+    """
+
+    launch_us: float
+    sync_us: float
+    step_us: float
+    graph_us: float
+    link_gb_s: float
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU and its profile.
+    """A GPU and how long its kernels take.
 
     Sizes are integers or arrays that broadcast; seconds are a float if all sizes are integers,
     else an array. `cold=True` reads every byte from device memory, like the weights in a decode
     step that has read more than fits in L2 since it last used them.
+
+    Attributes:
+        gpu: As sold; for a CPU, with the rates that it reached.
+        source: Source of the kernel times.
+        licence: Their licence.
+        kinds: Coefficients by (kind, data type), including those taken from another GPU.
+        host: Measurements of the machine around it; None if there are none.
+        cpu: Measured kernel families if it is a CPU, to which no formula here applies; else None.
     """
 
-    profile: Profile
+    gpu: Gpu
+    source: str
+    licence: str
+    kinds: Mapping[tuple[str, str], Fitted]
+    host: MeasuredHost | None = None
+    cpu: CpuKernels | None = None
 
     @property
-    def gpu(self) -> Gpu:
-        """The GPU as sold."""
-        return self.profile.gpu
-
-    @property
-    def name(self) -> str:
-        """Its name in the catalogue."""
-        return self.gpu.name
-
-    @property
-    def cpu(self) -> CpuKernels | None:
-        """Measured kernel families if it is a CPU, which no other formula applies to; else None."""
-        return self.profile.cpu
+    def extrapolated(self) -> bool:
+        """Whether no kind was measured on this device."""
+        return self.cpu is None and all(each.extrapolated for each in self.kinds.values())
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
         """Whether its profile has a kernel kind in a data type, its own or another GPU's."""
-        return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
+        return (kind, "bfloat16" if dtype == "float16" else dtype) in self.kinds
 
     def fitted(
         self,
@@ -94,25 +172,27 @@ class Device:
     ) -> Fitted:
         """Coefficients, origin and error of a kernel kind in a data type.
 
+        Those of products with int8 or int4 weights are of 16 bits, with an assumed error.
+
         Args:
             kind: A key of `COEFFICIENTS`.
             dtype: Data type.
-            weights_dtype: Type of a product's weights (gemm, experts); None for `dtype`. For int8
-                and int4 the coefficients are those of 16 bits and the error is assumed.
-            kv_dtype: Type of cached keys and values, if not `dtype`.
+            weights_dtype: Of a product's weights (gemm, experts); None for `dtype`.
+            kv_dtype: Of cached keys and values, if not `dtype`.
 
         Raises:
             DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
         """
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
             raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
-        in_float8 = kv_dtype is not None and self._is_float8_cache(dtype_name(kv_dtype))
-        if in_float8 and self.is_measured(kind, "float8"):
-            return self.profile.fitted[kind, "float8"]
+        if kv_dtype is not None:
+            self._check_cache(dtype_name(kv_dtype))
+            if dtype_name(kv_dtype) == "float8" and self.is_measured(kind, "float8"):
+                return self.kinds[kind, "float8"]
         types = self._types(kind, dtype, weights_dtype)
         # Both 16-bit types run at the same rate.
         stored = "bfloat16" if types.dtype == "float16" else types.dtype
-        found = self.profile.fitted.get((kind, stored))
+        found = self.kinds.get((kind, stored))
         if found is None:
             there = [each for each in self.gpu.dtypes if self.is_measured(kind, each)]
             raise DeviceError(
@@ -134,15 +214,15 @@ class Device:
             assumed=True,
         )
 
-    def _types(self, kind: str, dtype: str, weights_dtype: str | None = None) -> ProductTypes:
+    def _types(self, kind: str, dtype: str, weights_dtype: str | None) -> ProductTypes:
         """The types of a kind; products in float32 only if they were measured."""
         is_float32 = (kind, dtype, weights_dtype) == ("gemm", "float32", None)
         if is_float32 and self.is_measured(kind, dtype):
             return ProductTypes(dtype, 4, weight_only=False)
         return product_types(self.gpu, dtype, weights_dtype)
 
-    def _is_float8_cache(self, cached: str) -> bool:
-        """Whether the cache is in float8, whose attention may have been measured."""
+    def _check_cache(self, cached: str) -> None:
+        """Raise DeviceError for a type that cached keys and values cannot have."""
         if cached not in _CACHE_NBYTES:
             raise DeviceError(
                 f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}",
@@ -153,7 +233,6 @@ class Device:
                 f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
                 arguments=["kv_dtype"],
             )
-        return cached == "float8"
 
     def gemm_seconds(
         self,
@@ -168,18 +247,9 @@ class Device:
     ) -> Seconds:
         """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
 
-        In float8, includes quantizing the `m` rows, and `batch` must be 1.
-
-        Args:
-            m: Rows.
-            n: Columns.
-            k: Inner size.
-            batch: Products.
-            dtype: Data type.
-            weights_dtype: Type of the `[k, n]` weights; default `dtype`. float8 also quantizes the
-                rows; int8 and int4 are multiplied in 16 bits (weight-only) and not measured, see
-                the error of `fitted`.
-            cold: Read everything from device memory.
+        In float8, includes quantizing the `m` rows, and `batch` must be 1. `weights_dtype` is the
+        type of the `[k, n]` weights, by default `dtype`; with float8 the rows are quantized too,
+        int8 and int4 are multiplied in 16 bits and were not measured (see the error of `fitted`).
 
         Raises:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
@@ -213,13 +283,7 @@ class Device:
     ) -> Seconds:
         """Seconds of fused attention with a bias tensor added to the scores.
 
-        Args:
-            batch: Sequences.
-            queries: Queries per sequence.
-            keys: Keys per sequence.
-            heads: Heads.
-            head_dim: Elements per head.
-            moved: Bytes read and written, including the bias.
+        `queries` and `keys` are per sequence; `moved` bytes are read and written with the bias.
 
         Raises:
             DeviceError: This kind was not measured.
@@ -228,14 +292,13 @@ class Device:
         from dsocr_analyze.hardware.kernel_times import attention
 
         found = self.fitted("masked_attention", self.gpu.tensor_dtype)
-        B, Q, K, H, D, nbytes = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
-                                        head_dim=head_dim, moved=moved)  # fmt: skip
-        seconds = attention.masked_attention_seconds(
-            attention.AttentionSizes(B, Q, K, H, D, H), nbytes,
-            self._machine(self.gpu.tensor_dtype, cold=False),
-            cast("records.MaskedCoefficients", found.coefficients),
+        *sizes, nbytes = _arrays(
+            batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
+            kv_heads=heads, moved=moved,
         )  # fmt: skip
-        return _like(seconds)
+        machine = self._machine(self.gpu.tensor_dtype, cold=False)
+        c = cast("records.MaskedCoefficients", found.coefficients)
+        return _like(attention.masked_attention_seconds(sizes, nbytes, machine, c))
 
     def attention_seconds(
         self,
@@ -258,14 +321,14 @@ class Device:
 
         Args:
             batch: Sequences.
-            queries: Queries per sequence.
-            keys: Keys per sequence, including those of the queries.
+            queries: Per sequence.
+            keys: Per sequence, including those of the queries.
             heads: Query heads.
             head_dim: Elements per head.
             kv_heads: Key heads; default `heads`.
             causal: Whether later keys are masked.
             dtype: Data type.
-            kv_dtype: Type of cached keys and values: float8, int8 or int4; default `dtype`. Only
+            kv_dtype: Of cached keys and values: float8, int8 or int4; default `dtype`. Only
                 generation is measured in float8; otherwise the 16-bit kernel is assumed to read
                 fewer bytes.
             cold: Read everything from device memory.
@@ -277,15 +340,16 @@ class Device:
         """
         from dsocr_analyze.hardware.kernel_times import attention
 
-        sizes = attention.AttentionSizes(*_arrays(
+        sizes = _arrays(
             batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
             kv_heads=heads if kv_heads is None else kv_heads,
-        ))  # fmt: skip
-        if causal and (sizes.queries > sizes.keys).any():
+        )  # fmt: skip
+        _, Q, K, H, _, G = sizes
+        if causal and (Q > K).any():
             raise WorkloadError("causal attention cannot have more queries than keys")
-        if (sizes.heads % sizes.kv_heads).any():
+        if (H % G).any():
             raise WorkloadError("heads must be a multiple of kv_heads")
-        one = sizes.queries == 1
+        one = Q == 1
         if causal and one.any() and not one.all():
             raise WorkloadError("queries must be all 1 or all above 1 in one call")
         kind = "encoder_attention"
@@ -324,7 +388,7 @@ class Device:
         """Seconds of one layer's routed experts: routing, both grouped products, activation, sum.
 
         Args:
-            tokens: Tokens.
+            tokens: Number of tokens.
             hidden: Width of a token.
             inter: Width within an expert.
             experts: Routed experts in the layer.
@@ -334,7 +398,7 @@ class Device:
             gated: Whether an expert has a gate (SwiGLU).
             activation: silu, relu2 or gelu; some libraries have a slower kernel for gelu.
             dtype: Data type.
-            weights_dtype: Type of the experts' weights; as for `gemm_seconds`.
+            weights_dtype: As for `gemm_seconds`.
             cold: Read everything from device memory.
 
         Raises:
@@ -354,7 +418,7 @@ class Device:
                                     top_k=top_k)  # fmt: skip
         if (k > E).any():
             raise WorkloadError("top_k must be at most experts")
-        with_tokens = expected_experts(T, E, k) if touched is None else _arrays(touched=touched)[0]
+        [with_tokens] = [expected_experts(T, E, k)] if touched is None else _arrays(touched=touched)
         sizes = products.ExpertSizes(
             T, d, width, E, k, with_tokens, gated, _ACTIVATIONS[activation]
         )
@@ -363,12 +427,7 @@ class Device:
         return _like(products.experts_seconds(sizes, machine, c, weight_bytes=types.weight_bytes))
 
     def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
-        """Seconds of a kernel that moves bytes: elementwise, normalization, copy.
-
-        Args:
-            bytes_moved: Bytes read and written.
-            cold: Read everything from device memory.
-        """
+        """Seconds of a kernel that reads and writes bytes: elementwise, normalization, copy."""
         from dsocr_analyze.hardware.kernel_times.machine import movement_seconds
 
         native = self.gpu.tensor_dtype
@@ -390,12 +449,14 @@ def _arrays(**sizes: Sizes) -> list[Floats]:
     """Sizes as arrays of floats; raises WorkloadError for one that is below 1 or not finite."""
     import numpy as np
 
-    arrays = [np.asarray(size, dtype=np.float64) for size in sizes.values()]
-    for name, array in zip(sizes, arrays, strict=True):
+    arrays = []
+    for name, size in sizes.items():
+        array = np.asarray(size, dtype=np.float64)
         if not (np.isfinite(array).all() and (array >= 1).all()):
             wrong = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
             raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")
+        arrays.append(array)
     return arrays
 
 

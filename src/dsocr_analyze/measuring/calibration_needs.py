@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.input_files import MEBIBYTE, read_text
+from dsocr_analyze.input_files import MEBIBYTE, read_bytes
 
 __all__ = [
     "GPU_BYTES",
@@ -89,7 +89,7 @@ def _number(file: Path) -> int | None:
 
 def _lines(file: Path) -> list[str]:
     try:
-        return read_text(file, MEBIBYTE).splitlines()
+        return read_bytes(file, MEBIBYTE).decode().splitlines()
     except (OSError, UnicodeDecodeError):  # another system, or a group with a strange name
         return []
 

@@ -21,17 +21,16 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.cpu_kernels import (
-    CACHED_BYTES,
     UNREPLACED,
     CpuKernels,
-    Family,
     contributions,
     family_of,
     known_family,
     names_of,
 )
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.profile import Profile
+from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Gemm, Kernel
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
@@ -75,7 +74,7 @@ def calibrated_cpu(
     has_passes: bool,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
     on_progress: Callable[[str], None] = lambda _: None,
-) -> Profile:
+) -> Device:
     """Measure the CPU with torch's number of threads.
 
     Args:
@@ -119,7 +118,7 @@ def calibrated_cpu(
     )
     if not has_passes:
         source += ", too little time for passes"
-    return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
+    return Device(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
 
 
 def _measured_kernels(
@@ -152,7 +151,7 @@ def _measured_kernels(
     return [*alone.kernels(), *passes.kernels()]
 
 
-def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:
+def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Fitted]:
     """Coefficients of each family, and their error on the held-out groups."""
     rows: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
     for each in measured:
@@ -160,7 +159,7 @@ def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str],
     return {key: _family(key[0], members) for key, members in sorted(rows.items())}
 
 
-def _family(family: str, members: list[MeasuredKernel]) -> Family:
+def _family(family: str, members: list[MeasuredKernel]) -> Fitted:
     names = names_of(family)
     parts = [contributions(each.kernel) for each in members]
     sizes = np.array([[part.get(name, 0.0) for name in names] for part in parts])
@@ -172,7 +171,7 @@ def _family(family: str, members: list[MeasuredKernel]) -> Family:
     found = fitted(sizes[training], microseconds[training], importance[training])
     errors = np.abs(sizes @ found / microseconds - 1)
     held_out = errors[~training] if not training.all() else errors
-    return Family(
+    return Fitted(
         {name: float(f"{value:.5g}") for name, value in zip(names, found, strict=True) if value},
         float(f"{np.median(held_out):.3g}"),
         float(f"{np.quantile(held_out, 0.9):.3g}"),
@@ -253,7 +252,7 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
 
 def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
     """Bandwidth of kernels that move far more than fits in caches; 0 for others."""
-    large = kernel.work.bytes_moved > CACHED_BYTES or (
+    large = kernel.work.bytes_moved > CpuKernels.CACHED_BYTES or (
         isinstance(kernel.dimensions, Gemm) and kernel.dimensions.m == 1
     )
     return kernel.work.bytes_moved / seconds if large else 0.0

@@ -26,13 +26,13 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
 )
 from dsocr_analyze.hardware.kernel_times.products import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.profile import (
-    MeasuredHost,
     all_profiles,
     gpu_text,
     host_text,
     kind_text,
     top_text,
 )
+from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
@@ -190,7 +190,7 @@ def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: KernelTimer) -> bool:
     """
     shipped = all_profiles().get(gpu.name)
     if kind == "experts" and shipped is not None:
-        known = shipped.fitted.get((kind, dtype))
+        known = shipped.kinds.get((kind, dtype))
         if known is not None and not known.extrapolated:
             return False
     return timer.can_launch(kind)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import re
 import statistics
 import time
 import warnings
@@ -20,8 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
-from dsocr_analyze.hardware.profile import MeasuredHost
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue, plain_name
+from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Elements, Gemm
 from dsocr_analyze.measuring.gpu_cases import Case
@@ -196,7 +195,7 @@ def described_gpu(properties: Properties, dtype: str, source: str, timer: Kernel
 
 def _own_name(properties: Properties) -> str:
     """A name that does not match any GPU of the catalogue."""
-    name = re.sub(r"[\s_-]+", "-", properties.name.strip()).lower()
+    name = plain_name(properties.name)
     try:
         catalogue_name(name, gpu_catalogue())
     except DeviceError:

@@ -8,7 +8,6 @@ import torch
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
-from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 from dsocr_analyze.measuring.cpu_calibration import CPU_NAME, cpu_title
@@ -39,7 +38,7 @@ def free_bytes(device: torch.device) -> int:
     return free_memory_bytes()
 
 
-def matching_device(device: torch.device, known: Mapping[str, Profile]) -> Device | None:
+def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device | None:
     """The device with its profile; None if there is no profile for exactly this device.
 
     A CPU's profile must be for the same CPU with the same number of threads.
@@ -54,9 +53,9 @@ def matching_device(device: torch.device, known: Mapping[str, Profile]) -> Devic
         profile = known.get(CPU_NAME)
         if profile is None or profile.gpu.title != device_title(device):
             return None
-        return Device(profile)
+        return profile
     try:
         name = catalogue_name(torch.cuda.get_device_name(device), known)
     except DeviceError:
         return None
-    return Device(known[name])
+    return known[name]

@@ -65,7 +65,7 @@ def predicted_page(
     if device is not None:
         decode = None if architecture.decode is None else architecture.decode.name
         prefill = {name: kernels for name, kernels in records.items() if name != decode}
-        host = EAGER.on(device.profile)
+        host = EAGER.on(device)
         spans = eager_pass(prefill, device, host)
         if decode is not None and decode in records:
             # A step alone, without the work of `generate` between steps.

@@ -33,7 +33,6 @@ from dsocr_analyze.input_files import (
     exists,
     is_folder,
     read_bytes,
-    read_text,
 )
 
 if TYPE_CHECKING:
@@ -367,7 +366,7 @@ def _raise(error: OSError) -> None:
 def read_config(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises ModelDirectoryError or ConfigError if there is none."""
     try:
-        text = read_text(path, CONFIG_BYTES)
+        text = read_bytes(path, CONFIG_BYTES).decode()
         config = json.loads(text, object_pairs_hook=_object_of)
     except FileNotFoundError as error:
         raise ModelDirectoryError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.errors import OutputError, TrustError
-from dsocr_analyze.input_files import MEBIBYTE, read_text
+from dsocr_analyze.input_files import MEBIBYTE, read_bytes
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import locked, write_files
 from dsocr_analyze.own_folder import own_folder, own_folder_to_write
@@ -33,7 +33,7 @@ def _read_store() -> dict[str, dict[str, str]]:
         return {}
     try:
         _refuse_strangers(store)
-        recorded = json.loads(read_text(store, _LARGEST_STORE_BYTES))
+        recorded = json.loads(read_bytes(store, _LARGEST_STORE_BYTES).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

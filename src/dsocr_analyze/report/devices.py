@@ -25,7 +25,7 @@ from dsocr_analyze.timing.correction import KeptBenchmark
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures import Model
-    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
 
 __all__ = [
     "CorrectionsDocument",
@@ -174,7 +174,7 @@ class CorrectionsDocument(Opening, frozen=True, kw_only=True):
     corrections: tuple[KeptBenchmark, ...]
 
 
-def devices_document(profiles: Iterable[Profile], options: Options) -> DevicesDocument:
+def devices_document(profiles: Iterable[Device], options: Options) -> DevicesDocument:
     """The document for some devices."""
     return DevicesDocument(
         schema_version=SCHEMA_VERSION,
@@ -184,7 +184,7 @@ def devices_document(profiles: Iterable[Profile], options: Options) -> DevicesDo
     )
 
 
-def _device(profile: Profile) -> DeviceEntry:
+def _device(profile: Device) -> DeviceEntry:
     gpu = profile.gpu
     return DeviceEntry(
         name=gpu.name,
@@ -219,7 +219,7 @@ def _device(profile: Profile) -> DeviceEntry:
                 held_out_groups=fitted.held_out_groups,
                 training_rows=fitted.training_rows,
             )
-            for (kind, dtype), fitted in profile.fitted.items()
+            for (kind, dtype), fitted in profile.kinds.items()
         ),
         families=tuple(
             KernelFamily(

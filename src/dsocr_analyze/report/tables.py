@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.hardware.devices import gpu_named
+from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.report.document import Counts, Report, Work, model_text
 from dsocr_analyze.report.table import (
     Table,
@@ -194,7 +194,8 @@ def ridge_of(report: Report) -> Ridge:
     for entry in report.time:
         if entry.ridge_flops_per_byte is not None:
             return Ridge(entry.gpu, entry.ridge_flops_per_byte, is_named=True)
-    return Ridge(REFERENCE_GPU, gpu_named(REFERENCE_GPU).ridge_flops_per_byte, is_named=False)
+    point = gpu_catalogue()[REFERENCE_GPU].ridge_flops_per_byte
+    return Ridge(REFERENCE_GPU, point, is_named=False)
 
 
 def headline(report: Report) -> str:

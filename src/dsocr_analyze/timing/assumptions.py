@@ -13,7 +13,6 @@ from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.architectures.views import PixelWork
-    from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.workload import Mode, Workload
@@ -149,7 +148,7 @@ class Assumptions(_Assumed):
 
     def on(self, device: Device) -> Assumptions:
         """These assumptions with the host figures that the GPU's profile may have measured."""
-        return replace(self, host=self.host.on(device.profile))
+        return replace(self, host=self.host.on(device))
 
     @property
     def steps(self) -> float:
@@ -195,7 +194,7 @@ class JobAssumptions(_Assumed):
         """Whether the runtime is `eager` rather than `serving`."""
         return self.host.is_eager
 
-    def correction_of(self, architecture: Architecture, profile: Profile) -> Correction:
+    def correction_of(self, architecture: Architecture, profile: Device) -> Correction:
         """The correction that benchmarks of the server give for a model on a GPU."""
         return self.corrections.of(profile, self.host, architecture.name)
 
@@ -204,7 +203,7 @@ class JobAssumptions(_Assumed):
         architecture: Architecture,
         workload: Workload,
         *,
-        profile: Profile,
+        profile: Device,
         prepare: float | None = None,
     ) -> Assumptions:
         """The assumptions for one page.
@@ -226,7 +225,7 @@ class JobAssumptions(_Assumed):
             self.correction_of(architecture, profile),
         )  # fmt: skip
 
-    def sentences(self, lengths: str, profiles: Iterable[Profile] = ()) -> list[str]:
+    def sentences(self, lengths: str, profiles: Iterable[Device] = ()) -> list[str]:
         """What was assumed of all pages, one sentence per assumption.
 
         Args:

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from dsocr_analyze.timing.prediction import TimeCorrection
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.duration import Duration
     from dsocr_analyze.timing.runtimes import Host
 
@@ -180,7 +180,7 @@ class Corrections:
     benchmarks: tuple[KeptBenchmark, ...] = ()
     version: str | None = None
 
-    def of(self, profile: Profile, host: Host, architecture: str) -> Correction:
+    def of(self, profile: Device, host: Host, architecture: str) -> Correction:
         """The correction for a GPU, a serving engine and a model.
 
         Args:
@@ -221,9 +221,9 @@ NO_CORRECTIONS: Final = Corrections()
 """No stored benchmarks: nothing is corrected."""
 
 
-def basis_of(profile: Profile, host: Host) -> str:
+def basis_of(profile: Device, host: Host) -> str:
     """Digest of what a prediction uses: a GPU's kernel times and an engine's host figures."""
-    fitted = [(key, each.coefficients) for key, each in sorted(profile.fitted.items())]
+    fitted = [(key, each.coefficients) for key, each in sorted(profile.kinds.items())]
     return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
-from dsocr_analyze.hardware.cpu_kernels import CACHED_BYTES, CpuKernels
-from dsocr_analyze.hardware.devices import Gpu, product_types
+from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times.machine import Floats
-from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.hardware.timed_device import Device, product_types
 from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel
 from dsocr_analyze.timing.runtimes import NATIVE, Precision
+
+if TYPE_CHECKING:
+    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 
 __all__ = [
     "ACTIVATION_PRODUCTS",
@@ -184,7 +186,7 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     ]  # fmt: skip
     compute, memory = flops / rates, moved / (peaks.bandwidth_gb_s * 1e9)
     # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
-    streamed = np.where(moved > CACHED_BYTES, memory, 0.0)
+    streamed = np.where(moved > cpu.CACHED_BYTES, memory, 0.0)
     least = (np.minimum(each[:, None], seconds) for each in (compute, streamed))
     return KernelSeconds(
         kernels, seconds, (memory > compute)[:, None], errors, moved[:, None], *least

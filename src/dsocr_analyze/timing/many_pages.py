@@ -96,7 +96,7 @@ class PageTimer:
         """
         check_model(model, is_eager=job.is_eager)
         self.model, self.job = model, job
-        self.correction = job.correction_of(model.architecture, model.device.profile)
+        self.correction = job.correction_of(model.architecture, model.device)
         self._lengths = cache(job.lengths)
         self._fixed: dict[Hashable, int] = {}
         self._served: ServedModel | None = None
@@ -208,7 +208,7 @@ class PageTimer:
             assumptions = self.job.of(
                 self.model.architecture,
                 workload,
-                profile=self.model.device.profile,
+                profile=self.model.device,
                 prepare=prepare,
             )
             runtime = runtime_of(self.model, workload, assumptions)

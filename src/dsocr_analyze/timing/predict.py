@@ -89,7 +89,7 @@ def predict(
 
 def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
     """What `predict` says of a runtime."""
-    profile = runtime.model.device.profile
+    profile = runtime.model.device
     durations, assumptions = runtime.stages, runtime.assumptions
     kinds = total_duration(durations.values()).kinds
     *prefill, _ = durations.values()

@@ -15,7 +15,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
 
 __all__ = ["EAGER", "NATIVE", "RUNTIMES", "SERVERS", "Host", "Precision", "server_named"]
 
@@ -75,7 +75,7 @@ class Host:
     link_source: str = "assumed"
     computes: bool = False
 
-    def on(self, profile: Profile) -> Host:
+    def on(self, profile: Device) -> Host:
         """The host with the figures measured on the profile's machine, if there are any.
 
         They were measured with the model's own code under `generate`, so a serving engine's host

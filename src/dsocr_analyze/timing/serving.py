@@ -13,8 +13,7 @@ import numpy as np
 
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.hardware.devices import STORED_BITS
-from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.tape import ceil_div, minimum

@@ -6,7 +6,8 @@ added to the scores, which no flash kernel supports.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
     MaskedCoefficients,
     PrefillCoefficients,
 )
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, blocks, overlapped, waves
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
 
 __all__ = [
-    "AttentionSizes",
+    "SIZES",
     "generation_attention_seconds",
     "masked_attention_seconds",
     "masked_bytes",
@@ -26,22 +27,14 @@ __all__ = [
 ]
 
 
+SIZES: Final = ("batch", "queries", "keys", "heads", "head_dim", "kv_heads")
+"""The sizes that every formula takes, as arrays that broadcast."""
+
 _SPLITS: Final = (2, 4, 8, 16, 32)
 
 
-class AttentionSizes(NamedTuple):
-    """Arrays that broadcast: queries `[batch, heads, queries, head_dim]` over `keys` keys."""
-
-    batch: Floats
-    queries: Floats
-    keys: Floats
-    heads: Floats
-    head_dim: Floats
-    kv_heads: Floats
-
-
 def prefill_attention_seconds(
-    sizes: AttentionSizes,
+    sizes: Sequence[Floats],
     machine: Machine,
     c: PrefillCoefficients,
     *,
@@ -55,38 +48,33 @@ def prefill_attention_seconds(
     and outputs have two bytes per element, keys and values `element_bytes`.
     """
     B, Q, K, H, D, G = sizes
-    padded = c.head_step * blocks(D, c.head_step)
-    units = B * H * blocks(Q, c.tile_queries)
-    key_blocks = blocks(K, c.tile_keys)
+    padded = c.head_step * np.ceil(D / c.head_step)
+    units = B * H * np.ceil(Q / c.tile_queries)
+    key_blocks = np.ceil(K / c.tile_keys)
     scores = c.tile_queries * c.tile_keys
     rate = c.share * machine.flops_per_second / machine.sms
     block = 4 * scores * (padded + c.softmax) / rate + c.block_us * 1e-6
 
-    def split_over(parts: Floats | float) -> Floats:
+    before = np.maximum(0.0, K - Q) / c.tile_keys
+    triangle = (key_blocks - before + max(1.0, c.tile_queries / c.tile_keys)) / 2
+    mean = np.minimum(key_blocks, before + triangle)
+    seconds: Floats = np.asarray(np.inf)
+    for parts in (1.0, *_SPLITS) if c.splits else (1.0,):
         crowded = block * (1 + c.crowding * np.minimum(1.0, units * parts / machine.sms))
-        longest = blocks(key_blocks, 1) if np.isscalar(parts) and parts == 1 else None
-        per_tile = longest if longest is not None else np.ceil(key_blocks / parts)
         passes = waves(units * parts, machine.sms, c.whole_waves, c.slots)
-        if not causal:
-            return passes * (per_tile * crowded + c.tile_us * 1e-6)
-        before = np.maximum(0.0, K - Q) / c.tile_keys
-        triangle = (key_blocks - before + max(1.0, c.tile_queries / c.tile_keys)) / 2
-        mean = np.minimum(key_blocks, before + triangle)
-        total = passes * (mean / parts * crowded + c.tile_us * 1e-6)
-        return overlapped(total, per_tile * crowded + c.tile_us * 1e-6, c.longest)
-
-    seconds = split_over(1.0)
-    if c.splits:
-        for parts in _SPLITS:
+        longest = np.ceil(key_blocks / parts) * crowded + c.tile_us * 1e-6
+        split = passes * longest
+        if causal:
+            total = passes * (mean / parts * crowded + c.tile_us * 1e-6)
+            split = overlapped(total, longest, c.longest)
+        if parts > 1:
             combined = 4 * B * H * Q * D * (parts + 0.5) / machine.bytes_per_second
-            split = split_over(float(parts)) + combined + c.combine_us * 1e-6
-            seconds = np.where(key_blocks >= parts, np.minimum(seconds, split), seconds)
+            split = split + combined + c.combine_us * 1e-6
+        seconds = np.where(key_blocks >= parts, np.minimum(seconds, split), seconds)
     moved = D * B * (4 * H * Q + 2 * G * K * element_bytes)
-    in_l2 = machine.in_l2(moved)
-    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     late = c.late_us * (1 - np.exp(-K / c.late_keys))
-    total: Floats = overlapped(seconds, moved / bandwidth, c.norm) + (c.launch_us + late) * 1e-6
-    return total
+    streamed = moved / machine.bandwidth(moved, c)
+    return overlapped(seconds, streamed, c.norm) + (c.launch_us + late) * 1e-6
 
 
 # --- with a mask -----------------------------------------------------------------------------
@@ -97,39 +85,29 @@ _ALIGNED: Final = 8
 _ELEMENT_BYTES: Final = 2
 
 
-def masked_bytes(sizes: AttentionSizes) -> Floats:
+def masked_bytes(sizes: Sequence[Floats]) -> Floats:
     """Bytes of queries, keys, values, bias and output in 16 bits."""
     B, Q, K, H, D, G = sizes
-    elements: Floats = B * (D * (2 * H * Q + 2 * G * K) + H * Q * K)
-    return _ELEMENT_BYTES * elements
+    return _ELEMENT_BYTES * B * (D * (2 * H * Q + 2 * G * K) + H * Q * K)
 
 
 def masked_attention_seconds(
-    sizes: AttentionSizes, moved: Floats, machine: Machine, c: MaskedCoefficients
+    sizes: Sequence[Floats], moved: Floats, machine: Machine, c: MaskedCoefficients
 ) -> Floats:
-    """Seconds of one call.
+    """Seconds of one call that moves so many bytes, including the bias.
 
     A tile of queries of one head processes whole blocks of keys, at a share of an SM's peak; the
     bias, one value per score, is read from memory.
-
-    Args:
-        sizes: Arrays that broadcast.
-        moved: Bytes read and written, including the bias.
-        machine: The chip.
-        c: Its coefficients.
     """
     B, Q, K, H, D, _ = sizes
     rate = c.share * machine.flops_per_second / machine.sms
     block = 4 * c.tile_queries * c.tile_keys * (D + c.softmax) / rate
-    tile = blocks(K, c.tile_keys) * block + c.tile_us * 1e-6
-    units = B * H * blocks(Q, c.tile_queries)
+    tile = np.ceil(K / c.tile_keys) * block + c.tile_us * 1e-6
+    units = B * H * np.ceil(Q / c.tile_queries)
     compute = waves(units, machine.sms, c.whole_waves) * tile
     copied = np.where(K % _ALIGNED, c.unaligned * _ELEMENT_BYTES * B * H * Q * K, 0.0)
-    in_l2 = machine.in_l2(moved)
-    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
-    memory = (moved + copied) / bandwidth
-    total: Floats = overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
-    return total
+    memory = (moved + copied) / machine.bandwidth(moved, c)
+    return overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
 
 
 # --- one query per sequence ------------------------------------------------------------------
@@ -140,7 +118,7 @@ _LATE_KEYS: Final = 200.0
 
 
 def generation_attention_seconds(
-    sizes: AttentionSizes, machine: Machine, c: GenerationCoefficients, *, element_bytes: float
+    sizes: Sequence[Floats], machine: Machine, c: GenerationCoefficients, *, element_bytes: float
 ) -> Floats:
     """Seconds of one step.
 
@@ -149,33 +127,29 @@ def generation_attention_seconds(
     All tiles together are bound by memory, or by L2 for the part of the cache that stays in it.
     """
     B, _, K, H, D, G = sizes
-    key_blocks = blocks(K, c.tile_keys)
+    key_blocks = np.ceil(K / c.tile_keys)
     queries_a_key = H / G
-    units = B * G * blocks(queries_a_key, c.tile_heads)
+    units = B * G * np.ceil(queries_a_key / c.tile_heads)
     moved = 2 * D * B * (G * K * element_bytes + 2 * H)
+    hit: Floats = np.zeros_like(moved)
     if machine.l2_bytes:
         filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * c.l2_sharpness
         hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
-    else:
-        hit = np.zeros_like(moved)
     memory = moved * (hit / c.l2_share + (1 - hit) / c.memory_share) / machine.bytes_per_second
     block = (c.block_us + c.row_us * D / 128) * c.tile_keys / 64 * 1e-6
     start = c.tile_us * (1 + c.group * queries_a_key) * 1e-6
-
-    def split_over(parts: float) -> Floats:
+    seconds: Floats = np.asarray(np.inf)
+    for parts in (1.0, *_CACHE_SPLITS):
         passes = waves(units * parts, machine.sms, c.whole_waves, c.slots)
         reading = np.maximum(1.0, passes / c.slots) * np.ceil(key_blocks / parts) * block
-        return overlapped(passes * start + reading, memory, c.norm)
-
-    seconds = split_over(1.0)
-    for parts in _CACHE_SPLITS:
+        split = overlapped(passes * start + reading, memory, c.norm)
         possible = key_blocks >= parts
-        if c.split_needs_groups:
-            possible = possible & (H > G)
-        partial = 4 * B * H * D * (parts + 0.5) / (c.combine_share * machine.bytes_per_second)
-        split = split_over(float(parts)) + c.combine_us * 1e-6 + partial
+        if parts > 1:
+            partial = 4 * B * H * D * (parts + 0.5) / (c.combine_share * machine.bytes_per_second)
+            split = split + c.combine_us * 1e-6 + partial
+            if c.split_needs_groups:
+                possible = possible & (H > G)
         seconds = np.where(possible, np.minimum(seconds, split), seconds)
     late = c.late_us * (1 - np.exp(-K / _LATE_KEYS))
     gathered = np.where((H > G) & (G > 1) & (B > 1), c.grouped_us, 0.0)
-    total: Floats = seconds + (c.launch_us + late + gathered) * 1e-6
-    return total
+    return seconds + (c.launch_us + late + gathered) * 1e-6

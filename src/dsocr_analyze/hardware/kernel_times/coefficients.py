@@ -6,6 +6,7 @@ full tiles on a busy chip, memory shares are for long streams.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -14,6 +15,7 @@ __all__ = [
     "OPTIONAL",
     "Coefficients",
     "ExpertsCoefficients",
+    "Fitted",
     "GemmCoefficients",
     "GenerationCoefficients",
     "MaskedCoefficients",
@@ -228,6 +230,38 @@ Coefficients: TypeAlias = (
     | ExpertsCoefficients
     | MovementCoefficients
 )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Coefficients of a kernel kind in a data type.
+
+    Attributes:
+        coefficients: Of the kind's formula; for a CPU, microseconds per unit of each contribution.
+        median: Median relative error on the held-out groups.
+        p90: 90th percentile of that error.
+        held_out_rows: Rows behind these two errors; 0 if they are assumed.
+        training_rows: Rows used in the fit.
+        gpu: The GPU whose kernels were measured.
+        framework: What launched them, with its version.
+        held_out_groups: Groups of the held-out rows.
+        extrapolated: Whether they are from another GPU, with a wider error.
+        derived: What they were derived from if they were not fitted; empty if fitted.
+        assumed: Whether the two errors are assumed, not measured.
+    """
+
+    coefficients: Coefficients | Mapping[str, float]
+    median: float
+    p90: float
+    held_out_rows: int
+    training_rows: int
+    gpu: str = ""
+    framework: str = ""
+    held_out_groups: int = 0
+    extrapolated: bool = False
+    derived: str = ""
+    assumed: bool = False
+
 
 COEFFICIENTS: Final[dict[str, type[Coefficients]]] = {
     "gemm": GemmCoefficients,

@@ -115,7 +115,7 @@ def _predicted(
     if isinstance(c, records.MovementCoefficients):
         return movement_seconds(size["moved"], machine, c)
     machine = Machine.of(gpu, "bfloat16", cold=cold)  # 8-bit keys are multiplied in 16 bits
-    sizes = attention.AttentionSizes(*(size[name] for name in attention.AttentionSizes._fields))
+    sizes = [size[name] for name in attention.SIZES]
     if isinstance(c, records.MaskedCoefficients):
         return attention.masked_attention_seconds(sizes, attention.masked_bytes(sizes), machine, c)
     if isinstance(c, records.PrefillCoefficients):

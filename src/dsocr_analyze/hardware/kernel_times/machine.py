@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times.coefficients import MovementCoefficients
+from dsocr_analyze.hardware.kernel_times.coefficients import Coefficients, MovementCoefficients
 
-__all__ = ["Floats", "Machine", "blocks", "movement_seconds", "overlapped", "waves"]
+__all__ = ["Floats", "Machine", "movement_seconds", "overlapped", "waves"]
 
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -23,19 +23,15 @@ _L2_USABLE: Final = 0.8
 
 
 class Machine(NamedTuple):
-    """A chip in one data type.
-
-    Attributes:
-        flops_per_second: Dense matrix peak.
-        bytes_per_second: Device memory bandwidth.
-        sms: Streaming multiprocessors (compute units).
-        l2_bytes: Level-2 cache; 0 to read everything from device memory.
-    """
+    """A chip in one data type."""
 
     flops_per_second: float
+    """Dense matrix peak."""
     bytes_per_second: float
+    """Of device memory."""
     sms: int
     l2_bytes: float
+    """0 to read everything from device memory."""
 
     @classmethod
     def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
@@ -44,20 +40,20 @@ class Machine(NamedTuple):
         return cls(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
 
     def in_l2(self, nbytes: Floats | NDArray[np.int64] | float) -> NDArray[np.bool_]:
-        """Whether this many bytes may still be in L2, given its usable fraction."""
+        """Whether this many bytes may still be in L2."""
         return np.asarray(nbytes) < _L2_USABLE * self.l2_bytes
 
-
-def blocks(size: Floats, block: float) -> Floats:
-    """Number of blocks that cover `size`."""
-    return np.ceil(size / block)
+    def bandwidth(self, moved: Floats, c: Coefficients) -> Floats:
+        """Bytes per second at which a kernel moves so many: a share of memory's, or L2's."""
+        share = np.where(self.in_l2(moved), c.l2_share, c.memory_share)
+        return share * self.bytes_per_second
 
 
 def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
     """Number of waves in which the SMs process `units` of work, at least one.
 
-    A mean of whole and fractional waves, with weight `whole` on the whole ones. With several
-    `slots` per SM, later waves come in multiples of `slots`: an SM that is done refills them all.
+    A mean of whole waves, weighted by `whole`, and fractional ones. With several `slots` per SM,
+    later waves come in multiples of them: an SM that is done refills them all.
     """
     share = units / sms
     rounded = np.ceil(share)
@@ -70,15 +66,10 @@ def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
 def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
     """The (1 + norm)-norm of two times: their maximum, larger if they are close to each other."""
     power = 1 + norm
-    longer = np.maximum(first, second)
-    shorter = np.minimum(first, second)
-    softened: Floats = longer * (1 + (shorter / longer) ** power) ** (1 / power)
-    return softened
+    longer: Floats = np.maximum(first, second)
+    return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
 
 
 def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:
     """Seconds of a kernel that reads and writes `moved` bytes in total and computes little."""
-    in_l2 = machine.in_l2(moved)
-    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
-    seconds: Floats = (moved + c.ramp_mb * 1e6) / bandwidth + c.launch_us * 1e-6
-    return seconds
+    return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c) + c.launch_us * 1e-6

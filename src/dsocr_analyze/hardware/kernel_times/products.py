@@ -6,13 +6,13 @@ for all of them together.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, blocks, overlapped, waves
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
 
 __all__ = [
     "BEST_64",
@@ -69,7 +69,7 @@ def gemm_seconds(
     partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
     compute = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape, np.shape(batch)), np.inf)
     for (rows, columns), share in tiles.items():
-        count = batch * blocks(m, rows) * blocks(n, columns)
+        count = batch * np.ceil(m / rows) * np.ceil(n / columns)
         rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
         for split in _SPLITS:
             units = count * split
@@ -80,14 +80,11 @@ def gemm_seconds(
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
     moved = batch * (n * k * weight_bytes + (m * k + m * n) * activation_bytes)
-    in_l2 = machine.in_l2(moved)
-    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
-    memory = (moved + c.ramp_mb * 1e6) / bandwidth
+    memory = (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c)
     seconds = overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
     is_slow = (m <= _FEW_ROWS) & (np.minimum(n, k) > _NARROW)
     is_slow = is_slow & (n <= c.slow_columns) & (k <= c.slow_depth)
-    slowed: Floats = np.where(is_slow, (1 + c.slow) * seconds, seconds)
-    return slowed
+    return np.where(is_slow, (1 + c.slow) * seconds, seconds)
 
 
 # --- float8 ----------------------------------------------------------------------------------
@@ -132,12 +129,10 @@ def scaled_gemm_seconds(
     flops = 2.0 * rows * columns * (k + 64 * c.prologue_blocks)
     compute = waves(units, machine.sms, c.whole_waves) * (flops * crowded / rate + c.wave_us * 1e-6)
     moved = m * k + n * k + 2 * m * n
-    in_l2 = machine.in_l2(moved)
-    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
-    memory = (moved + c.ramp_mb * 1e6) / bandwidth
+    memory = (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c)
     seconds = overlapped(compute, memory, c.norm) + (c.launch_us + c.quantize_us) * 1e-6
     seconds = seconds + m * c.row_ns * 1e-9
-    again = np.where((m > 256) & (blocks(m, 64) * 64 > m), c.ragged * n * k, 0.0)
+    again = np.where((m > 256) & (np.ceil(m / 64) * 64 > m), c.ragged * n * k, 0.0)
     quantized = _QUANTIZED_BYTES * m * k / c.quantize_share
     return seconds + (again + quantized) / machine.bytes_per_second
 
@@ -153,10 +148,10 @@ BY_EXPERTS: Final = 3
 columns; by the number of tokens (vLLM's Triton kernels); by whether there are more tokens than
 experts (SGLang's, and vLLM's before 0.17)."""
 
-_TILE_ROWS: Final = (16, 32, 64, 128)
 _BETWEEN: Final = 192
 """Rows of the one tile that is not a power of two; runs at the rate of 128."""
-_L2_SHARPNESS: Final = (16, 4)
+_WEIGHTS_SHARPNESS: Final = 16
+_ACTIVATIONS_SHARPNESS: Final = 4
 """How sharply L2 hits drop off: for weights, which are read in a cycle, and for activations."""
 _ALIGNED: Final = 16
 """Triton reads rows in whole vectors if their length is a multiple of this, else by element."""
@@ -180,18 +175,6 @@ class ExpertSizes(NamedTuple):
     """Whether the activation needs the library's second kernel."""
 
 
-class _Tiling(NamedTuple):
-    """The chosen tile: arrays by token."""
-
-    rows: Floats | None
-    """None for the fastest."""
-    columns: Floats
-    step: Floats
-    """Elements along the inner size that a tile processes at a time."""
-    narrow: NDArray[np.bool_]
-    """Whether weights stream at full speed, as they do for tiles of few rows."""
-
-
 def experts_seconds(
     sizes: ExpertSizes, machine: Machine, c: records.ExpertsCoefficients, *, weight_bytes: float
 ) -> Floats:
@@ -201,48 +184,37 @@ def experts_seconds(
     of an expert's rows; weights of experts with a token are streamed once. Memory and compute
     overlap.
 
-    Args:
-        sizes: Arrays that broadcast.
-        machine: The chip.
-        c: Its coefficients.
-        weight_bytes: Bytes per weight; activations have two.
+    A weight has `weight_bytes`, an activation two.
     """
     second = sizes.fallback & (c.inter_step > 1)
     inter = np.where(second, sizes.inter, c.inter_step * np.ceil(sizes.inter / c.inter_step))
     rows = sizes.tokens * sizes.top_k
-    tiling = _tiling(sizes, rows / sizes.touched, c)
     up_width = np.where(sizes.gated, 2, 1) * inter
-
     weights = sizes.touched * (up_width + inter) * sizes.hidden * weight_bytes
     activations = rows * (2 * sizes.hidden + 3 * inter) * _ACTIVATION_BYTES
-    inverse = 1 / machine.bytes_per_second
-    of_weights, of_activations = (
-        inverse * (hit / c.l2_share + (1 - hit) / c.memory_share)
-        for hit in (
-            _l2_hit(weights, machine, c, _L2_SHARPNESS[0]),
-            _l2_hit(activations, machine, c, _L2_SHARPNESS[1]),
-        )
-    )
-    slower = np.where(tiling.narrow | second, 1.0, 1 + c.wide_memory)
-
-    def product(n: Floats, k: Floats) -> Floats:
-        compute = np.where(
-            second,
-            _second_kernel(sizes, rows, n, k, machine, c),
-            _products(sizes.touched, rows, tiling, (n, k), machine, c),
-        )
+    of_weights = _byte_seconds(weights, machine, c, _WEIGHTS_SHARPNESS)
+    of_activations = _byte_seconds(activations, machine, c, _ACTIVATIONS_SHARPNESS)
+    tiling = _tiling(sizes, rows / sizes.touched, c)
+    slower = np.where(tiling[3] | second, 1.0, 1 + c.wide_memory)
+    both: Floats | float = 0.0
+    for n, k in ((up_width, sizes.hidden), (sizes.hidden, inter)):
+        compute = _products(sizes.touched, rows, tiling, (n, k), machine, c)
+        if np.any(second):
+            compute = np.where(second, _second_kernel(sizes, rows, n, k, machine, c), compute)
         streamed = sizes.touched * n * k * weight_bytes + c.ramp_mb * 1e6
         moved = rows * (k + n) * _ACTIVATION_BYTES
-        return overlapped(
-            compute, slower * (streamed * of_weights + moved * of_activations), c.norm
-        )
-
-    both = product(up_width, sizes.hidden) + product(sizes.hidden, inter)
+        memory = slower * (streamed * of_weights + moved * of_activations)
+        both = both + overlapped(compute, memory, c.norm)
     moved = 2 * rows * (3 * inter + 2 * sizes.hidden) + 4 * sizes.tokens * sizes.hidden
-    moving = moved * inverse / np.where(second, c.fallback_movement, c.movement_share)
+    share = np.where(second, c.fallback_movement, c.movement_share)
     launch = c.launch_us + np.where(second, c.fallback_us, 0.0)
-    total: Floats = both + moving + launch * 1e-6
-    return total
+    return both + moved * (1 / machine.bytes_per_second) / share + launch * 1e-6
+
+
+_Tiling: TypeAlias = tuple[Floats | None, Floats, Floats, NDArray[np.bool_]]
+"""The chosen tile, by token: its rows (None for the fastest), its columns, the elements along the
+inner size that it processes at a time, and whether weights stream at full speed, as they do for
+tiles of few rows."""
 
 
 def _tiling(sizes: ExpertSizes, rows_each: Floats, c: records.ExpertsCoefficients) -> _Tiling:
@@ -251,13 +223,13 @@ def _tiling(sizes: ExpertSizes, rows_each: Floats, c: records.ExpertsCoefficient
         bounds = [sizes.tokens <= 32, sizes.tokens <= 96, sizes.tokens <= 512]
         narrow = sizes.tokens <= 64
         rows: Floats = np.select(bounds, [16.0, 32.0, 64.0], 128.0)
-        return _Tiling(rows, np.where(narrow, 64.0, 128.0), np.where(narrow, 128.0, 64.0), narrow)
+        return rows, np.where(narrow, 64.0, 128.0), np.where(narrow, 128.0, 64.0), narrow
     if c.tiles == BY_EXPERTS:
         narrow = sizes.tokens <= sizes.experts
         rows = np.where(narrow, 16.0, 64.0)
-        return _Tiling(rows, np.where(narrow, 32.0, 64.0), np.where(narrow, 64.0, 32.0), narrow)
+        return rows, np.where(narrow, 32.0, 64.0), np.where(narrow, 64.0, 32.0), narrow
     columns = np.asarray(64.0 if c.tiles == BEST_64 else 128.0)
-    return _Tiling(None, columns, np.asarray(64.0), rows_each <= 8)
+    return None, columns, np.asarray(64.0), rows_each <= 8
 
 
 def _products(
@@ -265,38 +237,31 @@ def _products(
     machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
     """Compute seconds of a grouped product `[rows, k] x [k, n]`."""
-    n, k = nk
+    (n, k), (chosen, columns, step, _) = nk, tiling
+    limits = {16: c.rate_16, 32: c.rate_32, 64: c.rate_64, 128: np.inf}
+    if chosen is None:
+        limits[_BETWEEN] = np.inf
     full = c.share_128 * machine.flops_per_second / machine.sms
-    limits = (c.rate_16, c.rate_32, c.rate_64, np.inf)
-    rates = {rows: min(full, 1e12 * limit) for rows, limit in zip(_TILE_ROWS, limits, strict=True)}
-    if tiling.rows is None:
-        rates[_BETWEEN] = full
-    padded = tiling.step * np.ceil(k / tiling.step)
-
-    def with_tile(tile_rows: int) -> Floats:
-        units = touched * _row_tiles(rows / touched, tile_rows) * np.ceil(n / tiling.columns)
-        tile = 2.0 * tile_rows * tiling.columns * padded / rates[tile_rows] + c.tile_us * 1e-6
-        if tiling.rows is not None:
-            loaded = (tile_rows + tiling.columns) * padded
+    padded = step * np.ceil(k / step)
+    is_chosen: list[NDArray[np.bool_]] = []
+    every: list[Floats] = []
+    for tile_rows, limit in limits.items():
+        rate = min(full, 1e12 * limit)
+        units = touched * _row_tiles(rows / touched, tile_rows) * np.ceil(n / columns)
+        tile = 2.0 * tile_rows * columns * padded / rate + c.tile_us * 1e-6
+        if chosen is not None:
+            loaded = (tile_rows + columns) * padded
             tile = tile + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
-        return waves(units, machine.sms, c.whole_waves) * tile
-
-    every = [with_tile(tile_rows) for tile_rows in rates]
-    if tiling.rows is None:
-        fastest: Floats = np.minimum.reduce(every)
-        return fastest
-    chosen: Floats = np.select([tiling.rows == each for each in _TILE_ROWS], every)
-    return chosen
+            is_chosen.append(chosen == tile_rows)
+        every.append(waves(units, machine.sms, c.whole_waves) * tile)
+    found: Floats = np.minimum.reduce(every) if chosen is None else np.select(is_chosen, every)
+    return found
 
 
 def _second_kernel(
-    sizes: ExpertSizes,
-    rows: Floats,
-    n: Floats,
-    k: Floats,
-    machine: Machine,
+    sizes: ExpertSizes, rows: Floats, n: Floats, k: Floats, machine: Machine,
     c: records.ExpertsCoefficients,
-) -> Floats:
+) -> Floats:  # fmt: skip
     """Like `_products`, for the kernel that runs if the first lacks the activation."""
     units = sizes.touched * _row_tiles(rows / sizes.touched, _SECOND_TILE)
     rate = c.share_128 * machine.flops_per_second / machine.sms
@@ -312,12 +277,12 @@ def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
     return mixed
 
 
-def _l2_hit(
+def _byte_seconds(
     moved: Floats, machine: Machine, c: records.ExpertsCoefficients, sharpness: int
 ) -> Floats:
-    """Fraction of `moved` bytes still in L2 from the layer's last run."""
-    if not machine.l2_bytes:
-        return np.zeros_like(moved)
-    filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
-    hit: Floats = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
-    return hit
+    """Seconds per byte if `moved` bytes were last used in the layer's last run."""
+    hit: Floats = np.zeros_like(moved)
+    if machine.l2_bytes:
+        filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
+        hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
+    return 1 / machine.bytes_per_second * (hit / c.l2_share + (1 - hit) / c.memory_share)

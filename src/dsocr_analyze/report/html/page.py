@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from dsocr_analyze.hardware.profile import Profile
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.report.comparison import ComparisonDocument, merged
 from dsocr_analyze.report.document import Module, Report
 from dsocr_analyze.report.opening import require_extra
@@ -172,7 +172,7 @@ def _without_modules(report: Report) -> Report:
     return msgspec.structs.replace(report, stages=stages)
 
 
-def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
+def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
     """Peaks of the GPUs that support a data type.
 
     Args:

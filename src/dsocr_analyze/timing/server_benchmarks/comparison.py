@@ -134,7 +134,7 @@ class Predictor:
         mean, model = benchmark.new_tokens, self.model
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
-        assumptions = job.of(model.architecture, self.workload, profile=model.device.profile)
+        assumptions = job.of(model.architecture, self.workload, profile=model.device)
         return predict(model, self.workload, assumptions, (benchmark.concurrency,))
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
@@ -152,14 +152,14 @@ class Predictor:
         first_token, per_token = self._factors(benchmark)
         device, host = self.model.device, self.job.host
         architecture = self.model.architecture.name
-        key = "\n".join((device.name, host.name, version, architecture, benchmark.digest))
+        key = "\n".join((device.gpu.name, host.name, version, architecture, benchmark.digest))
         return KeptBenchmark(
             id=hashlib.sha256(key.encode()).hexdigest()[:16],
-            gpu=device.name,
+            gpu=device.gpu.name,
             server=host.name,
             version=version,
             architecture=architecture,
-            basis=basis_of(device.profile, host),
+            basis=basis_of(device, host),
             first_token=first_token,
             per_token=per_token,
             requests=benchmark.requests,
