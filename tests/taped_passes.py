@@ -13,7 +13,7 @@ from dsocr_analyze.architectures.ocr_family import closed_forms
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, whole_model
 from dsocr_analyze.kernels import merged
-from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape import Tape
 
 
 class Level(NamedTuple):
@@ -48,7 +48,7 @@ class WholeTape(Tape):
 
     def allocated(self, nbytes: Any) -> None:
         super().allocated(nbytes)
-        if nbytes and not self._is_idle:
+        if nbytes:
             self.levels.append(Level(self.path, self._operator, self.alive))
 
 

@@ -29,7 +29,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.trace.passes import trace_module

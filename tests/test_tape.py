@@ -13,9 +13,9 @@ from taped_passes import noted, taped
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import merged
+from dsocr_analyze.tape import Operand, Tape
+from dsocr_analyze.tape.arrays import ArrayTape
 from dsocr_analyze.tape.modules import linear
-from dsocr_analyze.tape.symbolic import RecordTape
-from dsocr_analyze.tape.tape import Tape, View
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def paths(tape):
 
 def doubled(t, x):
     """Twice as many elements; a copy is alive beside them."""
-    copy = t.clone(x)
+    copy = t.move("clone", x)
     output = t.cat(copy, x)
     t.hold(copy)
     return output
@@ -54,7 +54,7 @@ class TestLifetimes:
 
     def test_inputs_weights_and_the_hosts_tensors_are_no_activations(self, t):
         held = t.input(5, FLOAT32), t.weight(5), t.host(5, FLOAT32), t.view(t.weight(6), 3)
-        assert all(isinstance(each, View) and each.base is None for each in held)
+        assert all(isinstance(each, Operand) and each.tape is each.base is None for each in held)
         assert (t.alive, t.peak) == (0, Peak(0, ""))
 
     def test_an_intermediate_result_is_gone_when_the_next_exists(self, t):
@@ -70,8 +70,8 @@ class TestLifetimes:
 
     def test_a_call_holds_its_inputs(self, t):
         def rebound(t, x):
-            x = t.clone(x)
-            return t.clone(x)
+            x = t.move("clone", x)
+            return t.move("clone", x)
 
         output = t.call("child", rebound, t.empty(10, BFLOAT16))
         assert t.peak == Peak(60, "child")
@@ -89,7 +89,7 @@ class TestCalls:
     def test_a_child_has_its_path_and_the_stage_that_begins_at_it(self):
         def model(t):
             t.call("eye", linear, features(t, 6), 2, 3, 4)
-            t.fill("ones", 1, FLOAT32)
+            t.move("ones", n=1, dtype=FLOAT32)
 
         t = Tape(BFLOAT16, {"model.eye": "vision"}, "rest")
         t.call("model", model)
@@ -204,7 +204,7 @@ def forward(t, x, module):
         if kind == 0:
             x = t.map("mul", x, weight)
         elif kind == 1:
-            x = t.cat(x, t.fill("ones", 3, t.dtype))
+            x = t.cat(x, t.move("ones", n=3, dtype=t.dtype))
         elif kind == 2:
             x = t.view(x, x.n)
         elif kind == 3:
@@ -216,7 +216,7 @@ def forward(t, x, module):
         for number in range(count):
             x = t.again(f"{index}.{number}", forward, x, child)
     t.hold(*held)
-    return t.clone(x)
+    return t.move("clone", x)
 
 
 class Calling(Tape):
@@ -249,7 +249,7 @@ def test_records_of_equal_calls_stand_for_all_of_them(seed, n):
             t.again("alone", forward, t.input(n, t.dtype), module)
         return merged(each.at("") for each in t.kernels)
 
-    assert records(RecordTape(BFLOAT16)) == records(Calling(BFLOAT16))
+    assert records(ArrayTape(BFLOAT16)) == records(Calling(BFLOAT16))
 
 
 @pytest.mark.parametrize("seed", range(4))

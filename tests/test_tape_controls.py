@@ -154,8 +154,8 @@ CONTROLS = {
     "one more name is kept": Control(
         attention,
         [
-            ('t.call("act_fn", activation, t.call(', '(y := t.call("act_fn", activation, t.call('),
-            ("linear, x, n, d, f), act),", "linear, x, n, d, f), act)),"),
+            ('t.call("act_fn", ACTIVATIONS[act]', '(y := t.call("act_fn", ACTIVATIONS[act]'),
+            ("linear, x, n, d, f)),", "linear, x, n, d, f))),"),
         ],
         has_clip,
         {"levels"},
@@ -336,8 +336,8 @@ CONTROLS = {
         attention,
         [
             (
-                't.call("act_fn", activation, t.call("gate_proj", linear, x, n, d, f), act)',
-                'activation(t, t.call("gate_proj", linear, x, n, d, f), act)',
+                't.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f))',
+                'ACTIVATIONS[act](t, t.call("gate_proj", linear, x, n, d, f))',
             ),
         ],
         has_clip,
@@ -356,7 +356,7 @@ CONTROLS = {
         [
             (
                 "pages.append(_page(t, model, c, seen, w))",
-                "pages.append(t.clone(_page(t, model, c, seen, w)))",
+                'pages.append(t.move("clone", _page(t, model, c, seen, w)))',
             ),
         ],
         has_pages,

@@ -32,7 +32,7 @@ from dsocr_analyze.architectures.ocr_family.decoder import (
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.model.known_values import KnownValues
-from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape import Tape
 
 BF16, FP16, FP32 = BFLOAT16, FLOAT16, FLOAT32
 E = BF16.nbytes

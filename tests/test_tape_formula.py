@@ -17,10 +17,10 @@ from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.kernels import Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written
 from dsocr_analyze.tape.modules import rms_norm
 from dsocr_analyze.tape.polynomial import Polynomial, Values
-from dsocr_analyze.tape.tape import Tape
 
 PUBLISHED = ModelDirectory.read(DEFAULT.reference).dimensions()
 NUMBERS = {"B": 3, "T": 7, "K": 11, "d": 24, "f": 10, "H": 4, "D": 6, "E": 8, "k": 2, "r": 5,

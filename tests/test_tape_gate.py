@@ -17,8 +17,8 @@ from taped_passes import noted, taped
 from traced_passes import traced
 
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS
-from dsocr_analyze.tape.tape import Tape
 
 SEEDS = range(240)
 QUICK = (31, 36, 53)

@@ -11,6 +11,7 @@ from taped import DTYPES, alone, assert_same, features, of_type, on_meta, params
 from torch import nn
 from tracing import Calls
 
+from dsocr_analyze import tape
 from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
@@ -18,12 +19,10 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v
 from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64
 from dsocr_analyze.kernels import Convolution
-from dsocr_analyze.tape import tape
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
-    activation,
     conv2d,
-    conv2d_side,
     embedding,
     layer_norm,
     linear,
@@ -76,9 +75,9 @@ CASES = {
         FP32,
         (0, 252, 0, 240 + 240 + 24 + 24 + 264 + 280, 240 + 24 + 24 + 24 + 240 + 240),
     ),
-    "gelu": (lambda t: activation(t, features(t, 10), "gelu"), BF16, (0, 50, 0, 20, 20)),
+    "gelu": (lambda t: ACTIVATIONS["gelu"](t, features(t, 10)), BF16, (0, 50, 0, 20, 20)),
     "quick_gelu": (
-        lambda t: activation(t, features(t, 10), "quick_gelu"),
+        lambda t: ACTIVATIONS["quick_gelu"](t, features(t, 10)),
         BF16,
         (0, 10 + 40 + 10, 0, 20 + 20 + 40, 20 + 20 + 20),
     ),
@@ -168,7 +167,8 @@ def test_dimensions_of_a_convolution():
 
 
 def test_one_odd_pixel_more_than_a_float_holds():
-    assert conv2d_side(2**53 + 1, 1, 1, 0) == 2**53 + 1
+    t, side = Tape(BFLOAT16), 2**53 + 1
+    assert conv2d(t, t.input(1, BFLOAT16), 1, side, 1, 1, 1).n == side**2
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53, 2**53 + 1, 2**60 - 1])
@@ -240,7 +240,7 @@ class TestBesideATrace:
         from transformers.activations import ACT2FN
 
         module, x = Calls(lambda x: ACT2FN[name](x)), of_type(dtype, 3, 7)
-        assert_same(module, [x], dtype, lambda t: activation(t, features(t, 21), name))
+        assert_same(module, [x], dtype, lambda t: ACTIVATIONS[name](t, features(t, 21)))
 
     @pytest.mark.parametrize("act", ACTIVATIONS)
     def test_swiglu(self, dtype, act):

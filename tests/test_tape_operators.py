@@ -7,8 +7,8 @@ from taped import alone, assert_same_for_any, summed
 
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Rows, Work
-from dsocr_analyze.tape import fused_attention
-from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape import Tape
+from dsocr_analyze.tape.modules import fused_attention
 
 
 @pytest.fixture
@@ -94,9 +94,9 @@ class TestByHand:
         assert only(t).work == Work(0, 60, 0, 24, 48)
 
     def test_movement(self, t):
-        t.clone(of(t, 10))
+        t.move("clone", of(t, 10))
         assert only(t).work == Work(bytes_read=20, bytes_written=20)
-        t.fill("arange", 10, INT64)
+        t.move("arange", n=10, dtype=INT64)
         assert t.kernels[-1].work == Work(bytes_written=80)
         t.cast(of(t, 10), FLOAT32)
         kernel = t.kernels[-1]
@@ -133,8 +133,8 @@ def every_operator(t, a, b):
     t.softmax(x, a, b)
     t.rows("routing", "topk", t.reduce("sum", x, a, b), Rows(1, a), (3, FLOAT32), flops=2 * a)
     t.move("scatter", x, read=a, written=8 * b, into=t.host(b, INT64))
-    t.cat(x, t.clone(x, n=a * a * b), t.cast(x, FLOAT32))
-    t.gather("embedding", t.fill("arange", a, INT64), a * 5, t.dtype)
+    t.cat(x, t.move("clone", x, n=a * a * b), t.cast(x, FLOAT32))
+    t.gather("embedding", t.move("arange", n=a, dtype=INT64), a * 5, t.dtype)
     t.skippable(a * a - a)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsocr_analyze.tape import ceil_log2
 from dsocr_analyze.tape.polynomial import (
     Bounds,
     Polynomial,
@@ -15,7 +16,6 @@ from dsocr_analyze.tape.polynomial import (
     highest,
     worth_comparing,
 )
-from dsocr_analyze.tape.tape import ceil_log2
 
 A, B = Polynomial.size("a", least=3), Polynomial.size("b", least=3)
 SOME = Polynomial.size("some", least=0)

@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape import Tape
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,17 @@ import pytest
 
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.modules import linear, rms_norm
 from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.tape.tape import Tape
 
 N = Polynomial.size("n", least=2)
 
 
 def doubled(t, x):
     """n bf16 elements to as many; a copy lives while it runs."""
-    copy = t.clone(x)
+    copy = t.move("clone", x)
     return t.map("add", copy)
 
 

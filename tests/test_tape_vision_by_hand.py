@@ -30,7 +30,7 @@ from dsocr_analyze.architectures.ocr_family.sam import (
 )
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape.modules import bicubic, linear1d
+from dsocr_analyze.tape.modules import bicubic, interpolated
 from dsocr_analyze.workload import ViewBatch, Workload
 
 E = BFLOAT16.nbytes  # bytes of a feature
@@ -110,7 +110,9 @@ CASES = {
         (0, 0, 0, 0, 0),
     ),
     "linear resize": (
-        lambda t: linear1d(t, t.cast(features(t, 7, 4), FLOAT32), 5, 4),
+        lambda t: interpolated(
+            t, "upsample_linear1d", t.cast(features(t, 7, 4), FLOAT32), 5 * 4, 4 * 5 * 4
+        ),
         BFLOAT16,
         (0, 4 * 20, 0, 28 * 2 + 28 * 4 + 20 * 4, 28 * 4 + 20 * 4 + 20 * 2),
     ),

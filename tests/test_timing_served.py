@@ -15,7 +15,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
-from dsocr_analyze.tape.symbolic import RecordTape
+from dsocr_analyze.tape.arrays import ArrayTape
 from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED
 from dsocr_analyze.timing.runtimes import SERVERS, Precision
 from dsocr_analyze.timing.serving import ServedModel
@@ -152,14 +152,14 @@ class TestFusions:
         assert sum(kernel.calls for kernel in placed) == 2 + 1 + 12 * 7 + 3 + 11 * 6 + 4
 
     def test_bytes_of_a_fused_norm_and_of_attention_by_hand(self):
-        t = RecordTape(BFLOAT16)
+        t = ArrayTape(BFLOAT16)
         fused.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
         # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
         heads = dataclasses.replace(SMALL.decoder, heads=4, kv_heads=2, head_dim=16)
-        fused.paged_attention(t, t.input(3 * 4 * 16, BFLOAT16), 3, 1, 50, heads, 8)
+        fused._attention(t, t.input(3 * heads.hidden_size, BFLOAT16), 3, 1, 50, heads, 8)
         # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
-        fused.cache_write(t, t.input(5 * 64, BFLOAT16), 5, 4)
-        norm, attention, write = t.kernels
+        fused._attention(t, t.input(5 * heads.hidden_size, BFLOAT16), 5, 1, 50, heads, 4)
+        norm, _, _, _, attention, _, _, _, write, _, _ = t.kernels
         assert norm.work.bytes_read == 2 * (10 * 8 * 2 + 8)
         assert norm.work.bytes_written == 2 * 10 * 8 * 2
         assert attention.work.bytes_read == 3 * 4 * 16 * 2 + 2 * 3 * 2 * 50 * 16

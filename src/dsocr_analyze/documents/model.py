@@ -31,7 +31,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape import Size, Tape, View, formula
+from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
 from dsocr_analyze.trace import passes, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
@@ -398,7 +398,7 @@ def _clip_positions(model: DocumentedModel) -> Iterator[Run]:
     """CLIP's table for each size of view."""
     c, function = model.dimensions.clip, model.get("get_abs_pos")
     for label, _, q, part, _, side in _views(model, "clip"):
-        table = View(part.dimensions.positions * part.dimensions.width, BFLOAT16)
+        table = Operand(part.dimensions.positions * part.dimensions.width, BFLOAT16)
         inputs = _tensor(1, c.positions, c.width), q * q + 1
         yield _by_hand(
             label, part, function, inputs, clip.absolute_positions, table, side, part.dimensions
@@ -428,7 +428,7 @@ def _relative_positions(model: DocumentedModel) -> Iterator[Run]:
             # A function knows no heads: each has grids of its own.
             one = replace(part.dimensions, width=part.dimensions.head_dim, heads=1)
             grids = named["N"] * part.dimensions.heads
-            taped = View(grids * named["g"] * named["g"] * one.width, BFLOAT16)
+            taped = Operand(grids * named["g"] * named["g"] * one.width, BFLOAT16)
             queries, table = _tensor(N * c.heads, g * g, c.head_dim), _tensor(t, c.head_dim)
             inputs = queries, table, table, (g, g), (g, g)
             sizes = taped, grids, named["g"], one, named["t"]
@@ -448,7 +448,7 @@ def _repeat_kv(model: DocumentedModel) -> Iterator[Run]:
 
 def _repeated(t: Tape, elements: Size, n: Size) -> None:
     if n > 1:
-        t.clone(t.input(elements, t.dtype), n * elements)
+        t.move("clone", t.input(elements, t.dtype), n=n * elements)
 
 
 def _image_transform(model: DocumentedModel) -> Iterator[Run]:
@@ -462,10 +462,10 @@ def _image_transform(model: DocumentedModel) -> Iterator[Run]:
 
 def _to_view(t: Tape, C: Size, R: Size) -> None:
     """Bytes with channels first, divided by the largest; then minus mean, divided by deviation."""
-    tensor = t.clone(t.input(C * R * R, _BYTE))
+    tensor = t.move("clone", t.input(C * R * R, _BYTE))
     x = t.map("div", t.cast(tensor, FLOAT32))
     del tensor
-    y = t.clone(x)
+    y = t.move("clone", x)
     for operator in ("sub", "div"):
         t.map(operator, y, t.input(C, FLOAT32), into=y)
     t.hold(x)
@@ -477,7 +477,7 @@ def _layer_norm_fp32(model: DocumentedModel) -> Iterator[Run]:
     for label, N, q, part, views, side in _views(model, "clip"):
         rows, d = views * (side * side + 1), part.dimensions.width
         module = model.get("LayerNormfp32")(c.width)
-        inputs, taped = (_tensor(N, q * q + 1, c.width),), View(rows * d, BFLOAT16)
+        inputs, taped = (_tensor(N, q * q + 1, c.width),), Operand(rows * d, BFLOAT16)
         yield _by_hand(label, part, module, inputs, clip.layer_norm_fp32, taped, rows, d)
 
 

@@ -18,8 +18,7 @@ from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import NO_WORK, Dimensions, Kind, Work
-from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of
-from dsocr_analyze.tape.tape import (
+from dsocr_analyze.tape import (
     Description,
     Given,
     Inputs,
@@ -27,12 +26,11 @@ from dsocr_analyze.tape.tape import (
     Output,
     Size,
     Tape,
-    Tensor,
-    View,
     described,
-    key_of,
     made,
+    size_of,
 )
+from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of
 
 __all__ = [
     "Decision",
@@ -189,7 +187,7 @@ class Child(NamedTuple):
 
     Attributes:
         name: Name of the child, or of the first of several.
-        times: How many calls.
+        times: How many calls; None for children that are not called.
         copies: How many children they belong to.
         call: One of the calls.
     """
@@ -222,17 +220,22 @@ class ModuleCall:
         self.cache_bytes: Size = 0
         self.decisions: list[Decision] = []
 
+    @property
+    def called(self) -> list[Child]:
+        """Its children, but for those that exist without being called."""
+        return [each for each in self.children if each.times is not None]
+
     @cached_property
     def work(self) -> Work:
         """Work of all operators."""
-        works = [*self.own.values(), *(each.call.work.times(each.times) for each in self.children)]
+        works = [*self.own.values(), *(each.call.work.times(each.times) for each in self.called)]
         return Work(*(_sum(counts) for counts in zip(*works, strict=True))) if works else NO_WORK
 
     @cached_property
     def operators(self) -> dict[str, Work]:
         """Work of all calls of each operator, with those below."""
         found = dict(self.own)
-        for child in self.children:
+        for child in self.called:
             for name, work in child.call.operators.items():
                 found[name] = found.get(name, NO_WORK).plus(work.times(child.times))
         return found
@@ -240,7 +243,7 @@ class ModuleCall:
     def by_module(self, below: str = "") -> dict[tuple[str, str], Work]:
         """Work by path of a module below it and operator."""
         found = {(below, operator): work for operator, work in self.own.items()}
-        for child in self.children:
+        for child in self.called:
             path = f"{below}.{child.name}".removeprefix(".")
             for key, work in child.call.by_module(path).items():
                 found[key] = found.get(key, NO_WORK).plus(work.times(child.times))
@@ -288,7 +291,7 @@ class FormulaTape(Tape):
         **options: Inputs.kwargs,
     ) -> Output:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
-        path = f"{self.path}.{name}" if self.path and name else self.path or name
+        path = f"{self.path}.{name}".strip(".")
         outer, times, alive, most = self._module, self._times, self.alive, self._most_bytes
         self._module = module = ModuleCall(path)
         copies, self._copies, self._most_bytes = self._copies, 1, alive
@@ -299,10 +302,9 @@ class FormulaTape(Tape):
         module.peak_bytes, module.cache_bytes = self._most_bytes - alive, _cached(output)
         reached, self._most_bytes = self._most_bytes, most
         self._module, self._times, self._copies = outer, times, copies
-        self._reached(reached, "")
+        self._reached(reached)
         self._add(name, module)
-        if not self._is_idle:
-            self.modules.setdefault(path, []).append(module)
+        self.modules.setdefault(path, []).append(module)
         return output
 
     def again(
@@ -313,14 +315,14 @@ class FormulaTape(Tape):
         **options: Inputs.kwargs,
     ) -> Output:
         """Like `call`, but adds what an equal call cost: same forward, sizes and options."""
-        key = (*key_of(forward, inputs, options), self._is_idle)
+        key = (forward, *map(size_of, inputs), *options.items())
         if key not in self._equal:
             output = self.call(name, forward, *inputs, **options)
             self._equal[key] = self._module.children[-1].call, described(output)
             return output
         module, outputs = self._equal[key]
         self._add(name, module)
-        self._reached(self.alive + module.peak_bytes, "")
+        self._reached(self.alive + module.peak_bytes)
         equal: Output = made(self, outputs)
         return equal
 
@@ -340,9 +342,7 @@ class FormulaTape(Tape):
         """Calls equal children: the first for all, the last beside the outputs of the others."""
         count, child = stop - start, f"{name}.{value_of(start)}"
         if not value_of(count):  # here; formulas have the term all the same
-            t = FormulaTape(self.dtype)
-            output = t.call(child, forward, *inputs)
-            call = t.root.children[0].call
+            call, output = self._apart(child, forward, *inputs)
             self._module.children.append(Child(child, self._times * count, count, call))
             return [self.empty(count * output.n, output.dtype)]
         outputs: list[Operand] = []
@@ -355,6 +355,20 @@ class FormulaTape(Tape):
         if len(outputs) == 1:  # of several that formulas have
             outputs.append(self.empty((count - 1) * outputs[0].n, self.dtype))
         return outputs
+
+    def _apart(
+        self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given
+    ) -> tuple[ModuleCall, Output]:
+        """What a call on a tape of its own costs, and its output."""
+        t = FormulaTape(self.dtype)
+        output = t.call(f"{self.path}.{name}".strip("."), forward, *inputs)
+        return t.root.children[0].call, output
+
+    def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
+        """Adds the parameters of a child that is not called."""
+        if self._times:
+            call, _ = self._apart(name, forward, *inputs)
+            self._module.children.append(Child(name, None, self._copies, call))
 
     def idle_each(
         self,
@@ -383,21 +397,26 @@ class FormulaTape(Tape):
             return value
         return Example({(_derived(name, function, sizes),): 1}, value)
 
-    def weight(self, n: Size, name: str = "weight") -> View:
+    def weight(self, n: Size, name: str = "weight") -> Operand:
         """A parameter of the module that is running."""
         if self._times:
             self._module.own_params[name] = n
-        return View(n, self.dtype)
+        return Operand(n, self.dtype)
 
     def record(
         self, kind: Kind, operator: str, shape: Dimensions, dtype: Dtype, output: Dtype, work: Work
     ) -> None:
         """Adds the work of one operator to the module that is running."""
-        if self._times and not self._is_idle:
+        if self._times:
             own = self._module.own
             own[operator] = own.get(operator, NO_WORK).plus(work.times(self._times))
 
-    def _reached(self, nbytes: Size, path: str) -> None:
+    def allocated(self, nbytes: Size) -> None:
+        """Notes that a tensor of `nbytes` is alive."""
+        self.alive += nbytes
+        self._reached(self.alive)
+
+    def _reached(self, nbytes: Size) -> None:
         if value_of(nbytes) > value_of(self._most_bytes):
             self._most_bytes = nbytes
 
@@ -420,7 +439,7 @@ def _cached(output: Any) -> Size:
 
 def _bytes_of(kept: Any) -> Size:
     """Bytes of keys and values; what a layer keeps besides is no part of the cache."""
-    return kept.nbytes if isinstance(kept, Tensor | View) else sum(each.nbytes for each in kept[:2])
+    return kept.nbytes if isinstance(kept, Operand) else sum(each.nbytes for each in kept[:2])
 
 
 # --- notation ----------------------------------------------------------------------------------

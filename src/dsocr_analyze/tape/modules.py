@@ -7,35 +7,43 @@ activation functions: `ACT2FN` of transformers 4.46.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import starmap
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kind, Rows, Work
-from dsocr_analyze.tape.tape import Operand, Size, Tape, Tensor, ceil_div
+from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
 
 __all__ = [
     "ACTIVATIONS",
-    "activation",
     "bicubic",
     "conv2d",
-    "conv2d_side",
     "embedding",
     "fused_attention",
+    "interpolated",
     "layer_norm",
     "linear",
-    "linear1d",
     "quick_gelu",
     "rms_norm",
 ]
 
 
 def linear(
-    t: Tape, x: Operand, rows: Size, d_in: Size, d_out: Size, *, bias: bool = False
+    t: Tape,
+    x: Operand,
+    rows: Size,
+    d_in: Size,
+    d_out: Size,
+    *,
+    bias: bool = False,
+    operator: str = "linear",
 ) -> Operand:
-    """`torch.nn.Linear`: `[rows, d_in] -> [rows, d_out]`."""
+    """`torch.nn.Linear`: `[rows, d_in] -> [rows, d_out]`; a fused kernel has an operator's name."""
     weight = t.weight(d_in * d_out)
     biases = t.weight(d_out, "bias") if bias else None
-    return t.product("linear", Gemm(1, rows, d_out, d_in), x, weight, biases)
+    return t.product(operator, Gemm(1, rows, d_out, d_in), x, weight, biases)
 
 
 def embedding(t: Tape, index: Operand, rows: int, d: int) -> Operand:
@@ -45,21 +53,17 @@ def embedding(t: Tape, index: Operand, rows: int, d: int) -> Operand:
 
 
 def layer_norm(t: Tape, x: Operand, rows: Size, d: int, *, channels_first: bool = False) -> Operand:
-    """`torch.nn.LayerNorm` (Ba et al. 2016, eq. 4) in one kernel: 5 FLOPs per element.
+    """`torch.nn.LayerNorm` (Ba et al. 2016, eq. 4) of `[rows, d]` in one kernel.
 
-    Args:
-        t: The tape.
-        x: `[rows, d]`.
-        rows: Tokens.
-        d: Features per token.
-        channels_first: Whether features are stored channel by channel; the kernel copies them.
+    5 FLOPs per element. Features that are stored channel by channel are copied first.
     """
     if channels_first:
-        x = t.clone(x)
+        x = t.move("clone", x)
     weights = t.weight(d).nbytes + t.weight(d, "bias").nbytes
     work = Work(0, 5 * x.n, 0, x.nbytes + weights, x.nbytes)
     t.record("normalization", "native_layer_norm", Rows(rows, d), x.dtype, x.dtype, work)
-    output, *_ = Tensor(t, x.n, x.dtype), Tensor(t, rows, FLOAT32), Tensor(t, rows, FLOAT32)
+    mean, deviation = (rows, FLOAT32), (rows, FLOAT32)
+    output, *_ = starmap(partial(Operand, tape=t), ((x.n, x.dtype), mean, deviation))
     t.hold(x)
     return output  # and not the means and deviations, which the kernel returns as well
 
@@ -73,10 +77,10 @@ def fused_attention(t: Tape, operator: str, shape: Attention, *inputs: Operand) 
     scores = queries * shape.keys
     n, dtype = queries * shape.value_dim, inputs[0].dtype
     macs = scores * (shape.head_dim + shape.value_dim)
-    flops, read = scores * (7 if shape.masked else 6), sum(x.nbytes for x in inputs)
+    flops, read = scores * (7 if shape.masked else 6), sum(map(attrgetter("nbytes"), inputs))
     work = Work(macs, flops, n, read, n * dtype.nbytes)
     t.record("attention", operator, shape, dtype, dtype, work)
-    return Tensor(t, n, dtype)
+    return Operand(n, dtype, tape=t)
 
 
 def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
@@ -90,11 +94,6 @@ def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
     weighted = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
     t.hold(variance, wide)
     return weighted
-
-
-def conv2d_side(side: int, kernel: int, stride: int, padding: int) -> int:
-    """Pixels per side of a convolution's output."""
-    return (side + 2 * padding - kernel) // stride + 1
 
 
 def conv2d(
@@ -111,7 +110,7 @@ def conv2d(
     bias: bool = False,
 ) -> Operand:
     """`torch.nn.Conv2d` on N square images: `[N, d_in, side, side] -> [N, d_out, ...]`."""
-    positions, taps = conv2d_side(side, kernel, stride, padding) ** 2, kernel * kernel
+    positions, taps = ((side + 2 * padding - kernel) // stride + 1) ** 2, kernel * kernel
     weights = t.weight(d_in * d_out * taps).nbytes
     if bias:
         weights += t.weight(d_out, "bias").nbytes
@@ -119,7 +118,7 @@ def conv2d(
     work = Work(n * (d_in * taps), n if bias else 0, n, x.nbytes + weights, n * x.dtype.nbytes)
     shape = Convolution(N, positions, d_in, d_out, taps)
     t.record("convolution", "conv2d", shape, x.dtype, x.dtype, work)
-    return Tensor(t, n, x.dtype)
+    return Operand(n, x.dtype, tape=t)
 
 
 # --- learned position tables, resampled in fp32 for another grid -------------------------------
@@ -135,18 +134,14 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
     """
     half = max(2, t.derived("ceil({} / {})", ceil_div, 2 * source, target))
     flops = 2 * (2 * half + 1) * d * target * (source + target)
-    return _interpolated(t, "_upsample_bicubic2d_aa", grid, target * target * d, flops)
+    return interpolated(t, "_upsample_bicubic2d_aa", grid, target * target * d, flops)
 
 
-def linear1d(t: Tape, columns: Operand, rows: int, d: int) -> Operand:
-    """`[d, source] -> [d, rows]`, fp32 in, the model's type out: 2 taps of 2 FLOPs per output."""
-    return _interpolated(t, "upsample_linear1d", columns, rows * d, 4 * rows * d)
-
-
-def _interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> Operand:
+def interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> Operand:
+    """An fp32 table as n elements, computed in fp32, in the model's type."""
     work = Work(0, flops, 0, table.nbytes, n * FLOAT32.nbytes)
     t.record("interpolation", operator, Elements(n), FLOAT32, FLOAT32, work)
-    return t.cast(Tensor(t, n, FLOAT32), t.dtype)
+    return t.cast(Operand(n, FLOAT32, tape=t), t.dtype)
 
 
 # --- activation functions --------------------------------------------------------------------
@@ -155,21 +150,18 @@ def _interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) ->
 Activation: TypeAlias = Callable[[Tape, Operand], Operand]
 
 
-def activation(t: Tape, x: Operand, name: str) -> Operand:
-    """The module of an activation of `ACTIVATIONS`; elements in, as many out."""
-    return ACTIVATIONS[name](t, x)
+def _single(
+    operator: str, flops: int, t: Tape, x: Operand, *, kind: Kind = "activation"
+) -> Operand:
+    return t.map(operator, x, flops=flops, kind=kind)
 
 
-def _one(operator: str, flops: int = 1, kind: Kind = "activation") -> Activation:
-    """An activation that is a single operator."""
-    return lambda t, x: t.map(operator, x, flops=flops, kind=kind)
-
-
-_SIGMOID: Final = _one("sigmoid", 4)
-_TANH: Final = _one("tanh")
-_ERF: Final = _one("erf")
-_RELU: Final = _one("relu")
-_GELU: Final = _one("gelu", 5)
+_SIGMOID: Final = partial(_single, "sigmoid", 4)
+_TANH: Final = partial(_single, "tanh", 1)
+_ERF: Final = partial(_single, "erf", 1)
+_RELU: Final = partial(_single, "relu", 1)
+_GELU: Final = partial(_single, "gelu", 5)
+_SILU: Final = partial(_single, "silu", 5)
 
 
 def quick_gelu(t: Tape, x: Operand) -> Operand:
@@ -220,8 +212,8 @@ def _relu2(t: Tape, x: Operand) -> Operand:
 
 
 ACTIVATIONS: Final[dict[str, Activation]] = {
-    "silu": _one("silu", 5),
-    "swish": _one("silu", 5),
+    "silu": _SILU,
+    "swish": _SILU,
     "gelu": _GELU,
     "gelu_pytorch_tanh": _GELU,
     "gelu_new": _gelu_new,
@@ -230,14 +222,14 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "gelu_fast": _gelu_fast,
     "gelu_python": _gelu_python,
     "laplace": _laplace,
-    "mish": _one("mish", 5),
+    "mish": partial(_single, "mish", 5),
     "quick_gelu": quick_gelu,
     "relu": _RELU,
     "relu2": _relu2,
-    "relu6": _one("hardtanh", kind="elementwise"),
-    "leaky_relu": _one("leaky_relu"),
+    "relu6": partial(_single, "hardtanh", 1, kind="elementwise"),
+    "leaky_relu": partial(_single, "leaky_relu", 1),
     "sigmoid": _SIGMOID,
     "tanh": _TANH,
     "linear": lambda _, x: x,
 }
-"""Names of `hidden_act`, each with its operators."""
+"""Forwards of activation modules by name of `hidden_act`: elements in, as many out."""

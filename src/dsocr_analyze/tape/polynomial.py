@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from dsocr_analyze.tape.tape import Size, maximum
+from dsocr_analyze.tape import Size, maximum
 
 __all__ = [
     "Bounds",

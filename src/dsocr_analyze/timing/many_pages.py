@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, Figure, total_duration
@@ -98,7 +99,6 @@ class PageTimer:
         self.model, self.job = model, job
         self.correction = job.correction_of(model.architecture, model.device)
         self._lengths = cache(job.lengths)
-        self._fixed: dict[Hashable, int] = {}
         self._served: ServedModel | None = None
         if not job.is_eager:
             self._served = ServedModel(
@@ -143,8 +143,8 @@ class PageTimer:
             stages = served.prefill(views, prompts, kind.visual_tokens)
             duration = total_duration(stages.values())
             prefill[rows] = np.broadcast_to(duration.seconds, len(prompts))[place]
-            fixed_bytes = [self._fixed_bytes(served, kind, each) for each in prompts.tolist()]
-            fixed[rows] = np.array(fixed_bytes, np.int64)[place]
+            text: Size = prompts - kind.visual_tokens
+            fixed[rows] = served.fixed_bytes(replace(kind, text_tokens=text, batch_size=1))[place]
             if weights is not None:
                 passes.append(_weighted(duration, place, weights[rows]))
         steps = mean - 1
@@ -178,14 +178,6 @@ class PageTimer:
             np.array([each.running for each in found], np.int64)[place],
             np.array([each.longest for each in found], np.int64)[place],
         )
-
-    def _fixed_bytes(self, served: ServedModel, kind: Workload, T: int) -> int:
-        key = (kind.grid, kind.views, T)
-        if key not in self._fixed:
-            text_tokens = T - kind.visual_tokens
-            one = replace(kind, text_tokens=text_tokens, batch_size=1)
-            self._fixed[key] = served.fixed_bytes(one)
-        return self._fixed[key]
 
     # --- eager -------------------------------------------------------------------------------
 

@@ -301,7 +301,7 @@ class _Serving(Runtime):
         self.stages = {name: correction.prefill(each) for name, each in self.prefill.items()}
         step = self.served.step(1, T + 1)
         self.stages[model.architecture.stages[-1].name] = correction.decode(step)
-        self.fixed_bytes = self.served.fixed_bytes(workload)
+        self.fixed_bytes: int = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
     @cached_property

@@ -15,8 +15,7 @@ from dsocr_analyze.architectures.architecture import Architecture, ModelDimensio
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.tape import Size
-from dsocr_analyze.tape.tape import ceil_div, minimum
+from dsocr_analyze.tape import Size, ceil_div, maximum, minimum
 from dsocr_analyze.timing.duration import (
     Duration,
     duration_of_kernels,
@@ -170,12 +169,16 @@ class ServedModel:
         window = self.dimensions.sliding_window
         return T + (generated if window is None else minimum(generated, window))
 
-    def fixed_bytes(self, workload: Workload) -> int:
-        """Bytes of the weights and of a prefill pass of this page alone."""
+    def fixed_bytes(self, workload: Workload) -> Size:
+        """Bytes of the weights and of a prefill pass of this page; `text_tokens` may be an array.
+
+        A prompt goes through the decoder in chunks.
+        """
         served = self.architecture.forms.served
-        # A prompt goes through the decoder in chunks.
-        text_tokens = self.server.chunk_tokens - workload.visual_tokens
-        chunk = replace(workload, text_tokens=max(1, min(workload.text_tokens, text_tokens)))
+        text_tokens = minimum(
+            workload.text_tokens, self.server.chunk_tokens - workload.visual_tokens
+        )
+        chunk = replace(workload, text_tokens=maximum(1, text_tokens))
         activations = served.activation_bytes(self.dimensions, chunk, self.dtype)
         return self.weights_bytes + activations + served.inputs_bytes(workload, self.dtype)
 

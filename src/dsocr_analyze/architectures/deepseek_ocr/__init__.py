@@ -165,7 +165,7 @@ class DeepSeekOCR(FamilyMember):
             for _ in range(3):
                 t.map("mul", t.host(1, INT64), into=t.host(1, INT64))
         if columns > 1 and q > 1:
-            features.tokens = t.clone(features.tokens)
+            features.tokens = t.move("clone", features.tokens)
         newline = t.weight(d, "image_newline")
         n = rows * q * (columns * q + 1) * d
         features.tokens = t.move("cat", features.tokens, newline, n=n)

@@ -51,7 +51,8 @@ from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Attention
-from dsocr_analyze.tape import Operand, Size, Tape, View, fused_attention, linear, rms_norm
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
 from dsocr_analyze.workload import Mode, ViewBatch
 
 __all__ = [
@@ -258,7 +259,7 @@ _KINDS: Final = ("zeros", "ones")
 
 def qwen2_encoder(
     t: Tape, features: Operand, N: Size, q: int, c: EncoderDimensions, *, has_mask: bool = False
-) -> View:
+) -> Operand:
     """SAM's features `[N, d, q, q] -> [N, q q, d]`, the ends of sequences of `2 q q` tokens.
 
     Args:
@@ -313,7 +314,7 @@ def _model(
 ) -> tuple[Operand, list[Operand]]:
     """Layers and norm; also returns all keys and values (`CustomQwen2ModelInner`)."""
     T = 2 * n
-    position_ids = t.fill("arange", T, INT64)
+    position_ids = t.move("arange", n=T, dtype=INT64)
     if has_mask:
         mask: Operand = t.input(N * T * T, t.dtype)
     else:
@@ -347,7 +348,7 @@ def _mask_of_view(t: Tape, token_type_ids: Operand, n: int) -> Operand:
     itself.
     """
     T = 2 * n
-    mask = t.fill("full", T * T, t.dtype)
+    mask = t.move("full", n=T * T, dtype=t.dtype)
     for _ in _KINDS:
         is_kind = t.map("eq", t.view(token_type_ids, T), output=BOOL, into=t.host(T, BOOL))
         t.move("nonzero", is_kind, n=n, dtype=INT64, into=t.host(n, INT64))
@@ -360,9 +361,9 @@ def _mask_of_view(t: Tape, token_type_ids: Operand, n: int) -> Operand:
     return mask
 
 
-def _write_zero(t: Tape, into: View, indices: int, places: int) -> None:
+def _write_zero(t: Tape, into: Operand, indices: int, places: int) -> None:
     """Writes a zero to some places of a tensor, which `indices` select."""
-    zero = t.fill("scalar_tensor", 1, t.dtype)
+    zero = t.move("scalar_tensor", n=1, dtype=t.dtype)
     size = t.dtype.nbytes
     t.move(
         "index_put",
@@ -420,7 +421,7 @@ def _attention(
     query, key = rotated(t, query, cos, sin), rotated(t, key, cos, sin)
     cached = key, value
     if H > kv > 1:  # a single head is expanded without a copy
-        key, value = t.clone(key, n * H * D), t.clone(value, n * H * D)
+        key, value = t.move("clone", key, n=n * H * D), t.move("clone", value, n=n * H * D)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
     output = fused_attention(t, "scaled_dot_product_attention", shape, query, key, value, mask)
     output = t.call("o_proj", linear, output, n, H * D, d)

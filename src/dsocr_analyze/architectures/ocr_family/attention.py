@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape import Operand, Size, Tape, activation, fused_attention, linear
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear
 
 __all__ = [
     "Pass",
@@ -106,7 +107,7 @@ def _repeated(
     if not c.heads > c.kv_heads > 1:
         return k, v
     n = p.B * p.keys * (c.heads * c.head_dim)
-    return t.clone(k, n), t.clone(v, n)
+    return t.move("clone", k, n=n), t.move("clone", v, n=n)
 
 
 def _eager(
@@ -136,7 +137,7 @@ def _eager(
         weights = t.map("add", weights, mask)
     weights = t.cast(t.softmax(weights, p.tokens * H, K), t.dtype)
     heads = product(t, Gemm(B * H, T, D, K), weights, v, None, shared)
-    return (t.clone(heads) if H > 1 and is_prompt else heads), weights
+    return (t.move("clone", heads) if H > 1 and is_prompt else heads), weights
 
 
 def product(
@@ -148,7 +149,7 @@ def product(
     copied_b: Size | None = None,
 ) -> Operand:
     """`torch.matmul`, which first copies a factor if the size of its copy is given."""
-    copies = [t.clone(x, n) for x, n in ((a, copied_a), (b, copied_b)) if n is not None]
+    copies = [t.move("clone", x, n=n) for x, n in ((a, copied_a), (b, copied_b)) if n is not None]
     output = t.product("matmul", gemm, a, b)
     t.hold(*copies)
     return output
@@ -228,7 +229,7 @@ def swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu") ->
     """
     hidden = t.map(
         "mul",
-        t.call("act_fn", activation, t.call("gate_proj", linear, x, n, d, f), act),
+        t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f)),
         t.call("up_proj", linear, x, n, d, f),
     )
     return t.call("down_proj", linear, hidden, n, f, d)

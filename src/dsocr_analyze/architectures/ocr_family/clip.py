@@ -9,10 +9,8 @@ from __future__ import annotations
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention
-from dsocr_analyze.tape import (
-    Operand,
-    Size,
-    Tape,
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import (
     bicubic,
     conv2d,
     embedding,
@@ -81,7 +79,7 @@ def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> 
         return abs_pos
     grid: Operand = t.view(abs_pos, side * side * d)
     if side > 1:
-        grid = t.clone(grid)  # channels first
+        grid = t.move("clone", grid)  # channels first
     grid = t.cast(grid, FLOAT32)
     patches = bicubic(t, grid, side, q, d)
     joined = t.cat(t.view(abs_pos, d), patches)

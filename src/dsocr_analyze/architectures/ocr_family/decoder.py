@@ -30,8 +30,8 @@ from dsocr_analyze.architectures.stages import NotModelled
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import Gemm, Rows
-from dsocr_analyze.tape import Operand, Size, Tape, View, linear, rms_norm
-from dsocr_analyze.tape.tape import ceil_log2, minimum
+from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
+from dsocr_analyze.tape.modules import linear, rms_norm
 
 __all__ = [
     "NOT_MODELLED",
@@ -81,7 +81,7 @@ def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Op
 def lm_head(t: Tape, hidden: Operand, p: Pass, c: DecoderDimensions) -> Operand:
     """The head: logits `[B, T, V]` of every position."""
     n, d, V = p.tokens, c.hidden_size, c.vocab_size
-    weight = View(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
+    weight = Operand(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
     return t.product("linear", Gemm(1, n, V, d), hidden, weight)
 
 
@@ -108,8 +108,8 @@ def _causal_mask(t: Tape, p: Pass) -> Operand:
 
 def _triangle(t: Tape, T: Size) -> Operand:
     """`[T, T]`: the lowest number above the diagonal, zero elsewhere."""
-    mask = t.fill("full", T * T, FLOAT32)
-    index = t.fill("arange", T, INT64)
+    mask = t.move("full", n=T * T, dtype=FLOAT32)
+    index = t.move("arange", n=T, dtype=INT64)
     t.move(
         "masked_fill",
         mask,
@@ -178,7 +178,7 @@ def latent_attention(
     if p.past:
         k_pe, latent = cached(t, k_pe, latent, p, P, r)
     t.idle("kv_b_proj", linear, latent, n, r, H * (nope + value))
-    up_key, up_value = View(H * nope * r, t.dtype), View(H * r * value, t.dtype)
+    up_key, up_value = Operand(H * nope * r, t.dtype), Operand(H * r * value, t.dtype)
 
     def copy_of(size: Size, *, unless: bool = False) -> Size | None:
         """The size of a factor's copy, which only heads of several sequences need."""
@@ -208,7 +208,7 @@ def latent_attention(
         t, Gemm(B * H, T, value, r), heads, up_value, None, copy_of(B * (H * r * value))
     )
     if H > 1 and is_prompt:
-        heads = t.clone(heads)
+        heads = t.move("clone", heads)
     out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
     t.hold(query, q_pe, q_latent, weights)
     return out, k_pe, latent, *tables
@@ -238,7 +238,7 @@ def _rotated_pairs(
     q_pe: Operand = t.view(query, n * (H * P))
     k_pe: Operand = t.view(joint, n * P)
     if P > 2:
-        q_pe, k_pe = t.clone(q_pe), t.clone(k_pe)
+        q_pe, k_pe = t.move("clone", q_pe), t.move("clone", k_pe)
     pairs = rotated(t, q_pe, cos, sin), rotated(t, k_pe, cos, sin)
     t.hold(q_pe)
     return *pairs, *tables, *frequencies
@@ -265,7 +265,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
     if value != D:
         heads = t.view(heads, n * (H * value))
         if H > 1 or p.B > 1 or p.T > 1:  # a single row without its padding is contiguous
-            heads = t.clone(heads)
+            heads = t.move("clone", heads)
     out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
     t.hold(query, joint, up, q_pe, k_pe, q)
     return out, k, v, *tables
@@ -297,7 +297,7 @@ def rotary_embedding(
         frequencies = (blend,)
     elif scaling == "dynamic" and c.max_position_embeddings < K:
         frequencies = (_dynamic_frequencies(t, half),)
-    positions = t.fill("arange", K, FLOAT32)
+    positions = t.move("arange", n=K, dtype=FLOAT32)
     if scaling == "linear":
         positions = t.map("div", positions)
     inv_freq = frequencies[0] if frequencies else t.input(half, FLOAT32)
@@ -349,10 +349,10 @@ def _yarn_frequencies(t: Tape, half: int) -> tuple[Operand, ...]:
 
 def _yarn_periods(t: Tape, half: int) -> Operand:
     """`base^(2 i / P)`."""
-    return t.map("pow", t.map("div", t.fill("arange", half, FLOAT32)))
+    return t.map("pow", t.map("div", t.move("arange", n=half, dtype=FLOAT32)))
 
 
-def _yarn_ramp(t: Tape, half: int) -> View:
+def _yarn_ramp(t: Tape, half: int) -> Operand:
     """0 to 1, clamped, on the host."""
     host = t.host(half, FLOAT32)
     t.move("arange", n=half, dtype=FLOAT32, into=host)
@@ -438,12 +438,12 @@ def _within_best_groups(
     """Scores with zero outside the best groups; then the groups and both masks."""
     E, groups = c.n_routed_experts or 0, c.n_group
     best = _top(t, ranks, n, groups, c.topk_group)[1]
-    chosen = t.fill("zeros_like", n * groups, FLOAT32)
+    chosen = t.move("zeros_like", n=n * groups, dtype=FLOAT32)
     written = FLOAT32.nbytes * best.n
     t.move("scatter", chosen, read=best.nbytes, written=written, into=chosen)
     mask: Operand = chosen
     if 1 < groups < E:
-        mask = t.clone(chosen, n * E)
+        mask = t.move("clone", chosen, n=n * E)
     flags = t.map("bitwise_not", t.move("_to_copy", mask, n=n * E, dtype=BOOL))
     masked = t.move("masked_fill", scores, flags)
     return masked, best, chosen, mask
@@ -454,7 +454,7 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
     n, d = p.tokens, c.hidden_size
     E, k = c.n_routed_experts or 0, c.num_experts_per_tok
     choices = n * k
-    table = t.fill("new_zeros", n * E, INT64)
+    table = t.move("new_zeros", n=n * E, dtype=INT64)
     t.move("scatter", chosen, n=n * E, written=chosen.nbytes, into=table)
     tokens_per_expert = t.reduce("sum", table, E, n)
     order = _order(t, chosen)

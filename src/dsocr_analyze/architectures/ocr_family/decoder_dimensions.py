@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.tape import ACTIVATIONS, Size
-from dsocr_analyze.tape.tape import largest, maximum
+from dsocr_analyze.tape import Size, largest, maximum
+from dsocr_analyze.tape.modules import ACTIVATIONS
 
 __all__ = [
     "DECODER_DEFAULTS",

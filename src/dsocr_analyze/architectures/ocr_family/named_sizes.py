@@ -14,9 +14,9 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     ProjectorDimensions,
     SamDimensions,
 )
+from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.formula import Example, Relations
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
-from dsocr_analyze.tape.tape import Size
 
 __all__ = ["Part", "named_part"]
 

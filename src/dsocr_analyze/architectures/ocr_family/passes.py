@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, Final, TypeAlias
@@ -27,8 +27,8 @@ from dsocr_analyze.architectures.stages import Stage, owner_among
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import Parameters
-from dsocr_analyze.tape import Operand, Size, Tape, View, embedding, linear
-from dsocr_analyze.tape.tape import Given, Spans
+from dsocr_analyze.tape import Operand, Size, Spans, Tape
+from dsocr_analyze.tape.modules import embedding, linear
 from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = [
@@ -259,7 +259,7 @@ def _classified(
 ) -> tuple[None, list[Kept]]:
     hidden, cache = t.call("model", _model, model, c, p, None)
     scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
-    pooled = t.gather("index", t.fill("arange", p.B, INT64), p.B * labels, t.dtype)
+    pooled = t.gather("index", t.move("arange", n=p.B, dtype=INT64), p.B * labels, t.dtype)
     t.hold(scores, pooled)
     return None, cache
 
@@ -299,7 +299,7 @@ def embedded_page(
     return embeds, seen
 
 
-def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> View:
+def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:
     """The views' pixels `[N, 3, R, R]`, of several pages if given."""
     return t.input(pages * view.count * _CHANNELS * view.resolution**2, t.dtype)
 
@@ -317,7 +317,7 @@ def inputs_bytes(workload: Workload, dtype: Dtype) -> int:
     return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
 
-def _sum_of_pixels(t: Tape, pixels: View) -> None:
+def _sum_of_pixels(t: Tape, pixels: Operand) -> None:
     """Tells whether there is an image: one addition per value."""
     t.reduce("sum", pixels, 1, pixels.n)
 
@@ -410,27 +410,9 @@ def _spans(model: OcrModel, c: ModelDimensions, dtype: Dtype) -> Spans:
     return {}
 
 
-class _StepTape(Tape):
-    """A tape that notes no weights: a step has those of the prefill pass."""
-
-    def weight(self, n: Size, name: str = "weight") -> View:
-        """A parameter of the module that is running."""
-        return View(n, self.dtype)
-
-    def idle_each(
-        self,
-        name: str,
-        start: Size,
-        stop: Size,
-        forward: Callable[[Tape, *Given], Operand],
-        *inputs: *Given,
-    ) -> None:
-        """Nothing."""
-
-
 def step(model: OcrModel, c: ModelDimensions, p: Pass, dtype: Dtype) -> Tape:
     """A decode step: its records and calls."""
-    t = _StepTape(dtype, stage=DECODE.name)
+    t = Tape(dtype, stage=DECODE.name, weights=False)  # which are the prefill pass's
     whole_model(t, model, c, p, None)
     t.check_nothing_is_left()
     return t

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
-from dsocr_analyze.tape import Operand, Size, Tape, activation, layer_norm, linear
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import ACTIVATIONS, layer_norm, linear
 
 __all__ = ["projector"]
 
@@ -71,8 +72,8 @@ def projector(
 
 def _patches(t: Tape, x: Operand, n: Size, side: int) -> Operand:
     """2 x 2 neighbours concatenated, n elements: channels first, then cells first."""
-    patches = t.clone(t.view(x, n))
-    return t.clone(patches) if side > 1 else patches
+    patches = t.move("clone", t.view(x, n))
+    return t.move("clone", patches) if side > 1 else patches
 
 
 def _up_projections(
@@ -147,14 +148,14 @@ def _mlp(
         is_apart = False
     for index, (d_in, d_out) in enumerate(itertools.pairwise(widths)):
         if index or gelu_first:
-            x = t.call(next(names), activation, x, "gelu")
+            x = t.call(next(names), ACTIVATIONS["gelu"], x)
         x = t.call(next(names), _linear, x, n, d_in, d_out, is_apart and not index)
     return x
 
 
 def _linear(t: Tape, x: Operand, n: Size, d_in: int, d_out: int, is_apart: bool) -> Operand:
     """A linear layer, which first copies rows that are not evenly spaced in memory."""
-    return linear(t, t.clone(x) if is_apart else x, n, d_in, d_out, bias=True)
+    return linear(t, t.move("clone", x) if is_apart else x, n, d_in, d_out, bias=True)
 
 
 def _identity(t: Tape, x: Operand) -> Operand:

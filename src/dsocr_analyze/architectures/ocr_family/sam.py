@@ -9,20 +9,16 @@ from __future__ import annotations
 from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
-from dsocr_analyze.tape import (
-    Operand,
-    Size,
-    Tape,
-    activation,
+from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
+from dsocr_analyze.tape.modules import (
+    ACTIVATIONS,
     bicubic,
     conv2d,
-    conv2d_side,
     fused_attention,
+    interpolated,
     layer_norm,
     linear,
-    linear1d,
 )
-from dsocr_analyze.tape.tape import ceil_div
 
 __all__ = ["absolute_positions", "position_terms", "sam"]
 
@@ -44,9 +40,11 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
         x = t.again(f"blocks.{index}", _block, x, N, g, c, is_global=index in c.global_attn_indexes)
     x = t.call("neck", _neck, x, N, g, c)
     middle, out = c.downsample_channels
-    halved = conv2d_side(g, 3, 2, 1)
+    halved = (g - 1) // 2 + 1
     x2 = t.call("net_2", conv2d, x, N, g, c.neck, middle, 3, stride=2, padding=1)
-    x3 = t.call("net_3", conv2d, t.clone(x2), N, halved, middle, out, 3, stride=2, padding=1)
+    x3 = t.call(
+        "net_3", conv2d, t.move("clone", x2), N, halved, middle, out, 3, stride=2, padding=1
+    )
     t.hold(x, x2)
     return x3
 
@@ -94,7 +92,7 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
 def _mlp(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
     """`[n, d] -> [n, d]` (`MLPBlock`)."""
     x = t.call("lin1", linear, x, n, c.width, c.mlp, bias=True)
-    x = t.call("act", activation, x, "gelu")
+    x = t.call("act", ACTIVATIONS["gelu"], x)
     return t.call("lin2", linear, x, n, c.mlp, c.width, bias=True)
 
 
@@ -105,7 +103,7 @@ def _window_partition(
     side = windows * c.window
     if side > g:
         x = t.move("constant_pad_nd", x, n=N * side * side * c.width)
-    return t.clone(x) if windows > 1 else x
+    return t.move("clone", x) if windows > 1 else x
 
 
 def _window_unpartition(
@@ -113,9 +111,9 @@ def _window_unpartition(
 ) -> Operand:
     """Windows to `[N, g, g, d]`, without the padding."""
     if windows > 1:
-        x = t.clone(x)
+        x = t.move("clone", x)
     if windows * c.window > g:
-        x = t.clone(t.view(x, N * g * g * c.width))
+        x = t.move("clone", t.view(x, N * g * g * c.width))
     return x
 
 
@@ -136,7 +134,7 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     d, H, D, T = c.width, c.heads, c.head_dim, g * g
     fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
     # Heads go next to the batch: a copy if there are several of both.
-    qkv = t.clone(fused) if H > 1 and N > 1 else fused
+    qkv = t.move("clone", fused) if H > 1 and N > 1 else fused
     rows, columns = position_terms(t, t.view(qkv, N * T * d), N, g, c, 2 * table_side - 1)
     bias = t.map("add", rows, columns, n=N * H * T * T)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
@@ -159,11 +157,11 @@ def position_terms(
     Rh = _relative_positions(t, "rel_pos_h", length, g, D)
     Rw = _relative_positions(t, "rel_pos_w", length, g, D)
     product = Gemm(g, N * g * H, g, D)
-    rows = t.product("einsum", product, t.clone(q) if is_many else q, Rh)
-    columns = t.product("einsum", product, t.clone(q) if is_strided else q, Rw)
+    rows = t.product("einsum", product, t.move("clone", q) if is_many else q, Rh)
+    columns = t.product("einsum", product, t.move("clone", q) if is_strided else q, Rw)
     if is_many:
-        rows = t.clone(rows)
-    columns = t.clone(columns)
+        rows = t.move("clone", rows)
+    columns = t.move("clone", columns)
     t.hold(Rh, Rw)
     return rows, columns
 
@@ -173,10 +171,11 @@ def _relative_positions(t: Tape, name: str, length: int, g: int, D: int) -> Oper
     table: Operand = t.weight(length * D, name)
     if length != 2 * g - 1:
         columns = t.cast(table, FLOAT32)
-        table = linear1d(t, columns, 2 * g - 1, D)
+        n = (2 * g - 1) * D
+        table = interpolated(t, "upsample_linear1d", columns, n, 4 * n)  # 2 taps of 2 FLOPs
         t.hold(columns)
-    queries = t.map("mul", t.fill("arange", g, INT64), output=FLOAT32)
-    keys = t.map("mul", t.fill("arange", g, INT64), output=FLOAT32)
+    queries = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
+    keys = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     distance = t.map("add", t.map("sub", queries, keys, n=g * g))
     R = t.gather("index", t.cast(distance, INT64), g * g * D, t.dtype)
     t.hold(table, queries, keys, distance)

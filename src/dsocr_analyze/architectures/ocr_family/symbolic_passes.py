@@ -31,7 +31,6 @@ __all__ = [
     "Prompt",
     "affine",
     "changes_with_length",
-    "looked",
     "looks",
     "prompt",
     "step",
@@ -208,8 +207,8 @@ def looks(
         if len(spans) > _MOST_SPANS:
             spans.clear()
         page = page_with(model, sizes)
-        work, batched, left = looked(model, c, dtype, Pass(B, T), page, spans)
-        _, alone, _ = looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
+        work, batched, left = _looked(model, c, dtype, Pass(B, T), page, spans)
+        _, alone, _ = _looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
         parts = ((), ("B",), ("B", "T"))
         works = (_coefficient(count, *names) for names in parts for count in work)
         return page.visual_tokens, alone, batched, left, *works
@@ -217,7 +216,7 @@ def looks(
     return look
 
 
-def looked(
+def _looked(
     model: OcrModel,
     c: ModelDimensions,
     dtype: Dtype,

@@ -26,8 +26,8 @@ from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
+from dsocr_analyze.tape import Size, largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import Bounds, Values, highest
-from dsocr_analyze.tape.tape import Size, largest, maximum, minimum
 
 if TYPE_CHECKING:
     import numpy as np
