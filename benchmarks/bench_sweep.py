@@ -29,7 +29,7 @@ ARRAYS = 64
 OPERATIONS = 500
 """Additions and multiplications by numpy per chunk, in each round."""
 
-LIMIT = 600
+LIMIT = 450
 """Operations by numpy in the time that a sweep takes for as many workloads."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import Workload
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["CropRule", "PageInViews", "PixelWork", "tokens_per_side"]
+
+_ROUNDING: Final = 1e-12
+"""More than rounding can change of an aspect's relative distance from the middle of two others."""
 
 
 def tokens_per_side(size: int) -> int:
@@ -65,6 +68,21 @@ class PageInViews:
     def tokens(self) -> int:
         """Vision tokens the encoder makes of them all, before any newline or separator."""
         return self.views * tokens_per_side(self.resolution) ** 2
+
+
+class _Middles(NamedTuple):
+    """Where one aspect ceases to be the nearest and the next begins.
+
+    Attributes:
+        aspects: The middles between neighbours, ascending, and infinity.
+        first: By cell of an aspect, the first middle that may be above it.
+        cells: Cells for an aspect from 0 to 1; a power of two, so that products are exact. No cell
+            has two middles.
+    """
+
+    aspects: NDArray[np.float64]
+    first: NDArray[np.int64]
+    cells: int
 
 
 @dataclass(frozen=True)
@@ -137,9 +155,8 @@ class CropRule:
     def codes(self, widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray[np.int64]:
         """The code of `grid(width, height)` for each page, including float64 ties.
 
-        The nearest aspect is one of the two on either side of the page's. Their distances are
-        compared in float64, like in `grid`; the few pages at the same distance from both are passed
-        to it. Among grids of one aspect, the page's pixels decide.
+        A page's aspect lies nearest to one of the grids', or midway between two: the few pages that
+        do are passed to `grid`. Among grids of one aspect, the page's pixels decide.
 
         Args:
             widths: Pixels, `[n]`, from 1 to `LARGEST_SIDE`.
@@ -150,20 +167,19 @@ class CropRule:
         """
         import numpy as np
 
-        aspects, coded, least_pixels = self._tables
-        aspect = widths / heights
-        above = np.searchsorted(aspects, aspect)
-        np.minimum(above, len(aspects) - 1, out=above)
-        below = np.maximum(above - 1, 0)
-        distance_above = np.abs(aspect - aspects[above])
-        distance_below = np.abs(aspect - aspects[below])
-        nearest = np.where(distance_below < distance_above, below, above)
-        codes: NDArray[np.int64] = coded[0][nearest]
+        coded, least_pixels = self._tables
+        aspect, middles = widths / heights, self._middles
+        cell = np.minimum(aspect * middles.cells, len(middles.first) - 1).astype(np.int64)
+        place = middles.first.take(cell, mode="clip")
+        middle = middles.aspects.take(place, mode="clip")
+        place += aspect > middle
+        codes: NDArray[np.int64] = coded[0].take(place, mode="clip")
         pixels = 2 * widths * heights
         for larger, least in zip(coded[1:], least_pixels, strict=True):
-            np.copyto(codes, larger[nearest], where=pixels > least[nearest])
-        codes[(widths <= self.tile) & (heights <= self.tile)] = self._code(1, 1)
-        for index in np.flatnonzero((distance_below == distance_above) & (below != above)):
+            is_larger = pixels > least.take(place, mode="clip")
+            np.copyto(codes, larger.take(place, mode="clip"), where=is_larger)
+        np.copyto(codes, self._code(1, 1), where=np.maximum(widths, heights) <= self.tile)
+        for index in np.flatnonzero(np.abs(aspect - middle) <= _ROUNDING * aspect):
             codes[index] = self._code(*self.grid(int(widths[index]), int(heights[index])))
         return codes
 
@@ -171,28 +187,45 @@ class CropRule:
         return (self.most + 1) * columns + rows
 
     @cached_property
-    def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """By ascending aspect: it, its grids' codes by area, pixels that all but the first require.
+    def _by_aspect(self) -> dict[float, list[tuple[int, int]]]:
+        """Grids of each aspect by area; the aspects ascend."""
+        by_aspect: dict[float, list[tuple[int, int]]] = {}
+        for columns, rows in sorted(self.grids, key=lambda each: each[0] / each[1]):
+            by_aspect.setdefault(columns / rows, []).append((columns, rows))
+        return by_aspect
+
+    @cached_property
+    def _middles(self) -> _Middles:
+        import numpy as np
+
+        aspects = np.array(list(self._by_aspect))
+        middles = (aspects[:-1] + aspects[1:]) / 2
+        cells = 1 << int(1 / np.diff(middles, prepend=0).min()).bit_length()
+        edges = np.arange(cells * self.most) / cells
+        return _Middles(np.append(middles, np.inf), np.searchsorted(middles, edges), cells)
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """By ascending aspect: its grids' codes by area, pixels that all but the first require.
 
         If an aspect has fewer grids than another, its last is repeated. Larger grids need more
         pixels, so the last one whose requirement is met wins.
         """
         import numpy as np
 
-        by_aspect: dict[float, list[tuple[int, int]]] = {}
-        for columns, rows in self.grids:
-            by_aspect.setdefault(columns / rows, []).append((columns, rows))
-        aspects = sorted(by_aspect)
-        depth = max(map(len, by_aspect.values()))
+        depth = max(map(len, self._by_aspect.values()))
         grids = np.array(
             [
-                [by_aspect[aspect][min(place, len(by_aspect[aspect]) - 1)] for aspect in aspects]
+                [
+                    of_aspect[min(place, len(of_aspect) - 1)]
+                    for of_aspect in self._by_aspect.values()
+                ]
                 for place in range(depth)
             ]
         )
         # 2 w h > tile^2 area, in whole numbers
         pixels = self.tile * self.tile * grids[..., 0] * grids[..., 1]
-        return np.array(aspects), self._code(grids[..., 0], grids[..., 1]), pixels[1:]
+        return self._code(grids[..., 0], grids[..., 1]), pixels[1:]
 
     # --- the page within its views
 

@@ -145,7 +145,10 @@ def figures(name: str, work: Work) -> dict[str, Any]:
         name: Prefix of the columns: a pass, a page, a batch.
         work: Integers, or arrays of them.
     """
-    return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
+    matrix_flops = work.matrix_flops
+    flops = matrix_flops + work.vector_flops
+    figures = matrix_flops, work.vector_flops, flops, work.bytes_read, work.bytes_written
+    return {f"{name}_{figure}": count for figure, count in zip(_FIGURES, figures, strict=True)}
 
 
 def cost_columns(
@@ -182,8 +185,9 @@ def cost_columns(
     if are_batches:
         expected = np.asarray(totals.decode_step_bytes_read_expected, np.float64)
         columns[_EXPECTED] = np.broadcast_to(expected, n)
+        pages = np.asarray(workloads.batch_size, np.float64)
         for figure in _FIGURES:
-            columns[f"page_{figure}"] = columns[f"batch_{figure}"] / workloads.batch_size
+            columns[f"page_{figure}"] = columns[f"batch_{figure}"] / pages
     return {name: columns[name] for name in (BATCH_RESULTS if are_batches else PAGE_RESULTS)}
 
 

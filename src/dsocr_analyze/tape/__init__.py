@@ -88,9 +88,9 @@ def ceil_log2(n: Size) -> Size:
 
     if n.dtype.kind == "O":
         return np.frompyfunc(lambda item: (int(item) - 1).bit_length(), 1, 1)(n)
-    # A float64's exponent counts bits; in two halves, since beyond 2^53 it would be rounded up.
-    high, low = (n - 1) >> 32, (n - 1) & 0xFFFFFFFF
-    exponents = np.where(high > 0, np.frexp(high)[1] + 32, np.frexp(low)[1])
+    # A float64's exponent counts bits. Beyond 2^53, the last bits might be rounded up.
+    below = n - 1
+    exponents = np.frexp(np.where(below < 1 << 53, below, below & -1 << 10))[1]
     return exponents.astype(np.int64)
 
 

@@ -319,7 +319,7 @@ class Values:
         array = None
         for monomial, coefficient in size.terms.items():
             term = coefficient * self._product(monomial)
-            if isinstance(term, int | Fraction):
+            if type(term) in (int, Fraction):
                 number += term
             elif array is None:
                 array = term
@@ -393,11 +393,16 @@ def highest(sizes: Sequence[Polynomial], values: Values) -> Size:
     Returns:
         An integer, or an array `[n]`.
     """
-    # Terms common to all are evaluated once.
+    shared, rests = _split(tuple(sizes))
+    return values.of(shared) + functools.reduce(maximum, map(values.of, rests))
+
+
+@functools.lru_cache(maxsize=256)
+def _split(sizes: tuple[Polynomial, ...]) -> tuple[Polynomial, list[Polynomial]]:
+    """The terms common to all, which are evaluated once, and what is left of each."""
     shared = Polynomial({
         monomial: min(size.terms[monomial] for size in sizes)
         for monomial in sizes[0].terms
         if all(monomial in size.terms for size in sizes)
     })  # fmt: skip
-    rests = [values.of(each - shared) for each in sizes]
-    return values.of(shared) + functools.reduce(maximum, rests)
+    return shared, [each - shared for each in sizes]

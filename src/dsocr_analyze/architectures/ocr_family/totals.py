@@ -1,8 +1,8 @@
 """The cost of many pages at once: what `compose` says of each, evaluated on arrays.
 
 A page is its views, its text and its batch. Views depend on their sizes alone and are run once per
-distinct set; the decoder is run on symbols, and its polynomials are evaluated once per distinct
-batch and length.
+distinct set. The decoder is run on symbols; its polynomials are evaluated on arrays, once per
+distinct page if these are few.
 """
 
 from __future__ import annotations
@@ -48,16 +48,15 @@ _LEAST: Final = {
     "batch_size": 1,
     "max_new_tokens": 1,
 }
-
-_VIEWS: Final = ("base_size", "whole_resolution", "local_resolution", "columns", "rows")
+"""The least of each dimension of a page; the first five are those of its views."""
 
 _LARGEST: Final = 2**63 - 1
 
 _MOST_KEYS: Final = 1 << 24
 """Widest range of distinct values looked up in a table."""
 
-_CHUNK: Final = 1 << 14
-"""Elements evaluated at a time if there are many distinct values, so that arrays fit in cache."""
+_CHUNK: Final = 1 << 16
+"""Pages evaluated at a time, so that their arrays fit in the CPU cache."""
 
 
 def page_totals(
@@ -100,35 +99,42 @@ def page_totals(
         WorkloadError: An argument is not an integer, is too small, or differs in length.
         ConfigError: A part of the model has no closed form.
     """
-    given = {
-        "base_size": base_size,
-        "whole_resolution": whole_resolution,
-        "local_resolution": local_resolution,
-        "columns": columns,
-        "rows": rows,
-        "text_tokens": text_tokens,
-        "batch_size": batch_size,
-        "max_new_tokens": max_new_tokens,
-    }
-    pages = {name: _checked(name, values) for name, values in given.items()}
-    lengths = {len(values) for values in pages.values() if not isinstance(values, int)}
+    views = base_size, whole_resolution, local_resolution, columns, rows
+    pages, n = _checked_pages((*views, text_tokens, batch_size, max_new_tokens))
+    if flash_attention:
+        model.check_flash(c)
+    costs = _Costs(model, c, dtype, flash_attention)
+    view_sizes, view_place = _distinct_rows(pages[: len(views)])
+    found = _looks(looks(model, c, dtype), view_sizes)
+    counts = pages[len(views) :]
+    is_exact = n > 0 and costs.exceeds_int64(found, *counts)
+    if is_exact:
+        counts = [n if isinstance(n, int) else n.astype("O") for n in counts]
+    tables = [_table(each, is_exact=is_exact) for each in zip(*found, strict=True)]
+
+    def without_steps(view: Size, text: Size, B: Size) -> list[Size]:
+        return costs.without_steps(Look.of(_taken(tables, view)), text, B)
+
+    def totals(view: Size, text: Size, B: Size, new: Size) -> list[Size]:
+        return costs.totals(looked_up(without_steps, view, text, B), B, new)
+
+    text, _, new = counts
+    [visual_tokens] = _taken(tables[:1], view_place)
+    c.decoder.check_positions(visual_tokens + text, new)
+    figures = _in_chunks(totals, view_place, *counts)
+    prefill, decode_step, batch = (Work(*figures[start : start + 5]) for start in (0, 5, 10))
+    return PageTotals(prefill, decode_step, batch, *figures[15:])
+
+
+def _checked_pages(given: Iterable[Size]) -> tuple[list[Size], int]:
+    """The dimensions of `_LEAST`, checked, and the number of pages; 0 if all are integers."""
+    pages = [_checked(name, values) for name, values in zip(_LEAST, given, strict=True)]
+    lengths = {len(values) for values in pages if not isinstance(values, int)}
     if len(lengths) > 1:
         raise WorkloadError(
             f"arrays of {', '.join(map(str, sorted(lengths)))} pages; give arrays of one length"
         )
-    if flash_attention:
-        model.check_flash(c)
-    costs = _Costs(model, c, dtype, flash_attention)
-    found, index = _looks(looks(model, c, dtype), [pages[name] for name in _VIEWS])
-    counts = [pages[name] for name in ("text_tokens", "batch_size", "max_new_tokens")]
-    is_exact = bool(lengths) and lengths != {0} and costs.exceeds_int64(found, *counts)
-    if is_exact:
-        counts = [n if isinstance(n, int) else n.astype("O") for n in counts]
-    look = Look.of([_column(each, index, is_exact=is_exact) for each in zip(*found, strict=True)])
-    text, B, new = counts
-    T = look.visual_tokens + text
-    c.decoder.check_positions(T, new)
-    return costs.totals(look, T, B, new - 1)
+    return pages, max(lengths, default=0)
 
 
 def _checked(name: str, values: Size) -> Size:
@@ -163,34 +169,27 @@ def _checked(name: str, values: Size) -> Size:
 # --- views -----------------------------------------------------------------------------------
 
 
-def _looks(
-    look: Callable[..., tuple[int, ...]], sizes: list[Size]
-) -> tuple[list[tuple[int, ...]], _Rows | None]:
-    """What each distinct set of views costs, and the place of each page's set among them.
+def _looks(look: Callable[..., tuple[int, ...]], sizes: list[Size]) -> list[tuple[int, ...]]:
+    """What each set of views costs; of none, those of the smallest.
 
     Args:
         look: Returns what a set costs.
-        sizes: `ViewSizes`, each an integer for all pages or an array.
+        sizes: `ViewSizes`, each an integer for all sets or an array.
     """
-    arrays = [each for each in sizes if not isinstance(each, int)]
-    if not arrays:
-        return [look(tuple(sizes))], None
-    import numpy as np
-
-    rows, index = distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
-    columns = [repeat(n) if isinstance(n, int) else n[rows].tolist() for n in sizes]
+    if all(isinstance(n, int) for n in sizes):
+        return [look(tuple(sizes))]
+    columns = [repeat(n) if isinstance(n, int) else n.tolist() for n in sizes]
     found = [look(each) for each in zip(*columns, strict=False)]
-    return found or [look(tuple(_LEAST[name] for name in _VIEWS))], index
+    return found or [look((*_LEAST.values(),)[: len(sizes)])]
 
 
-def _column(values: tuple[int, ...], index: _Rows | None, *, is_exact: bool) -> Size:
-    """A count of each page, from those of distinct sets: an integer, or if they differ an array."""
+def _table(values: tuple[int, ...], *, is_exact: bool) -> Size:
+    """A count by distinct set, as an array; one integer if all are equal."""
     if len(set(values)) == 1:
         return values[0]
     import numpy as np
 
-    assert index is not None, "sets differ from page to page"
-    return np.array(values, "O" if is_exact else np.int64).take(index, mode="clip")
+    return np.array(values, "O" if is_exact else np.int64)
 
 
 # --- decoder ---------------------------------------------------------------------------------
@@ -216,64 +215,70 @@ class _Costs(NamedTuple):
     def exceeds_int64(self, found: list[tuple[int, ...]], text: Size, B: Size, new: Size) -> bool:
         """Whether a value may not fit, judged from the largest value of every argument at once."""
         look = Look.of([max(each) for each in zip(*found, strict=True)])
-        T, costs = look.visual_tokens + largest(text), self._replace(is_bound=True)
+        most, costs = largest(B), self._replace(is_bound=True)
         try:
-            totals = costs.totals(look, T, largest(B), largest(new) - 1)
+            figures = costs.totals(
+                costs.without_steps(look, largest(text), most), most, largest(new)
+            )
         except OverflowError:
             return True
-        works = totals.prefill, totals.decode_step, totals.batch
+        works = (Work(*figures[start : start + 5]) for start in (0, 5, 10))
         sums = [count for work in works for count in (work.flops, work.bytes_moved)]
-        most_of_all: int = max(*sums, *totals.counts())
+        most_of_all: int = max(*sums, *figures)
         return most_of_all > _LARGEST
 
-    def totals(self, look: Look, T: Size, B: Size, steps: Size) -> PageTotals:
-        """The cost of pages.
+    def without_steps(self, look: Look, text: Size, B: Size) -> list[Size]:
+        """What does not depend on the number of decode steps.
 
         Args:
-            look: What their views cost.
-            T: Tokens of their prompts.
+            look: What a page's views cost.
+            text: Tokens besides those of the views.
             B: Pages per batch.
-            steps: Decode steps.
+
+        Returns:
+            Visual tokens, tokens of the prompt, expected bytes read by a step, most bytes alive,
+            work of the prefill pass and of a step, and what `_steps` says of all steps.
         """
-        found, tokens = looked_up(self._passes, B, T), B * T
-        prompts, decode_step, (layers, head) = found[:5], Work(*found[5:10]), found[10:]
+        T = look.visual_tokens + text
+        *prompts, layers, head = self._prompts(B, T)
         *linear, beyond_counted = looked_up(self._steps, B)
-        prefill = Work(*(
+        decode_step, tokens = self._with_steps(NO_WORK, linear, T, 1), B * T
+        prefill = (
             _dot((batch, page, token), (1, B, tokens), prompt)
             for prompt, batch, page, token in zip(
                 prompts, look.per_batch, look.per_page, look.per_token, strict=True
             )
-        ))  # fmt: skip
-        window = self.c.sliding_window
-        kept = T + (steps if window is None else minimum(steps, window))
+        )
         held = look.alone + (look.batched - look.alone) * minimum(B - 1, 1)
         embedded = tokens * (self.c.decoder.hidden_size * self.dtype.nbytes)
-        cache = self._prompt(int(largest(B) > 1)).cache_bytes
-        return PageTotals(
-            prefill=prefill,
-            decode_step=decode_step,
-            batch=self._with_steps(prefill, linear, T, steps),
-            visual_tokens=look.visual_tokens,
-            seq_len=T,
-            kv_cache_bytes=self._values(B=B, T=kept).of(cache),
-            decode_step_bytes_read_expected=decode_step.bytes_read + 1.0 * beyond_counted,
-            peak_activation_bytes=maximum(maximum(embedded + held, look.left + layers), head),
-        )
+        expected = decode_step.bytes_read + 1.0 * beyond_counted
+        most = maximum(maximum(embedded + held, look.left + layers), head)
+        return [look.visual_tokens, T, expected, most, *prefill, *decode_step, *linear]
+
+    def totals(self, without_steps: list[Size], B: Size, new: Size) -> list[Size]:
+        """The cost of pages: the counts of `PageTotals` in a row.
+
+        Args:
+            without_steps: What `without_steps` says of them.
+            B: Pages per batch.
+            new: Tokens generated.
+        """
+        visual_tokens, T, expected, most, *works = without_steps
+        window, steps = self.c.sliding_window, new - 1
+        kept = T + (steps if window is None else minimum(steps, window))
+        cache = self._values(B=B, T=kept).of(self._prompt(int(largest(B) > 1)).cache_bytes)
+        batch = self._with_steps(Work(*works[:5]), works[10:], T, steps)
+        return [*works[:10], *batch, visual_tokens, T, cache, expected, most]
 
     def _values(self, **sizes: Size) -> Values:
         return Bounds(sizes, _LARGEST) if self.is_bound else Values(sizes)
 
-    def _passes(self, B: Size, T: Size) -> list[Size]:
-        """Work of prompts without their views, and of their first step; most bytes alive.
-
-        The latter in the layers, and in the head.
-        """
-        is_long = changes_with_length(self.c) * (self.c.max_positions < T)
-        found = self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
-        *linear, _ = looked_up(self._steps, B)
-        return [*found[:5], *self._with_steps(NO_WORK, linear, T, 1), *found[5:]]
-
     # --- prompts
+
+    def _prompts(self, B: Size, T: Size) -> list[Size]:
+        """Work of prompts without their views; most bytes alive in the layers, and in the head."""
+        is_long = changes_with_length(self.c) * (self.c.max_positions < T)
+        return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
 
     def _prompts_of_kind(self, kind: int, B: Size, T: Size) -> list[Size]:
         prompt, values = self._prompt(kind), self._values(B=B, T=T)
@@ -366,36 +371,65 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
     """A total and the products of factors and amounts, but for those that are 0 for all pages."""
     for factor, amount in zip(factors, amounts, strict=True):
         if not isinstance(factor, int) or factor:
-            is_one = isinstance(amount, int) and amount == 1
-            total = total + (factor if is_one else factor * amount)
+            if isinstance(amount, int) and amount == 1:
+                total = total + factor
+            else:
+                product = factor * amount
+                product += total
+                total = product
     return total
 
 
 # --- evaluation once per distinct combination of values ----------------------------------------
 
 
-def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
-    """Evaluates `function(*sizes)` once per distinct combination of the arrays' values.
+def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
+    """Every distinct combination of values, and the place of each page's among them.
 
-    Millions of pages share few distinct sizes and lengths, so an evaluation over arrays costs one
-    evaluation per distinct input plus one lookup per page.
+    If they span too wide a range for a table, the values of every page.
+
+    Args:
+        sizes: Integers, and arrays of equal length.
+    """
+    arrays = [each for each in sizes if not isinstance(each, int)]
+    if not arrays:
+        return list(sizes), 0
+    import numpy as np
+
+    rows, place = distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
+    return _rows_of(sizes, rows), place
+
+
+def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
+    """`function(*sizes)`, evaluated once per distinct combination of values if these are few.
 
     Args:
         function: A function of integers or arrays, computed element by element.
         sizes: Integers, and arrays of equal length.
 
     Returns:
-        The columns that `function` returns, integers or arrays of that length.
+        The columns that `function` returns, numbers or arrays of that length.
     """
     arrays = [each for each in sizes if not isinstance(each, int)]
-    if not arrays or arrays[0].dtype.kind == "O":
+    if not arrays or any(each.dtype.kind == "O" for each in arrays):
         return function(*sizes)
-    n, found = len(arrays[0]), distinct(arrays)
-    if found is None or 2 * len(found[0]) > n:
-        return _in_chunks(function, sizes, n)
-    rows, index = found
-    columns = function(*_rows_of(sizes, rows))
-    return [each if isinstance(each, int) else each.take(index, mode="clip") for each in columns]
+    n = len(arrays[0])
+    few = _few_distinct([each[: n >> 4] for each in arrays]) and _few_distinct(arrays)
+    if not few:
+        return function(*sizes)
+    rows, place = few
+    return _taken(function(*_rows_of(sizes, rows)), place)
+
+
+def _few_distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
+    """Like `distinct`, but None if more than half of all rows differ."""
+    found = distinct(arrays)
+    return None if found is None or 2 * len(found[0]) > len(arrays[0]) else found
+
+
+def _taken(tables: Iterable[Size], place: _Rows) -> list[Size]:
+    """The values of tables at some places; numbers as they are."""
+    return [n if isinstance(n, int | float) else n.take(place, mode="clip") for n in tables]
 
 
 def distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
@@ -428,14 +462,15 @@ def _rows_of(sizes: Iterable[Size], rows: _Rows | slice) -> list[Size]:
     return [n if isinstance(n, int) else n[rows] for n in sizes]
 
 
-def _in_chunks(function: Callable[..., list[Size]], sizes: Iterable[Size], n: int) -> list[Size]:
+def _in_chunks(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
     """`function(*sizes)` in chunks small enough for their arrays to stay in the CPU cache."""
+    n = max((len(each) for each in sizes if not isinstance(each, int)), default=0)
+    if n <= _CHUNK:
+        return function(*sizes)
     import numpy as np
 
-    chunks = [slice(start, start + _CHUNK) for start in range(0, max(n, 1), _CHUNK)]
+    chunks = [slice(start, start + _CHUNK) for start in range(0, n, _CHUNK)]
     parts = [function(*_rows_of(sizes, chunk)) for chunk in chunks]
-    if len(parts) == 1:
-        return parts[0]
     lengths = [len(range(n)[chunk]) for chunk in chunks]
     return [
         np.concatenate([*map(np.broadcast_to, column, lengths)])
