@@ -35,7 +35,7 @@ INT64: Final = Dtype("int64", 8)
 """Type of token ids, positions and expert indices."""
 BOOL: Final = Dtype("bool", 1)
 
-MODEL_DTYPES: Final = {dtype.name: dtype for dtype in (BFLOAT16, FLOAT16, FLOAT32)}
+MODEL_DTYPES: Final = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}
 """Types that a model's weights and activations can have, by name."""
 
 _ALIASES: Final = {

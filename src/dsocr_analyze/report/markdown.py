@@ -5,7 +5,8 @@ First the answer: what a page costs, in a dozen lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
 from pathlib import Path
@@ -220,10 +221,14 @@ def _memory(report: Report) -> Sequence[str]:
 def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
     """One statement per prediction: the cheapest first if prices are known, then the fastest."""
     ranked = sorted(entries, key=attrgetter("page_seconds"))
-    costs = [(_best(entry).cost_per_thousand_pages, place) for place, entry in enumerate(ranked)]
-    if priced := [(cost, place) for cost, place in costs if cost]:
-        ranked.insert(0, ranked.pop(min(priced)[1]))
-    return [_time(entry, max_new_tokens) for entry in ranked]
+    cheapest, least = None, math.inf
+    for entry in ranked:
+        if (cost := _best(entry).cost_per_thousand_pages) and cost < least:
+            cheapest, least = entry, cost
+    if cheapest is not None:
+        ranked.remove(cheapest)
+        ranked.insert(0, cheapest)
+    return list(map(_time, ranked, repeat(max_new_tokens)))
 
 
 def _best(entry: TimeEntry) -> LoadedGpu:
@@ -263,7 +268,10 @@ def _dominant(report: Report, one: str) -> Sequence[str]:
         said.append(f"{name} {percent_text(parts[name] / (sum(parts.values()) or 1))}")
     of_it = ""
     for module in top_modules(report, names[0])[:1]:
-        of_it = f" ({module.short_name} {percent_text(module.flops_share)} of it)"
+        # The end of the path, from the list of repeated layers on.
+        before, star, after = module.name.partition(".*")
+        name = f"{before.rpartition('.')[2]}{star}{after}" or "the model itself"
+        of_it = f" ({name} {percent_text(module.flops_share)} of it)"
     flops, nbytes = said
     return (
         f"{flops} of a {one}'s FLOPs{of_it}; {nbytes} of its bytes",
@@ -337,21 +345,22 @@ class ReadableReport(NamedTuple):
     rest: str = ""
     html: Callable[[], str] = str
 
-    def lines(self, width: int) -> list[Line]:
+    def lines(self, width: int) -> Iterator[Line]:
         """What a page costs for a terminal, and with `is_full` all that Markdown has below it."""
         report = self.report
-        lines = [*map(Line, answer_lines(report, self.written, rest=self.rest))]
-        if self.is_full:
-            ran = wrap(f"Ran: {headline(report)}", width)
-            lines += [Line(""), *(Line(text, is_bold=True) for text in ran)]
-            for table in tables_of(report):
-                lines += [Line(""), *table_lines(table, width)]
-            lines += [Line(""), Line("Notes", is_bold=True)]
-            for note in notes_of(report):
-                lines += map(Line, wrap(f"- {note}", width, indent="  "))
-            if (ledger := ledger_table(report)) is not None:
-                lines += [Line(""), *table_lines(ledger, width)]
-        return [line._replace(text=visible(line.text)) for line in lines]
+        yield from map(Line, map(visible, answer_lines(report, self.written, rest=self.rest)))
+        if not self.is_full:
+            return
+        yield Line("")
+        for text in wrap(f"Ran: {headline(report)}", width):
+            yield Line(visible(text), is_bold=True)
+        for table in tables_of(report):
+            yield from (Line(""), *table_lines(table, width))
+        yield from (Line(""), Line("Notes", is_bold=True))
+        for note in notes_of(report):
+            yield from map(Line, map(visible, wrap(f"- {note}", width, indent="  ")))
+        if (ledger := ledger_table(report)) is not None:
+            yield from (Line(""), *table_lines(ledger, width))
 
     def markdown(self) -> str:
         """The report as Markdown, from the answer to the ledger, which is folded."""

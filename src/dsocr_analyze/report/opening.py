@@ -124,7 +124,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 def workload_document(workload: AnyWorkload) -> Workload:
     """The `workload` object; what lengths alone do not have is None."""
-    known = {name: getattr(workload, name, None) for name in Workload.__struct_fields__}
+    known = {}
+    for name in Workload.__struct_fields__:
+        known[name] = getattr(workload, name, None)
     return msgspec.convert(known, Workload, from_attributes=True)
 
 
@@ -223,9 +225,11 @@ def _dump(value: Any, depth: int) -> str:
     if isinstance(value, dict) and value:
         if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
             return msgspec.json.encode(value).decode()
-        lines = [f"{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()]
-    elif isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
-        lines = [_encoded(item) for item in value]
+        lines = []
+        for key, item in value.items():
+            lines.append(f"{_encoded(key)}: {_dump(item, depth + 1)}")
+    elif isinstance(value, list) and not {dict, str}.isdisjoint(map(type, value)):
+        lines = list(map(_encoded, value))
     else:
         return _encoded(value)
     opening, closing = "{}" if isinstance(value, dict) else "[]"

@@ -110,8 +110,10 @@ def percent_text(share: float) -> str:
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
-def price_text(price: float) -> str:
-    """An amount of money: cents, and below 1 three significant digits: '1,234.50', '0.0456'."""
+def price_text(price: float | None) -> str:
+    """Money: cents, and below 1 three significant digits: '1,234.50', '0.0456'; a dash for None."""
+    if price is None:
+        return "-"
     return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
 
 
@@ -273,16 +275,14 @@ class _Column(NamedTuple):
     """A column before its width is known.
 
     Attributes:
-        header: Its name.
-        cells: The cell of each row, one entry per line of the cell.
-        is_numeric: Whether it is right-aligned and never wrapped.
+        texts: Its name, and the cell of each row.
+        is_numeric: Whether cells are right-aligned and never wrapped.
         natural: Width at which nothing is wrapped.
         least: Width below which a word would be broken.
         comfortable: Width down to which it may shrink before columns are left out.
     """
 
-    header: str
-    cells: list[list[str]]
+    texts: Sequence[str]
     is_numeric: bool
     natural: int
     least: int
@@ -302,7 +302,7 @@ def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:
     columns = list(map(partial(_column, table), range(len(table.columns))))
     optional = tuple(filter(table.columns.__contains__, table.optional))
     for count in range(len(optional) + 1):
-        chosen = [column for column in columns if column.header not in optional[:count]]
+        chosen = [column for column in columns if column.texts[0] not in optional[:count]]
         if widths := _fitting(chosen, width):
             return [*_lines(table, chosen, widths)], optional[:count]
     lines: list[Line] = []
@@ -319,15 +319,17 @@ def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:
 
 
 def _column(table: Table, index: int) -> _Column:
-    header, is_numeric = table.columns[index], table.is_numeric(index)
-    cells = [row[index].split("\n") for row in table.rows]
-    texts = [line for cell in cells for line in cell]
-    whole = max(map(_columns_of, texts), default=0)
-    wrapped = [header] if is_numeric else [header, *texts]
-    pieces = [_columns_of(p.rstrip()) for text in wrapped for p in _pieces(text, _UNLIMITED)]
-    natural, least = max(whole, _columns_of(header)), max([whole * is_numeric, *pieces])
+    is_numeric = table.is_numeric(index)
+    header, *cells = map(itemgetter(index), (table.columns, *table.rows))
+    lines = "\n".join(cells).split("\n")
+    whole = max(map(_columns_of, lines))
+    least = whole if is_numeric else 0
+    for text in [header] if is_numeric else [header, *lines]:
+        for piece in _pieces(text, _UNLIMITED):
+            least = max(least, _columns_of(piece.rstrip()))
+    natural = max(whole, _columns_of(header))
     comfortable = least if is_numeric else max(least, min(natural, _COMFORTABLE))
-    return _Column(header, cells, is_numeric, natural, least, comfortable)
+    return _Column([header, *cells], is_numeric, natural, least, comfortable)
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
@@ -351,29 +353,22 @@ def _forced(columns: Sequence[_Column], width: int) -> list[int]:
 
 
 def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> Iterator[Line]:
-    fitted = [*zip(columns, widths, strict=True)]
-    headers = [wrap(each.header, width) for each, width in fitted]
-    yield from map(Line, _side_by_side(headers, fitted))
-    yield Line("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
-    for index in range(len(table.rows)):
-        cells = [
-            each.cells[index] if each.is_numeric else wrap("\n".join(each.cells[index]), width)
-            for each, width in fitted
-        ]
-        for text in _side_by_side(cells, fitted):
-            yield Line(text, is_bold=index >= len(table.rows) - table.emphasized_rows)
-
-
-def _side_by_side(
-    cells: Sequence[Sequence[str]], fitted: Sequence[tuple[_Column, int]]
-) -> Iterator[str]:
-    """The lines of one row; a cell may have several."""
-    for texts in itertools.zip_longest(*cells, fillvalue=""):
-        aligned = []
-        for text, (column, width) in zip(texts, fitted, strict=True):
-            characters = width + len(text) - _columns_of(text)
-            aligned.append((text.rjust if column.is_numeric else text.ljust)(characters))
-        yield _GAP.join(aligned).rstrip()
+    """The names of the columns, a rule, and the rows; a cell may have several lines."""
+    for row in range(1 + len(table.rows)):
+        cells = []
+        for column, width in zip(columns, widths, strict=True):
+            text = column.texts[row]
+            is_whole = row and column.is_numeric
+            cells.append(text.split("\n") if is_whole else wrap(text, width))
+        for texts in itertools.zip_longest(*cells, fillvalue=""):
+            aligned = []
+            for text, column, width in zip(texts, columns, widths, strict=True):
+                characters = width + len(text) - _columns_of(text)
+                aligned.append((text.rjust if column.is_numeric else text.ljust)(characters))
+            is_sum = row > len(table.rows) - table.emphasized_rows
+            yield Line(_GAP.join(aligned).rstrip(), is_sum)
+        if row == 0:
+            yield Line("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
 
 
 # --- Markdown ----------------------------------------------------------------------------------

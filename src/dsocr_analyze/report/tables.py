@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import starmap
 from operator import add, attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -145,12 +146,6 @@ class TopModule(NamedTuple):
     nbytes: int
     flops_share: float
 
-    @property
-    def short_name(self) -> str:
-        """The end of the path, starting at the list of repeated layers."""
-        before, star, after = self.name.partition(".*")
-        return f"{before.rpartition('.')[2]}{star}{after}" or "the model itself"
-
 
 def top_modules(report: Report, *stages: str) -> list[TopModule]:
     """Modules of some stages whose own forwards compute something, costliest first."""
@@ -207,10 +202,8 @@ def headline(report: Report) -> str:
 
 def notes_of(report: Report) -> list[str]:
     """Notes on the whole report and on its stages, and what predicted seconds assume."""
-    notes = [*report.notes]
-    for name, stage in report.stages.items():
-        notes += map(f"{name}: {{}}".format, stage.notes)
-    return [*notes, *time_notes(report.time)]
+    of_stages = [f"{name}: {note}" for name, stage in report.stages.items() for note in stage.notes]
+    return [*report.notes, *of_stages, *time_notes(report.time)]
 
 
 def tables_of(report: Report) -> list[Table]:
@@ -233,7 +226,7 @@ def _configuration(report: Report) -> Table:
     prompt = counted(workload.seq_len, "token")
     rows = []
     if workload.page and workload.grid and workload.views:
-        views = [f"{view.count} x {view.resolution}\u00b2" for view in workload.views]
+        views = starmap("{} x {}\u00b2".format, map(msgspec.structs.astuple, workload.views))
         grid = "on, {} x {} local views".format(*workload.grid)
         rows = [
             ("page", "{} x {} pixels".format(*workload.page)),
@@ -410,7 +403,7 @@ def ledger_table(report: Report) -> Table | None:
     """Every operator that ran; None if that is unknown."""
     ledger, rows = msgspec.structs.asdict(report.operator_ledger), []
     for status, operators in ledger.items():
-        listed = ", ".join(map("{0[0]} x {0[1]}".format, operators.items())) or "none"
+        listed = ", ".join(starmap("{} x {}".format, operators.items())) or "none"
         rows.append((status, exact(sum(operators.values())), listed))
     table = Table(
         "Operator ledger: every operator that ran", ("status", "calls", "operators"), tuple(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
+from operator import itemgetter
 
 from dsocr_analyze import workload as planned
 from dsocr_analyze.figures import Model
@@ -37,17 +38,18 @@ __all__ = [
 ]
 
 
-def _seconds_or_dash(seconds: float | None) -> str:
-    return "-" if seconds is None else seconds_text(seconds)
-
-
 def _band(band: Interval | TimeStage) -> str:
     return f"{seconds_text(band.low)} to {seconds_text(band.high)}"
 
 
 def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
     """Two tables per entry: its stages, and its throughput by concurrency."""
-    return [table for entry in entries for table in (_stages(entry), _throughput(entry))]
+    tables: list[Table] = []
+    for entry in entries:
+        runtime = dict.fromkeys((entry.runtime, entry.assumptions.host))
+        title = ", ".join([entry.gpu, *runtime])
+        tables += _stages(entry, title), _throughput(entry, title)
+    return tables
 
 
 def overview(entries: Iterable[TimeEntry]) -> Table:
@@ -59,7 +61,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
          "fits"),
         tuple(
             (entry.gpu, entry.runtime, "~" if entry.profile.extrapolated else "",
-             seconds_text(entry.ttft_seconds), _seconds_or_dash(entry.tpot_seconds),
+             seconds_text(entry.ttft_seconds), seconds_text(entry.tpot_seconds),
              seconds_text(entry.page_seconds), str(load.concurrency),
              rate_text(load.pages_per_second), load.bound, "yes" if load.fits else "no")
             for entry, load in loads
@@ -69,59 +71,50 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
     )  # fmt: skip
 
 
-def _title(entry: TimeEntry) -> str:
-    return ", ".join([entry.gpu, *dict.fromkeys((entry.runtime, entry.assumptions.host))])
-
-
-def _stages(entry: TimeEntry) -> Table:
-    decode = list(entry.stages)[-1]
-    figures = (
+def _stages(entry: TimeEntry, title: str) -> Table:
+    rows = []
+    for name, stage in entry.stages.items():
+        one = ", one step" if name == list(entry.stages)[-1] else ""
+        shares = map(percent_text, (stage.peak_share, stage.bandwidth_share))
+        rows.append((name + one, seconds_text(stage.seconds), _band(stage), stage.bound, *shares))
+    for label, key, seconds in (
         ("first token", "ttft_seconds", entry.ttft_seconds),
         ("each token after it", "tpot_seconds", entry.tpot_seconds),
         ("page", "page_seconds", entry.page_seconds),
-    )
-    rows = [
-        *((name if name != decode else f"{name}, one step", seconds_text(stage.seconds),
-           _band(stage), stage.bound, percent_text(stage.peak_share),
-           percent_text(stage.bandwidth_share))
-          for name, stage in entry.stages.items()),
-        *((label, seconds_text(seconds), _band(entry.bands[key]), "", "", "")
-          for label, key, seconds in figures if seconds is not None),
-    ]  # fmt: skip
+    ):
+        if seconds is not None:
+            rows.append((label, seconds_text(seconds), _band(entry.bands[key]), "", "", ""))
     return Table(
-        f"{_title(entry)}: one page alone, predicted",
+        f"{title}: one page alone, predicted",
         ("what", "time", "band", "bound", "of peak", "of bandwidth"),
         tuple(rows),
     )
 
 
-def _throughput(entry: TimeEntry) -> Table:
-    columns = (
+def _throughput(entry: TimeEntry, title: str) -> Table:
+    columns: tuple[str, ...] = (
         "pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page", "bound",
         "memory", "per 1,000 pages",
     )  # fmt: skip
-    rows = [
-        (
+    rows: list[tuple[str, ...]] = []
+    for each in entry.throughput:
+        band = map(rate_text, (each.pages_per_second_band.low, each.pages_per_second_band.high))
+        rows.append((
             str(each.concurrency),
             rate_text(each.pages_per_second),
-            f"{rate_text(band.low)} to {rate_text(band.high)}",
+            " to ".join(band),
             f"{each.tokens_per_second:,.0f}",
-            seconds_text(each.ttft_seconds),
-            _seconds_or_dash(each.tpot_seconds),
-            seconds_text(each.page_seconds),
+            *map(seconds_text, (each.ttft_seconds, each.tpot_seconds, each.page_seconds)),
             each.bound,
             bytes_text(each.memory_bytes) if each.fits else "too much",
-            "-" if cost is None else price_text(cost),
-        )
-        for each in entry.throughput
-        for band, cost in [(each.pages_per_second_band, each.cost_per_thousand_pages)]
-    ]
-    shown = len(columns) if any(row[-1] != "-" for row in rows) else -1  # with prices
+            price_text(each.cost_per_thousand_pages),
+        ))  # fmt: skip
+    if all(map("-".__eq__, map(itemgetter(-1), rows))):  # without prices
+        columns, rows = columns[:-1], list(map(itemgetter(slice(-1)), rows))
     return Table(
-        f"{_title(entry)}: throughput; at most {counted(entry.largest_concurrency, 'page')}"
-        " at once fit",
-        columns[:shown],
-        tuple(row[:shown] for row in rows),
+        f"{title}: throughput; at most {counted(entry.largest_concurrency, 'page')} at once fit",
+        columns,
+        tuple(rows),
         optional=("tokens/s", "per token", "first token"),
     )
 
