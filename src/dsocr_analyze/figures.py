@@ -220,13 +220,6 @@ class StageFigures:
         return total_work(self.own.values())
 
     @property
-    def bytes_read_expected(self) -> float | None:
-        """Bytes read if as many experts are touched as expected; None without `experts`."""
-        if self.experts is None:
-            return None
-        return self.work.bytes_read + self.experts.bytes_beyond_counted
-
-    @property
     def causal_savable_flops(self) -> int:
         """Matrix FLOPs that causal attention kernels may skip."""
         flops = 0

@@ -112,10 +112,16 @@ def _leave_out(error: DeviceError) -> None:
 def _show(
     context: typer.Context, engine: Engine, workload: Workload, entries: Sequence[TimeEntry]
 ) -> None:
-    from dsocr_analyze.report import time_tables
+    from dsocr_analyze.report import opening, time_tables
 
-    source = engine.directory.source(engine.directory.architecture.name)
-    report = time_tables.time_report(source, workload, entries, options.options_used(context))
+    report = time_tables.TimeReport(
+        schema_version=opening.SCHEMA_VERSION,
+        command="time",
+        options=options.options_used(context),
+        model=engine.directory.source(engine.directory.architecture.name),
+        workload=opening.workload_document(workload),
+        time=tuple(entries),
+    )
 
     def said() -> printing.Said:
         has_few = len(entries) <= 4

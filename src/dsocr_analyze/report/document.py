@@ -464,9 +464,10 @@ def _total(figures: PageFigures) -> Total:
 
 def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
     is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
+    works = kernels.work_by(stage.kernels, "operator")
     operators, nbytes = {}, {}
-    for name, work in _costliest_first(kernels.work_by(stage.kernels, "operator")):
-        operators[name], nbytes[name] = work.flops, work.bytes_moved
+    for name in _costliest_first(works):
+        operators[name], nbytes[name] = works[name].flops, works[name].bytes_moved
     return Stage(
         **_work(stage.work),
         params=stage.params,
@@ -477,7 +478,9 @@ def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
         )
         if experts
         else None,
-        bytes_read_expected=stage.bytes_read_expected,
+        bytes_read_expected=stage.work.bytes_read + experts.bytes_beyond_counted
+        if experts
+        else None,
         operators=operators,
         operator_bytes=nbytes,
         operator_families=_families(stage, operators),
@@ -487,8 +490,9 @@ def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
     )
 
 
-def _costliest_first(works: Mapping[str, kernels.Work]) -> list[tuple[str, kernels.Work]]:
-    return sorted(works.items(), key=lambda item: (-item[1].flops, item[0]))
+def _costliest_first(works: Mapping[str, kernels.Work]) -> Sequence[str]:
+    flops = dict(zip(works, map(attrgetter("flops"), works.values()), strict=True))
+    return sorted(sorted(works), key=flops.__getitem__, reverse=True)
 
 
 def _families(stage: StageFigures, operators: Iterable[str]) -> dict[str, Family]:
@@ -496,11 +500,11 @@ def _families(stage: StageFigures, operators: Iterable[str]) -> dict[str, Family
     names: dict[str, list[str]] = {}
     for name in operators:
         names.setdefault(kind_of[name], []).append(name)
+    works = kernels.work_by(stage.kernels, "kind")
     families = {}
-    for kind, work in _costliest_first(kernels.work_by(stage.kernels, "kind")):
-        families[kind] = Family(
-            operators=tuple(names[kind]), flops=work.flops, bytes=work.bytes_moved
-        )
+    for kind in _costliest_first(works):
+        flops, nbytes = works[kind].flops, works[kind].bytes_moved
+        families[kind] = Family(operators=tuple(names[kind]), flops=flops, bytes=nbytes)
     return families
 
 

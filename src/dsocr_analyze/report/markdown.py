@@ -305,24 +305,23 @@ def _bound(report: Report) -> Sequence[str]:
 
 def _checked(report: Report) -> Sequence[str]:
     warnings = f"{counted(len(report.warnings), 'warning')}; " if report.warnings else ""
-    predicted = "; seconds are predicted" if report.time else ""
-    said = f"{warnings}{_agreement(report)}"
-    return f"{said}{predicted}", f"{said}{predicted.replace(' are', '')}", said
-
-
-def _agreement(report: Report) -> str:
+    agreement = report.agreement
     if report.metadata.engine == "analytic":
-        return "closed forms only; nothing was traced"
-    if (agreement := report.agreement) is None:
-        return "traced only; there are no closed forms to compare with"
-    if not agreement.agrees:
+        said = "closed forms only; nothing was traced"
+    elif agreement is None:
+        said = "traced only; there are no closed forms to compare with"
+    elif not agreement.agrees:
         where = agreement.first_difference or "see the table of agreement"
-        return f"trace and closed forms DIFFER: {where}"
-    others = (agreement.kv_cache_bytes, agreement.batch, agreement.peak_activation_bytes.agrees)
-    compared = sum(map(len, agreement.stages.values())) + len(others) - others.count(None)
-    left = set().union(*map(attrgetter("operators"), agreement.not_modelled))
-    but = f" but {counted(len(left), 'operator')}" if left else ""
-    return f"trace and closed forms agree in all {compared} counts{but}"
+        said = f"trace and closed forms DIFFER: {where}"
+    else:
+        others = agreement.kv_cache_bytes, agreement.batch, agreement.peak_activation_bytes.agrees
+        compared = sum(map(len, agreement.stages.values())) + len(others) - others.count(None)
+        left = set().union(*map(attrgetter("operators"), agreement.not_modelled))
+        but = f" but {counted(len(left), 'operator')}" if left else ""
+        said = f"trace and closed forms agree in all {compared} counts{but}"
+    predicted = "; seconds are predicted" if report.time else ""
+    said = f"{warnings}{said}"
+    return f"{said}{predicted}", f"{said}{predicted.replace(' are', '')}", said
 
 
 # --- the whole report --------------------------------------------------------------------------

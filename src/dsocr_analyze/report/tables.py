@@ -12,7 +12,7 @@ import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.report.document import Counts, Report, Work, model_text
+from dsocr_analyze.report.document import Counts, Report, Stage, model_text
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,
@@ -241,23 +241,20 @@ def _configuration(report: Report) -> Table:
     return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
 
 
-def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
-    return (
-        name, params, calls,
-        *map(scaled, (work.matrix_flops, work.vector_flops, work.flops, work.activations)),
-        *map(bytes_text, (work.bytes_read, work.bytes_written)),
-        ratio_text(work.arithmetic_intensity),
-    )  # fmt: skip
-
-
 def _stages(report: Report) -> Table:
-    rows, decode, blank = [], report.decode_name, ("",) * 8
-    for name, stage in report.stages.items():
-        rows.append(_stage_row(name, exact(stage.params), exact(stage.calls), stage))
-    rows += [
+    decode, blank = report.decode_name, ("",) * 8
+    rows: list[tuple[str, ...]] = []
+    for name, work in (*report.stages.items(), ("prefill pass", report.total)):
+        rows.append((
+            name,
+            *((exact(work.params), exact(work.calls)) if isinstance(work, Stage) else ("", "")),
+            *map(scaled, (work.matrix_flops, work.vector_flops, work.flops, work.activations)),
+            *map(bytes_text, (work.bytes_read, work.bytes_written)),
+            ratio_text(work.arithmetic_intensity),
+        ))  # fmt: skip
+    rows[-1:-1] = [
         ("unassigned", exact(report.unassigned.params), *blank),
         ("model", exact(report.total.params), *blank),
-        _stage_row("prefill pass", "", "", report.total),
     ]
     step = ""
     if decode is not None:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from operator import itemgetter
 
-from dsocr_analyze import workload as planned
 from dsocr_analyze.figures import Model
-from dsocr_analyze.report.opening import (
-    NO_OPTIONS,
-    SCHEMA_VERSION,
-    Options,
-    PageOpening,
-    Workload,
-    model_text,
-    workload_document,
-)
+from dsocr_analyze.report.opening import PageOpening, Workload, model_text
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,
@@ -33,7 +24,6 @@ __all__ = [
     "headline",
     "overview",
     "time_notes",
-    "time_report",
     "time_tables",
 ]
 
@@ -148,23 +138,6 @@ class TimeReport(PageOpening, frozen=True, kw_only=True):
     """
 
     time: tuple[TimeEntry, ...]
-
-
-def time_report(
-    model: Model,
-    workload: planned.Workload,
-    entries: Sequence[TimeEntry],
-    options: Options = NO_OPTIONS,
-) -> TimeReport:
-    """The document for some predictions."""
-    return TimeReport(
-        schema_version=SCHEMA_VERSION,
-        command="time",
-        options=options,
-        model=model,
-        workload=workload_document(workload),
-        time=tuple(entries),
-    )
 
 
 def headline(model: Model, workload: Workload) -> str:
