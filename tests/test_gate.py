@@ -19,6 +19,7 @@ from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.figures import Counts
 from dsocr_analyze.gate.budgets import (
     DEFAULTS,
     OF_CHANGES,
@@ -41,7 +42,7 @@ from dsocr_analyze.gate.judge import (
 from dsocr_analyze.gate.renderers import ReadableCheck, equal_text, workload_summary
 from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.document import Counts, Report, Unassigned, build_report
+from dsocr_analyze.report.document import Report, Unassigned, build_report
 from dsocr_analyze.report.opening import schema_of
 from dsocr_analyze.timing.prediction import TimeCorrection
 

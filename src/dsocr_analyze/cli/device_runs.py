@@ -30,7 +30,7 @@ from dsocr_analyze.measuring import (
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.failures import is_out_of_memory
-from dsocr_analyze.report import document, measured, table
+from dsocr_analyze.report import measured, opening, table
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing import assumptions, prediction
 from dsocr_analyze.workload import AnyWorkload, Workload
@@ -164,7 +164,7 @@ def measurement(
     flash_attention: bool,
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
-    options: document.Options,
+    options: opening.Options,
 ) -> measured.Measurement:
     """A page's passes on a device, and their prediction.
 
@@ -201,7 +201,7 @@ def _measurement(
     protocol: passes.Protocol,
     profiles: Sequence[Path],
     announce: Callable[[str], None],
-    options: document.Options,
+    options: opening.Options,
 ) -> measured.Measurement:
     """What `measurement` returns, of a model that is there."""
     model, architecture = session.loaded, session.architecture
@@ -219,12 +219,12 @@ def _measurement(
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
     return measured.Measurement(
-        schema_version=document.SCHEMA_VERSION,
+        schema_version=opening.SCHEMA_VERSION,
         command="measure",
         options=options,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=session.model_source,
-        workload=document.workload_document(workload),
+        workload=opening.workload_document(workload),
         device=str(model.device),
         title=machine.device_title(model.device),
         versions=machine.versions(model.device),
@@ -276,7 +276,7 @@ def _predicted(
 def measurement_said(found: measured.Measurement) -> printing.Said:
     """What a reader sees of a measurement."""
     return printing.Said(
-        f"Measured: {document.model_text(found.model)}, {found.dtype}, {found.attention} attention",
+        f"Measured: {opening.model_text(found.model)}, {found.dtype}, {found.attention} attention",
         measured.measurement_tables(found),
         [printing.Lines("Notes", measured.measurement_notes(found), before="")],
     )
@@ -296,7 +296,7 @@ def inferred(
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
     announce: Callable[[str], None],
-    options: document.Options,
+    options: opening.Options,
 ) -> measured.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
@@ -381,7 +381,7 @@ def inference_report(
     entry: prediction.TimeEntry | None,
     *,
     has_own_tokenizer: bool,
-    options: document.Options = document.NO_OPTIONS,
+    options: opening.Options = opening.NO_OPTIONS,
 ) -> measured.InferenceReport:
     """The document of one call.
 
@@ -398,7 +398,7 @@ def inference_report(
     after_first = timed.generate_seconds - timed.prefill_seconds
     provenance, compared = figures.provenance, measured.Compared.of
     return measured.InferenceReport(
-        schema_version=document.SCHEMA_VERSION,
+        schema_version=opening.SCHEMA_VERSION,
         command="infer",
         options=options,
         model=provenance.model,
@@ -411,7 +411,7 @@ def inference_report(
         versions=dict(provenance.versions),
         image=str(question.image_file),
         prompt=question.prompt,
-        workload=document.workload_document(counted),
+        workload=opening.workload_document(counted),
         stages=_stages(timed, figures, entry),
         preprocess_seconds=compared(
             timed.preprocess_seconds,

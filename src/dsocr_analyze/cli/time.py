@@ -229,7 +229,7 @@ def _compare(
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
         OutputError: The correction cannot be kept.
     """
-    from dsocr_analyze.report import document, measured, time_tables
+    from dsocr_analyze.report import measured, opening, time_tables
     from dsocr_analyze.timing.correction import Corrections
     from dsocr_analyze.timing.predict import TimedModel
     from dsocr_analyze.timing.server_benchmarks.comparison import Predictor, check_model
@@ -250,11 +250,11 @@ def _compare(
     )
     is_kept = bool(context.params["keep"])
     report = measured.BenchmarkReport(
-        schema_version=document.SCHEMA_VERSION,
+        schema_version=opening.SCHEMA_VERSION,
         command="time",
         options=options.options_used(context),
         model=directory.source(architecture.name),
-        workload=document.workload_document(workload),
+        workload=opening.workload_document(workload),
         benchmarks=entries,
         correction=entries[0].time.assumptions.correction,
         kept=is_kept,

@@ -16,10 +16,11 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_ar
 from msgspec import Meta, Struct, structs, to_builtins
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.gate.report_keys import entry_labels, is_number
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.comparison import config_differences
-from dsocr_analyze.report.document import Count, Model, Report
+from dsocr_analyze.report.document import Report
 
 __all__ = [
     "Amounts",

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from dsocr_analyze.figures import Count
 from dsocr_analyze.gate.budgets import LEVELS, OF_VALUES, Budget, Edit, Limit, Workload
 from dsocr_analyze.gate.compared import (
     Compared,
@@ -27,14 +28,8 @@ from dsocr_analyze.gate.compared import (
     listed,
 )
 from dsocr_analyze.gate.report_keys import ReportKeys, is_number
-from dsocr_analyze.report.document import (
-    NO_OPTIONS,
-    SCHEMA_VERSION,
-    Count,
-    Opening,
-    Options,
-    Report,
-)
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.opening import NO_OPTIONS, SCHEMA_VERSION, Opening, Options
 from dsocr_analyze.report.tables import headline
 from dsocr_analyze.version import VERSION
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from dsocr_analyze.report import opening, table, tables, time_tables
-from dsocr_analyze.report.document import (
+from dsocr_analyze.figures import Model
+from dsocr_analyze.report import table, tables, time_tables
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.opening import (
     NO_OPTIONS,
     SCHEMA_VERSION,
-    Model,
     Opening,
     Options,
-    Report,
     Workload,
     opening_line,
+    require_extra,
 )
 from dsocr_analyze.timing.prediction import TimeEntry
 
@@ -228,7 +229,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         Raises:
             FormatError: pandas is not installed.
         """
-        opening.require_extra("a table", "pandas", "pandas")
+        require_extra("a table", "pandas", "pandas")
         import pandas as pd
 
         rows = [(row.key, row.quantity, row.unit, *row.values) for row in self.rows]

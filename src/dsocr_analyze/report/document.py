@@ -22,7 +22,6 @@ from dsocr_analyze.errors import FormatError
 from dsocr_analyze.figures import (
     Count,
     Counts,
-    Model,
     OperatorLedger,
     PageFigures,
     Provenance,
@@ -33,14 +32,9 @@ from dsocr_analyze.figures import (
 from dsocr_analyze.kernels import NO_WORK
 from dsocr_analyze.report.opening import (
     CONVENTIONS,
-    NO_OPTIONS,
     SCHEMA_VERSION,
-    Opening,
-    Options,
     Positive,
     Workload,
-    model_text,
-    opening_line,
     require_extra,
     workload_document,
 )
@@ -52,26 +46,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "NO_OPTIONS",
-    "SCHEMA_VERSION",
     "Batch",
-    "Count",
-    "Counts",
-    "Model",
     "Module",
-    "Opening",
-    "Options",
     "PageShare",
     "Report",
     "Stage",
     "Total",
     "Unassigned",
     "Work",
-    "Workload",
     "build_report",
-    "model_text",
-    "opening_line",
-    "workload_document",
 ]
 
 Grouping = Literal["stage", "module", "operator"]

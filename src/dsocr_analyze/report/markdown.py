@@ -14,7 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.escaping import as_markdown, visible
-from dsocr_analyze.report.document import Counts, PageShare, Report, Workload
+from dsocr_analyze.figures import Counts
+from dsocr_analyze.report.document import PageShare, Report
+from dsocr_analyze.report.opening import Workload
 from dsocr_analyze.report.table import (
     Line,
     bytes_text,

@@ -16,7 +16,8 @@ import msgspec
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
-from dsocr_analyze.report.document import SCHEMA_VERSION, Batch, PageShare, Report, Stage, Total
+from dsocr_analyze.report.document import Batch, PageShare, Report, Stage, Total
+from dsocr_analyze.report.opening import SCHEMA_VERSION
 
 __all__ = ["LARGEST_NUMBER", "load_report"]
 

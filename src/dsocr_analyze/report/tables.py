@@ -11,8 +11,10 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.figures import Counts
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.report.document import Counts, Report, Stage, model_text
+from dsocr_analyze.report.document import Report, Stage
+from dsocr_analyze.report.opening import model_text
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,

@@ -11,7 +11,8 @@ from dsocr_analyze.report.markdown import mode_name
 from dsocr_analyze.report.table import counted
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Model, Workload
+    from dsocr_analyze.figures import Model
+    from dsocr_analyze.report.opening import Workload
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.prediction import TimeEntry
 
