@@ -127,7 +127,7 @@ def fit(
     from dsocr_analyze.hardware import devices as catalogue
     from dsocr_analyze.hardware import fit as fitting
     from dsocr_analyze.report import devices as documents
-    from dsocr_analyze.report.document import model_text, opening_line
+    from dsocr_analyze.report.opening import model_text, opening_line
 
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
