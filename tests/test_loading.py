@@ -141,10 +141,10 @@ class TestLoading:
             tmp_path / "m", {**CONFIG, "nested": {"a": 1}}, configuration_tiny=greedy
         )
         directory = ModelDirectory.read(path)
-        digest = directory.config_digest()
+        digest = directory.source(None).config_digest
         options = {"device": torch.device("meta"), "dtype": torch.float32}
         load_model(directory, trust_remote_code=True, **options)
-        assert directory.config_digest() == digest
+        assert directory.source(None).config_digest == digest
 
 
 class TestWhatDoesNotLoad:

@@ -22,7 +22,7 @@ from dsocr_analyze.architectures import (
     described_architecture,
 )
 from dsocr_analyze.device import parse_device, require_flash_attention
-from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import (
     Memory,
@@ -31,7 +31,7 @@ from dsocr_analyze.figures import (
     Parameters,
     Provenance,
 )
-from dsocr_analyze.kernels import total_work
+from dsocr_analyze.kernels import Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
@@ -77,6 +77,8 @@ class DeepSeekOCRSession:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
+        self.dtype = dtype_named(str(loaded.dtype).removeprefix("torch."))
+        """Type of weights and activations."""
         self._dimensions = _dimensions_of(loaded.directory)
 
     @classmethod
@@ -161,11 +163,6 @@ class DeepSeekOCRSession:
         """The architecture of the directory's config."""
         return self.loaded.directory.architecture
 
-    @cached_property
-    def dtype(self) -> Dtype:
-        """Type of weights and activations."""
-        return dtype_named(str(self.loaded.dtype).removeprefix("torch."))
-
     @property
     def parameters(self) -> Parameters:
         """The model's parameters, each counted once."""
@@ -186,7 +183,7 @@ class DeepSeekOCRSession:
         unassigned: dict[str, int] = {}
         total = nbytes = 0
         with exclusive():  # another thread may have modified the model while running it
-            for name, each in self.model.named_parameters():
+            for name, each in self.loaded.module.named_parameters():
                 elements, owner = each.numel(), self.architecture.owner_of(name)
                 total += elements
                 nbytes += elements * each.element_size()
@@ -201,7 +198,7 @@ class DeepSeekOCRSession:
     def module_classes(self) -> Mapping[str, str]:
         """Class of every module by path; a shared module appears under each of its paths."""
         with exclusive():
-            modules = self.model.named_modules(remove_duplicate=False)
+            modules = self.loaded.module.named_modules(remove_duplicate=False)
             return {path: type(module).__name__ for path, module in modules}
 
     def plan(
@@ -283,11 +280,12 @@ class DeepSeekOCRSession:
             )
         cuts = () if self._dimensions is None else self._dimensions.step_cuts(workload.seq_len)
         stretches = step_stretches(workload.max_new_tokens, cuts)
-        # The second step of a stretch shows how a step grows with the cache.
-        starts = [stretch[:2] for stretch in stretches]
-        is_growing = max(map(len, starts[:1]), default=0) > 1  # later ones may overwrite a window
-        numbers, is_eager = sorted({0}.union(*starts)), self.loaded.attention == "eager"
-        traces = trace(step_numbers=numbers, with_longer_step=is_eager and not is_growing)
+        numbers = {0}
+        for stretch in stretches:
+            numbers.update(stretch[:2])  # the second shows how a step grows with the cache
+        is_growing = bool(stretches) and len(stretches[0]) > 1  # later ones may overwrite a window
+        is_eager = self.loaded.attention == "eager"
+        traces = trace(step_numbers=sorted(numbers), with_longer_step=is_eager and not is_growing)
         return replace(traces, stretches=stretches)
 
     def figures(
@@ -319,10 +317,8 @@ class DeepSeekOCRSession:
             warnings += agreement.warnings
             forms = {name: stage.work.flops for name, stage in analytic.stages.items()}
             traced = replace(traced, flops_analytic=forms)
-        warnings += [
-            f"unknown operator {name}: {calls} calls are not counted"
-            for name, calls in traced.ledger.unknown.items()
-        ]
+        told, unknown = "unknown operator {}: {} calls are not counted", traced.ledger.unknown
+        warnings += map(told.format, unknown, unknown.values())
         notes = (*warnings, *self._notes(workload, traced))
         return replace(traced, warnings=tuple(warnings), notes=notes), agreement
 
@@ -398,33 +394,21 @@ class DeepSeekOCRSession:
 
     def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
         architecture, decode = self.architecture, self.architecture.decode
-        stages = stage_figures(traces, architecture.stages, self.own_params)
+        stages = stage_figures(traces, architecture.stages, self._counted[1])
         if self._dimensions is not None and isinstance(workload, Workload):
             touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
             for name in touched.keys() & stages.keys():
                 counted = experts_run(stages[name], architecture.routed_expert)
                 experts = replace(touched[name], counted=counted)
                 stages[name] = replace(stages[name], experts=experts)
-        prefill = [stage for name, stage in stages.items() if decode is None or name != decode.name]
-        prefill_pass = total_work(stage.work for stage in prefill)
-        causal = sum(stage.causal_savable_flops for stage in prefill)
+        prefill, causal = list[Work](), 0
+        for name, stage in stages.items():
+            if decode is None or name != decode.name:
+                prefill.append(stage.work)
+                causal += stage.causal_savable_flops
         if isinstance(workload, Workload) and self.loaded.attention == "eager":
             # It computes every score, then masks: no record says that it is causal.
             causal += causal_savable_flops(traces, workload, architecture.routed_expert)
-        return PageFigures(
-            workload=workload,
-            provenance=self._provenance,
-            stages=stages,
-            parameters=self.parameters,
-            batch=batch_work(prefill_pass, traces, traces.stretches, architecture.routed_expert),
-            causal_savable_flops=causal,
-            memory=self._memory(workload, traces),
-            ledger=ledger_of(traces.prefill, *traces.decode_steps[:1]),
-            module_classes=self.module_classes,
-            decodes=decode is not None,
-        )
-
-    def _memory(self, workload: AnyWorkload, traces: PassTraces) -> Memory:
         if isinstance(workload, Lengths):
             ran = workload.max_new_tokens > 1
             cache_bytes = traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
@@ -433,27 +417,43 @@ class DeepSeekOCRSession:
             assert not remainder, "a cache holds every token alike"
             last = DecodeStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)
             cache_bytes = per_token * last.cached_tokens
-        return Memory(
-            weights_bytes=self._counted[2],
-            inputs_bytes=traces.inputs_bytes,
-            prefill_cache_bytes=traces.kv_cache_bytes,
-            kv_cache_bytes=cache_bytes,
-            peak=traces.prefill.peak,
-        )
-
-    @cached_property
-    def model_source(self) -> Model:
-        """Where the model comes from."""
-        return self.loaded.directory.source(
-            self.architecture.name,
-            class_name=type(self.model).__name__,
-            weights="checkpoint" if self.loaded.has_weights else "none",
+        return PageFigures(
+            workload=workload,
+            provenance=self._provenance,
+            stages=stages,
+            parameters=self._counted[0],
+            batch=batch_work(
+                total_work(prefill), traces, traces.stretches, architecture.routed_expert
+            ),
+            causal_savable_flops=causal,
+            memory=Memory(
+                weights_bytes=self._counted[2],
+                inputs_bytes=traces.inputs_bytes,
+                prefill_cache_bytes=traces.kv_cache_bytes,
+                kv_cache_bytes=cache_bytes,
+                peak=traces.prefill.peak,
+            ),
+            ledger=ledger_of(traces.prefill, *traces.decode_steps[:1]),
+            module_classes=self.module_classes,
+            decodes=decode is not None,
         )
 
     @property
+    def model_source(self) -> Model:
+        """Where the model comes from."""
+        return self._provenance.model
+
+    @cached_property
     def _provenance(self) -> Provenance:
+        with exclusive():  # another thread may be changing where packages are found
+            fvcore, transformers = map(importlib.metadata.version, ("fvcore", "transformers"))
+        model = self.loaded.directory.source(
+            self.architecture.name,
+            class_name=type(self.loaded.module).__name__,
+            weights="checkpoint" if self.loaded.has_weights else "none",
+        )
         return Provenance(
-            model=self.model_source,
+            model=model,
             engine="trace",
             device=str(self.loaded.device),
             dtype=self.dtype.name,
@@ -461,8 +461,8 @@ class DeepSeekOCRSession:
             versions={
                 "tool": VERSION,
                 "torch": str(torch.__version__),
-                "fvcore": importlib.metadata.version("fvcore"),
-                "transformers": importlib.metadata.version("transformers"),
+                "fvcore": fvcore,
+                "transformers": transformers,
             },
         )
 

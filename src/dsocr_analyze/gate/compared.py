@@ -366,7 +366,9 @@ def _config_of(model: Model) -> Mapping[str, Any] | None:
     """The config's values, those of a published one by its digest; None if unknown."""
     if model.config_text is None:
         published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
-        same = (each for each in published if each.config_digest() == model.config_digest)
+        same = (
+            each for each in published if each.source(None).config_digest == model.config_digest
+        )
         return next((each.config for each in same), None)
     try:
         found = json.loads(model.config_text)

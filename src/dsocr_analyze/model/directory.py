@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -151,8 +153,8 @@ class ModelDirectory:
     @property
     def is_reference(self) -> bool:
         """Whether this is a built-in reference."""
-        path = self.path.resolve()
-        return any(path == known.reference.resolve() for known in ARCHITECTURES.values())
+        references = map(attrgetter("reference"), ARCHITECTURES.values())
+        return self.path.resolve() in map(Path.resolve, references)
 
     @cached_property
     def code(self) -> Code:
@@ -275,20 +277,12 @@ class ModelDirectory:
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of every Python file, by file."""
-        return {name: hashlib.sha256(data).hexdigest() for name, data in self.sources.items()}
+        return dict(zip(self.sources, map(_sha256, self.sources.values()), strict=True))
 
     def code_digest(self) -> str:
         """A single SHA-256 of the names and contents of all Python files."""
-        lines = "".join(f"{digest}  {name}\n" for name, digest in self.digests().items())
-        return hashlib.sha256(lines.encode()).hexdigest()
-
-    def config_digest(self) -> str:
-        """SHA-256 of the config's values, independent of the file's formatting."""
-        return hashlib.sha256(self.config_text().encode()).hexdigest()
-
-    def config_text(self) -> str:
-        """The config's values as JSON, independent of the file's formatting."""
-        return json.dumps(self.config, sort_keys=True, separators=(",", ":"))
+        digests = self.digests()
+        return _sha256("".join(map("{}  {}\n".format, digests.values(), digests)).encode())
 
     def source(
         self,
@@ -304,15 +298,16 @@ class ModelDirectory:
             class_name: The model's class; None if it was not built.
             weights: Whether a checkpoint was loaded.
         """
+        config = json.dumps(self.config, sort_keys=True, separators=(",", ":"))
         return Model(
             architecture=architecture,
             source="reference" if self.is_reference else "directory" if self.has_code else "config",
             id="built-in reference" if self.is_reference else self.path.resolve().name,
-            config_digest=self.config_digest(),
+            config_digest=_sha256(config.encode()),
             code_digest=self.code_digest(),
             class_name=class_name,
             weights=weights,
-            config_text=self.config_text(),
+            config_text=config,
         )
 
     def weight_files(self) -> list[Path]:
@@ -324,6 +319,10 @@ class ModelDirectory:
     def tokenizer_file(self) -> Path:
         """Path of its tokenizer, which may not exist."""
         return self.path / "tokenizer.json"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _python_files(directory: Path) -> dict[str, bytes]:
@@ -340,7 +339,8 @@ def _python_files(directory: Path) -> dict[str, bytes]:
             raise OSError(
                 errno.EFBIG, f"it has more than {_MOST_FILES:,} files, too many for a model"
             )
-        folders[:] = [each for each in folders if not each.startswith(".")]
+        for hidden in fnmatch.filter(folders, ".*"):
+            folders.remove(hidden)
         for file in map(Path(folder).joinpath, names):
             if file.name.startswith(".") or file.suffix != ".py":
                 continue

@@ -24,7 +24,6 @@ from dsocr_analyze.model.process_settings import (
     exclusive,
     quiet_transformers,
     replaced,
-    unfused_scripts,
 )
 from dsocr_analyze.model.source_package import REMOTE_PACKAGE
 from dsocr_analyze.model.torch_calls import (
@@ -63,7 +62,10 @@ def running(
     """
     with _asked_by_model_code(flash_attention) as stack:
         stack.enter_context(without_unused_imports())
-        stack.enter_context(unfused_scripts())
+        # Scripted functions run operator by operator: a fused kernel would hide its operators.
+        optimize = torch._C._set_graph_executor_optimize  # of this thread only
+        stack.callback(optimize, torch._C._get_graph_executor_optimize())
+        optimize(False)
         if device.type == "meta":
             autocast = torch.amp.autocast_mode.autocast
             stack.enter_context(

@@ -6,7 +6,9 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
@@ -66,21 +68,9 @@ class Generation(Generic[Record]):
     ) -> None:
         self._model, self._begin, self._on_progress = model, begin, on_progress
         self._decodes = architecture.decode is not None
-        named = [
-            name
-            for name, each in inspect.signature(model.module.forward).parameters.items()
-            if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        ]
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
-        for name in architecture.left_out_where_unknown - set(named):
-            inputs.pop(name, None)
-        unknown = inputs.keys() - set(named)
-        is_bare = model.directory.described is not None and architecture.generate is None
-        if is_bare and named and unknown:  # some take and ignore any
-            raise ConfigError(
-                f"forward of {type(model.module).__name__} takes no {min(unknown)!r}; leave it out"
-                f" of the stages file, or name one of {', '.join(named)}"
-            )
+        if model.directory.described is not None:
+            _fit(inputs, model.module, architecture)
         self.inputs_bytes = _bytes_of(inputs)
         self.kv_cache_bytes = 0
         self.steps: dict[int, tuple[Record, int]] = {}
@@ -144,62 +134,73 @@ class Generation(Generic[Record]):
         return record
 
 
+def _fit(inputs: Keywords, module: torch.nn.Module, architecture: Architecture) -> None:
+    """Leaves out inputs that the forward of a described model does not name.
+
+    Raises:
+        ConfigError: The stages file has another that it does not name.
+    """
+    parameters = inspect.signature(module.forward).parameters.items()
+    named = [
+        name
+        for name, each in parameters
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    for name in architecture.left_out_where_unknown - set(named):
+        inputs.pop(name, None)
+    unknown = inputs.keys() - set(named)
+    if architecture.generate is None and named and unknown:  # some take and ignore any
+        raise ConfigError(
+            f"forward of {type(module).__name__} takes no {min(unknown)!r}; leave it out"
+            f" of the stages file, or name one of {', '.join(named)}"
+        )
+
+
+@dataclass
 class ForwardCalls:
     """The passes of an architecture that knows the arguments of its own forward.
 
-    Args:
-        model: The model.
-        workload: The workload.
-        architecture: The model's architecture.
-        inputs: The prefill pass's inputs without a cache.
-
     Attributes:
+        inputs: The prefill pass's inputs without a cache, until it runs.
         cache: The cache as it is now.
         ready: Number of the decode step that comes next.
     """
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        workload: AnyWorkload,
-        architecture: Architecture,
-        inputs: Keywords,
-    ) -> None:
-        self._model, self._workload, self._architecture = model, workload, architecture
-        self._inputs = dict(inputs)
-        self.ready = 0
-        self.cache: KeyValueCache | None = None
+    model: LoadedModel
+    workload: AnyWorkload
+    architecture: Architecture
+    inputs: Keywords
+    cache: KeyValueCache | None = None
+    ready: int = 0
 
     def prefill(self) -> None:
         """Runs the prefill pass, which is possible once."""
-        inputs, self._inputs = self._inputs, {}
-        if self._architecture.decode is None:
-            self._model.module(**inputs)
+        inputs, self.inputs = self.inputs, {}
+        if self.architecture.decode is None:
+            self.model.module(**inputs)
             return
-        empty = empty_cache(self._model.directory)
-        self.cache = self._model.module(**inputs, past_key_values=empty).past_key_values
+        self.cache = empty_cache(self.model.directory)
+        self._step(inputs)
 
     def prepare(self, number: int) -> Callable[[], None]:
         """Returns the decode step with this number, ready to run; it is no earlier than the last.
 
         Steps in between leave tokens in the cache, all zeros.
         """
-        model, architecture = self._model, self._architecture
-        step = DecodeStep(self._workload.seq_len, number + 1, model.sliding_window)
+        step = DecodeStep(self.workload.seq_len, number + 1, self.model.sliding_window)
         if number > self.ready:
-            self.cache = architecture.decode_cache(self.cache, step)
-        inputs = architecture.decode_inputs(model.device, self._workload, step.position)
+            self.cache = self.architecture.decode_cache(self.cache, step)
+        inputs = self.architecture.decode_inputs(self.model.device, self.workload, step.position)
         self.ready = number + 1
         return partial(self._step, inputs)
 
     def prepare_longer(self) -> Callable[[], None]:
         """Returns a step over all that the last one has read and written, ready to run."""
-        model, architecture = self._model, self._architecture
         assert self.cache is not None, "the last step left one"
         keys, *_ = next(iter(self.cache))
-        step = DecodeStep(keys.shape[-2], 1, model.sliding_window)
-        self.cache = architecture.decode_cache(self.cache, step)
-        inputs = architecture.decode_inputs(model.device, self._workload, step.position)
+        step = DecodeStep(keys.shape[-2], 1, self.model.sliding_window)
+        self.cache = self.architecture.decode_cache(self.cache, step)
+        inputs = self.architecture.decode_inputs(self.model.device, self.workload, step.position)
         return partial(self._step, inputs)
 
     def state(self) -> tuple[KeyValueCache | None, int]:
@@ -212,7 +213,7 @@ class ForwardCalls:
 
     def _step(self, inputs: Keywords) -> None:
         cache, self.cache = self.cache, None
-        self.cache = self._model.module(**inputs, past_key_values=cache).past_key_values
+        self.cache = self.model.module(**inputs, past_key_values=cache).past_key_values
 
 
 def empty_cache(directory: ModelDirectory) -> KeyValueCache:
@@ -231,12 +232,11 @@ def left_as_it_was(model: torch.nn.Module) -> contextlib.AbstractContextManager[
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     """Returns a function that restores all modules' current attributes, buffers and hooks."""
-    before: list[tuple[_Table, _Table]] = [
-        (table, dict(table))
-        for module in model.modules()
+    before: list[tuple[_Table, _Table]] = []
+    for module in model.modules():
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
-        for table in (vars(module), module._buffers, module._forward_hooks)
-    ]
+        tables: list[_Table] = [vars(module), module._buffers, module._forward_hooks]
+        before += zip(tables, map(dict, tables), strict=True)
 
     def restore() -> None:
         for table, content in before:
@@ -257,7 +257,7 @@ def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_
         parts = value
     else:
         parts = (value if isinstance(value, dict) else getattr(value, "__dict__", {})).values()
-    return sum(_bytes_of(part, is_counted) for part in parts)
+    return sum(map(_bytes_of, parts, repeat(is_counted)))
 
 
 def flash_attention(

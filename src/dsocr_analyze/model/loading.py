@@ -69,28 +69,6 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """
     from transformers import PreTrainedModel
 
-    with exclusive(), contextlib.ExitStack() as stack:
-        for name in dir(torch.nn.init):
-            if name.endswith("_") and not name.startswith("_"):
-                stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
-        for name in _DRAWING:
-            if hasattr(PreTrainedModel, name):
-                stack.enter_context(answered(PreTrainedModel, name, _do_nothing))
-        # transformers rejects flash attention if the package is missing, which meta does not need.
-        for name, answer in _ATTENTION_CHECKS.items():
-            if hasattr(PreTrainedModel, name):
-                stack.enter_context(answered(PreTrainedModel, name, answer))
-        stack.enter_context(quiet_transformers())
-        stack.enter_context(without_unused_imports())
-        stack.enter_context(default_dtype(dtype))
-        stack.enter_context(torch.device(device))
-        stack.enter_context(_bounded())
-        yield
-
-
-@contextlib.contextmanager
-def _bounded() -> Iterator[None]:
-    """While the body runs, limits the number of registered submodules to `_MOST_MODULES`."""
     count = 0
 
     def counted(_: torch.nn.Module, __: str, ___: torch.nn.Module | None) -> None:
@@ -102,17 +80,24 @@ def _bounded() -> Iterator[None]:
                 " layers or experts"
             )
 
-    with undone(register_module_module_registration_hook(counted).remove):
+    with exclusive(), contextlib.ExitStack() as stack:
+        for name in dir(torch.nn.init):
+            if name.endswith("_") and not name.startswith("_"):
+                stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
+        for name, answer in _ANSWERS.items():
+            if hasattr(PreTrainedModel, name):
+                stack.enter_context(answered(PreTrainedModel, name, answer))
+        stack.enter_context(quiet_transformers())
+        stack.enter_context(without_unused_imports())
+        stack.enter_context(default_dtype(dtype))
+        stack.enter_context(torch.device(device))
+        stack.enter_context(undone(register_module_module_registration_hook(counted).remove))
         yield
 
 
-def _leave_as_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _leave_as_is(tensor: Any, *_: Any, **__: Any) -> Any:
     safe_point()
     return tensor
-
-
-def _do_nothing(*_: Any, **__: Any) -> None:
-    return None
 
 
 def _keep_config(_: type, config: PretrainedConfig, *__: Any, **___: Any) -> PretrainedConfig:
@@ -123,10 +108,11 @@ def _keep_attention(_: torch.nn.Module, attention: str | None, *__: Any, **___: 
     return attention or "eager"  # the default in configs of transformers 4
 
 
-_DRAWING: Final = ("_initialize_weights", "initialize_weights")
-"""What `init_weights` of transformers 4 and 5 draws values with; pruning and ties stay."""
-
-_ATTENTION_CHECKS: Final[dict[str, Callable[..., PretrainedConfig | str]]] = {
+_ANSWERS: Final[dict[str, Callable[..., Any]]] = {
+    # What `init_weights` of transformers 4 and 5 draws values with; pruning and ties stay.
+    "_initialize_weights": _leave_as_is,
+    "initialize_weights": _leave_as_is,
+    # It rejects flash attention if the package is missing, which meta does not need.
     "_autoset_attn_implementation": _keep_config,  # transformers 4
     "_check_and_adjust_attn_implementation": _keep_attention,  # transformers 5
 }
@@ -197,12 +183,12 @@ def load_model(
         )
     if directory.has_code and not trust_remote_code:
         require_trust(directory)
-    if directory.described is None:
-        require_transformers(directory)
     attention = FLASH_ATTENTION if flash_attention else "eager"
     if directory.described is not None and not flash_attention:
         attention = directory.described.attention
     with without_unused_imports():
+        if directory.described is None:
+            require_transformers(directory)
         model = _loaded(directory, device, dtype, attention, random_weights)
     if sliding_window is not None:
         setattr(model.module.config, _WINDOW, sliding_window)
@@ -219,7 +205,8 @@ def _loaded(
     with importing():  # transformers, and the model's files
         from transformers import GenerationConfig
 
-        module = _built(directory, device, dtype, attention)
+        build = _of_its_code if directory.has_code else _of_transformers
+        module = build(directory, device, dtype, attention)
     if directory.described is not None:
         check_stages(module, directory.described)
         if not directory.has_code:
@@ -240,12 +227,10 @@ def _loaded(
     return LoadedModel(module, directory, device, dtype, attention, has_weights)
 
 
-def _built(
+def _of_transformers(
     directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
 ) -> torch.nn.Module:
-    """The model without values."""
-    if directory.has_code:
-        return _of_its_code(directory, device, dtype, attention)
+    """Builds the model from a class of transformers."""
     with (
         blamed_on(directory, "could not be built", str(device)),
         building(device, dtype),
@@ -304,8 +289,10 @@ def require_transformers(directory: ModelDirectory) -> None:
 
     The built-in reference runs on any version.
     """
+    if directory.is_reference:
+        return
     installed = metadata.version(_PACKAGE)
-    if directory.is_reference or VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
+    if VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
         return
     raise ModelCodeError(
         f"transformers {installed} is installed, but the code of {str(directory.path)!r} needs"

@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeAlias
+from typing import Any, ParamSpec, TextIO, TypeAlias
 
 import torch
 
 from dsocr_analyze.forking import is_forked, undone
 from dsocr_analyze.interruption import held
 from dsocr_analyze.model.torch_calls import Result
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 __all__ = [
     "Owner",
@@ -38,7 +35,6 @@ __all__ = [
     "is_running_thread",
     "quiet_transformers",
     "replaced",
-    "unfused_scripts",
 ]
 
 
@@ -104,8 +100,6 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_start_afresh)
 
 
-_ABSENT = object()
-
 _Inputs = ParamSpec("_Inputs")
 
 Owner: TypeAlias = ModuleType | type | torch.nn.Module
@@ -115,17 +109,18 @@ Owner: TypeAlias = ModuleType | type | torch.nn.Module
 @contextlib.contextmanager
 def replaced(owner: Owner, name: str, value: Any) -> Iterator[None]:
     """Sets `owner.name` to `value` temporarily; an inherited attribute is inherited again later."""
-    own = vars(owner).get(name, _ABSENT)
-
-    def put_back() -> None:
-        if own is not _ABSENT:
-            setattr(owner, name, own)
-        elif name in vars(owner):
-            delattr(owner, name)
-
+    own = vars(owner)
+    put_back = partial(_forget, owner, name)
+    if name in own:
+        put_back = partial(setattr, owner, name, own[name])
     with undone(put_back):
         setattr(owner, name, value)
         yield
+
+
+def _forget(owner: Owner, name: str) -> None:
+    if name in vars(owner):
+        delattr(owner, name)
 
 
 @contextlib.contextmanager
@@ -171,19 +166,13 @@ def quiet_transformers() -> Iterator[None]:
     from transformers.utils import logging as messages
 
     messages.get_verbosity()  # creates its handler if nothing has yet
-    handlers: list[logging.Handler] = []
     logger: logging.Logger | None = messages.get_logger()
-    while logger is not None:  # every one that its messages reach
-        handlers += logger.handlers
-        logger = logger.parent if logger.propagate else None
-
-    def hear_all() -> None:
-        for handler in handlers:
-            handler.removeFilter(_is_passed_on)
-
-    with undone(hear_all):
-        for handler in handlers:
-            handler.addFilter(_is_passed_on)
+    with contextlib.ExitStack() as stack:
+        while logger is not None:  # every one that its messages reach
+            for handler in logger.handlers:
+                stack.enter_context(undone(partial(handler.removeFilter, _is_passed_on)))
+                handler.addFilter(_is_passed_on)
+            logger = logger.parent if logger.propagate else None
         yield
 
 
@@ -193,31 +182,11 @@ def _is_passed_on(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR or not is_theirs or not is_running_thread()
 
 
-@contextlib.contextmanager
-def unfused_scripts() -> Iterator[None]:
-    """Runs scripted functions operator by operator; a fused kernel would hide its operators."""
-    before = torch._C._get_graph_executor_optimize()
-    torch._C._set_graph_executor_optimize(False)  # for this thread only
-    try:
-        yield
-    finally:
-        torch._C._set_graph_executor_optimize(before)
-
-
-class _Nowhere(io.RawIOBase):
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer) -> int:
-        return memoryview(data).nbytes
-
-
 class _Stdout:
     """Drops the running thread's output; other threads keep the original stream."""
 
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
-        self._nowhere = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), encoding="utf-8")
+    def __init__(self, stream: TextIO | None, nowhere: TextIO) -> None:
+        self._stream, self._nowhere = stream, nowhere
 
     def __getattr__(self, name: str) -> Any:
         is_heard = self._stream is not None and not is_running_thread()
@@ -229,12 +198,13 @@ def discarding_stdout() -> Iterator[None]:
     """While the body runs, what the running thread writes to stdout is dropped."""
     streams = vars(sys)
     original = streams["stdout"]
-    stand_in = _Stdout(original)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        stand_in = _Stdout(original, nowhere)
 
-    def put_back() -> None:
-        if streams["stdout"] is stand_in:  # otherwise another thread has replaced it by now
-            streams["stdout"] = original
+        def put_back() -> None:
+            if streams["stdout"] is stand_in:  # otherwise another thread has replaced it by now
+                streams["stdout"] = original
 
-    with undone(put_back):
-        streams["stdout"] = stand_in
-        yield
+        with undone(put_back):
+            streams["stdout"] = stand_in
+            yield

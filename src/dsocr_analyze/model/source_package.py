@@ -91,7 +91,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             fullname,
             self,
             origin=str(self._directory.path / file),
-            is_package=self.is_package(fullname),
+            is_package=file.endswith("__init__.py"),
         )
         spec.has_location = True
         return spec

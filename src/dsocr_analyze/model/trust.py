@@ -104,13 +104,15 @@ def require_trust(directory: ModelDirectory) -> None:
     Raises:
         ConfigError: It has no code, and no architecture recognises its config.
     """
-    if is_trusted(directory):
-        return
-    if not directory.sources:
-        _ = directory.architecture  # no code to trust; an unknown config raises ConfigError
+    if directory.is_reference:
         return
     digests = directory.digests()
     recorded = _read_store().get(str(directory.path.resolve()))
+    if recorded is not None and recorded == digests:
+        return
+    if not digests:
+        _ = directory.architecture  # no code to trust; an unknown config raises ConfigError
+        return
     command = f"dsocr-analyze trust {shlex.quote(str(directory.path))}"
     ways = f"read them, then run `{command}` or pass trust_remote_code=True"
     if recorded is None:

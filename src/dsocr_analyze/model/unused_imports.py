@@ -23,7 +23,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from operator import truth
+from operator import eq, truth
 from typing import Any, Final, NoReturn, TypeVar
 
 from dsocr_analyze.forking import undone
@@ -50,16 +50,31 @@ class _StandIn(types.ModuleType):
         super().__init__(name)
         self.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         self.__path__ = self.__spec__.submodule_search_locations or []
-        for each, answer in _ANSWERS.get(name, {}).items():
+        self.unguarded: list[Callable[..., Any]] = []
+        """Functions that the compiler was asked to guard."""
+        if name == _COMPILER:
+            self.disable = self._left_unguarded
+        for each, answer in _ANSWERS[name].items():
             is_class = isinstance(answer, type)
             setattr(self, each, answer if is_class else partial(self._answered, each, answer))
 
     def _answered(
         self, name: str, answer: Callable[..., Any] | None, *values: Any, **options: Any
     ) -> Any:
-        if answer is not None and not options and _are_numbers(values):
-            return answer(*values)
+        numbers = None if answer is None or options else _numbers(values)
+        if answer is not None and numbers is not None:
+            return answer(*numbers)
         return getattr(self.give_way(), name)(*values, **options)
+
+    def _left_unguarded(
+        self, fn: _Decorated, recursive: bool = True, **options: bool | str | None
+    ) -> _Decorated:
+        """`disable` of the compiler, without which it has nothing to do."""
+        if not is_running_thread():
+            disabled: _Decorated = self.give_way().disable(fn, recursive, **options)
+            return disabled
+        self.unguarded.append(fn)
+        return fn
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -73,40 +88,23 @@ class _StandIn(types.ModuleType):
         return importlib.import_module(self.__name__)
 
 
-class _NoCompiler(_StandIn):
-    """The compiler, without which `disable` has nothing to do."""
-
-    def __init__(self) -> None:
-        super().__init__(_COMPILER)
-        self.unguarded: list[Callable[..., Any]] = []
-
-    def disable(
-        self, fn: _Decorated, recursive: bool = True, **options: bool | str | None
-    ) -> _Decorated:
-        if not is_running_thread():
-            disabled: _Decorated = self.give_way().disable(fn, recursive, **options)
-            return disabled
-        self.unguarded.append(fn)
-        return fn
-
-
-def _are_numbers(values: Iterable[Any]) -> bool:
-    """Whether values are whole numbers, not symbols, in tuples and lists too."""
+def _numbers(values: Iterable[Any]) -> list[Any] | None:
+    """Whole numbers, tuples of them as lists, which torch compares; None if one is a symbol."""
+    found = list[Any]()
     for value in values:
+        number = value
         if isinstance(value, tuple | list):
-            if not _are_numbers(value):
-                return False
+            number = _numbers(value)
+            if number is None:
+                return None
         elif type(value) is not int and type(value) is not bool:
-            return False
-    return True
-
-
-def _listed(size: Any) -> Any:
-    """A size, or sizes as a list: torch compares tuples with lists."""
-    return [*map(_listed, size)] if isinstance(size, tuple | list) else size
+            return None
+        found.append(number)
+    return found
 
 
 _ANSWERS: Final[dict[str, dict[str, Callable[..., Any] | None]]] = {
+    _COMPILER: {},  # see `_left_unguarded`
     "sympy": {"Basic": type("Basic", (), {})},  # without which nothing is an expression
     # torch's questions about sizes that may be symbols, answered for numbers
     "torch.fx.experimental.symbolic_shapes": {
@@ -116,7 +114,7 @@ _ANSWERS: Final[dict[str, dict[str, Callable[..., Any] | None]]] = {
         "guard_size_oblivious": truth,
         "statically_known_true": truth,
         "is_nested_int": lambda _: False,
-        "sym_eq": lambda one, other: _listed(one) == _listed(other),
+        "sym_eq": eq,
         "sym_and": lambda *values: all(values),
         "sym_or": lambda *values: any(values),
         "has_guarding_hint": None,
@@ -166,7 +164,7 @@ class _Imported(importlib.abc.Loader):
 
 def beside_compiler() -> type[DispatchMode]:
     """The dispatch mode, which torch's compiler must not compile as well if it is in use."""
-    if isinstance(sys.modules.get(_COMPILER), _NoCompiler | None):
+    if isinstance(sys.modules.get(_COMPILER), _StandIn | None):
         return DispatchMode
     # torch guards the functions that a class has when it is made.
     own = {
@@ -180,8 +178,10 @@ def beside_compiler() -> type[DispatchMode]:
 def without_unused_imports() -> Iterator[None]:
     """While the body runs, what no pass uses is imported only if it is used after all."""
     with exclusive():
-        stand_ins = [*filter(_is_idle, (_NoCompiler(), *map(_StandIn, _ANSWERS)))]
-        finder = _RealParts()
+        stand_ins, finder = list[_StandIn](), _RealParts()
+        for name in _ANSWERS:  # those that are installed and not imported yet
+            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]):
+                stand_ins.append(_StandIn(name))
 
         def give_way() -> None:
             if finder in sys.meta_path:
@@ -189,21 +189,15 @@ def without_unused_imports() -> Iterator[None]:
             for stand_in in stand_ins:
                 if sys.modules.get(stand_in.__name__) is stand_in:
                     del sys.modules[stand_in.__name__]
-                if isinstance(stand_in, _NoCompiler):
-                    # Forget the guard: the real compiler can guard these functions later.
-                    for function in stand_in.unguarded:
-                        vars(function).pop(_GUARD, None)
+                # Forget the guard: the real compiler can guard these functions later.
+                for function in stand_in.unguarded:
+                    vars(function).pop(_GUARD, None)
 
         with undone(give_way):
-            sys.modules.update({stand_in.__name__: stand_in for stand_in in stand_ins})
+            for stand_in in stand_ins:
+                sys.modules[stand_in.__name__] = stand_in
             sys.meta_path.insert(0, finder)
             yield
-
-
-def _is_idle(stand_in: _StandIn) -> bool:
-    """Whether a module is installed and not imported yet."""
-    name = stand_in.__name__
-    return name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
 _MODULES: Final[dict[str, tuple[str, ...]]] = {

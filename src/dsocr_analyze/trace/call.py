@@ -8,12 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
-from dsocr_analyze.kernels import Dimensions, Elements, Kind
-from dsocr_analyze.model.torch_calls import Arguments, Keywords, tensors_in
+from dsocr_analyze.kernels import Dimensions, Kind
+from dsocr_analyze.model.torch_calls import Arguments, Keywords
 
 with warnings.catch_warnings():
     # fvcore scripts its loss functions when it is imported; nothing here calls them.
@@ -38,19 +39,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One executed operator: its arguments in schema order and its output tensors."""
+    """One executed operator: its arguments in schema order, its outputs, and its input tensors."""
 
     args: Arguments
     outputs: Sequence[torch.Tensor]
     kwargs: Keywords
+    tensors: Sequence[torch.Tensor]
+    """All tensor arguments, including those in lists."""
 
     def argument(self, index: int, name: str) -> Any:
         """The argument at `index` or, if passed by keyword, called `name`; None if absent."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name)
-
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensor arguments, including those in lists."""
-        return [*tensors_in(self.args), *tensors_in(self.kwargs.values())]
 
 
 Count: TypeAlias = Callable[[Call], int]
@@ -74,12 +73,12 @@ def occupied_bytes(tensor: torch.Tensor) -> int:
 
 def all_inputs(call: Call) -> int:
     """Bytes of all tensor arguments."""
-    return sum(map(occupied_bytes, call.tensors()))
+    return sum(map(occupied_bytes, call.tensors))
 
 
 def inputs_but_first(call: Call) -> int:
     """Bytes of all tensor arguments except the first."""
-    return sum(map(occupied_bytes, call.tensors()[1:]))
+    return sum(map(occupied_bytes, call.tensors[1:]))
 
 
 def all_outputs(call: Call) -> int:
@@ -105,10 +104,6 @@ def output_elements(call: Call) -> int:
     return call.outputs[0].numel()
 
 
-def _elements(call: Call) -> Dimensions:
-    return Elements(call.outputs[0].numel())
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How operators of one family are counted.
@@ -121,7 +116,7 @@ class Rule:
         vector_flops: FLOPs of everything else that computes.
         bytes_read: Bytes read.
         bytes_written: Bytes written.
-        dimensions: Size of the kernel.
+        dimensions: Size of the kernel; None for the elements of its first output.
     """
 
     kind: Kind
@@ -130,53 +125,48 @@ class Rule:
     vector_flops: Count = nothing
     bytes_read: Count = all_inputs
     bytes_written: Count = all_outputs
-    dimensions: Callable[[Call], Dimensions] = _elements
+    dimensions: Callable[[Call], Dimensions] | None = None
 
 
 # --- fvcore's handles ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class _Value:
-    """A traced value as fvcore's handles see it: a `torch._C.Value` with a shape or a constant.
+    """A traced value as fvcore's handles see it: a `torch._C.Value` with a shape or a constant."""
 
-    Args:
-        value: A tensor or a constant.
-        flat: Present a tensor's shape as [1, elements].
-    """
-
-    def __init__(self, value: Any, flat: bool) -> None:
-        self._value, self._flat = value, flat
+    value: Any
+    flat: bool
+    """Whether it presents a tensor's shape as [1, elements]."""
 
     def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore's name
-        return isinstance(self._value, torch.Tensor)
+        return isinstance(self.value, torch.Tensor)
 
     def type(self) -> _Value:
         return self
 
     def sizes(self) -> list[int]:
-        return [1, self._value.numel()] if self._flat else list(self._value.shape)
+        return [1, self.value.numel()] if self.flat else list(self.value.shape)
 
     def toIValue(self) -> Any:  # noqa: N802 - fvcore's name
-        return self._value
+        return self.value
 
 
 def fvcore_count(
     handle: Callable[..., float | dict[str, float]],
+    call: Call,
     *,
     inputs: int | None = None,
     flat: bool = False,
-) -> Count:
+) -> int:
     """The count of an fvcore handle; an fvcore flop is a MAC of a matrix operator.
 
     Args:
         handle: One of `fvcore.nn.jit_handles`.
+        call: The call.
         inputs: Number of arguments the handle expects (`aten::bmm` has one more); None for all.
         flat: Present shapes as [1, elements], for handles that reject some numbers of dimensions.
     """
-
-    def count(call: Call) -> int:
-        arguments = [_Value(argument, flat) for argument in call.args[:inputs]]
-        counted = handle(arguments, [_Value(call.outputs[0], flat)])
-        return int(sum(counted.values()) if isinstance(counted, dict) else counted)
-
-    return count
+    arguments = [*map(partial(_Value, flat=flat), call.args[:inputs])]
+    counted = handle(arguments, [_Value(call.outputs[0], flat)])
+    return int(sum(counted.values()) if isinstance(counted, dict) else counted)

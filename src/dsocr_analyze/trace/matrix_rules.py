@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -33,17 +34,14 @@ def _linear_macs(call: Call) -> int:
     """fvcore reads the weight's first dimension as output features; a vector has none."""
     if call.args[1].dim() == 1:
         return int(call.args[0].numel())
-    return _fvcore_linear(call)
+    return fvcore_count(jit_handles.linear_flop_jit, call)
 
 
 def _convolution_macs(call: Call) -> int:
     """fvcore expects `aten::_convolution`, which has three more flags than `convolution`."""
     flags = (False, False, False)
-    return _fvcore_convolution(Call((*call.args[:9], *flags), call.outputs, {}))
-
-
-_fvcore_convolution = fvcore_count(jit_handles.conv_flop_jit)
-_fvcore_linear = fvcore_count(jit_handles.linear_flop_jit)
+    with_flags = replace(call, args=(*call.args[:9], *flags))
+    return fvcore_count(jit_handles.conv_flop_jit, with_flags)
 
 
 def _bias(call: Call) -> int:
@@ -103,14 +101,19 @@ def _scaled_flops(call: Call) -> int:
 # --- einsum ----------------------------------------------------------------------------------
 
 
-def _einsum_labels(equation: str) -> tuple[str, str, str]:
-    """Labels of two operands and the output; an implicit output is made explicit."""
+_Sizes: TypeAlias = dict[str, int]
+
+
+def _einsum_sizes(
+    equation: str, operands: Sequence[torch.Tensor]
+) -> tuple[_Sizes, _Sizes, Container[str]]:
+    """Sizes by label of two operands, which repeat none, and the output's labels."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
-    left, right = inputs.split(",")
-    if not arrow:
-        both = left + right
-        output = "".join(sorted(label for label in set(both) if both.count(label) == 1))
-    return left, right, output
+    of_left, of_right = inputs.split(",")
+    left = dict(zip(of_left, operands[0].shape, strict=True))
+    right = dict(zip(of_right, operands[1].shape, strict=True))
+    # An implicit output has the labels of just one operand.
+    return left, right, output if arrow else left.keys() ^ right.keys()
 
 
 def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
@@ -121,15 +124,16 @@ def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
     """
     if not isinstance(equation, str) or len(operands) != 2 or "." in equation:
         return False
-    left, right, output = _einsum_labels(equation)
-    if len(set(left)) < len(left) or len(set(right)) < len(right):
-        return False
-    left_sizes = dict(zip(left, operands[0].shape, strict=True))
-    right_sizes = dict(zip(right, operands[1].shape, strict=True))
-    both = left_sizes.keys() & right_sizes.keys()
-    return all(left_sizes[label] == right_sizes[label] for label in both) and any(
-        left_sizes[label] > 1 and label not in output for label in both
-    )
+    for labels in equation.replace(" ", "").partition("->")[0].split(","):
+        if len(set(labels)) < len(labels):
+            return False
+    left, right, output = _einsum_sizes(equation, operands)
+    is_summed = False
+    for label in left.keys() & right.keys():
+        if left[label] != right[label]:
+            return False
+        is_summed |= left[label] > 1 and label not in output
+    return is_summed
 
 
 def _einsum_dimensions(call: Call) -> Gemm:
@@ -138,29 +142,25 @@ def _einsum_dimensions(call: Call) -> Gemm:
     A label of one operand that the output lacks is summed before the product (as torch does), so
     it does not multiply.
     """
-    left, right, output = _einsum_labels(call.args[0])
-    sizes: dict[str, int] = {}
-    for labels, operand in zip((left, right), call.args[1], strict=True):
-        for label, size in zip(labels, operand.shape, strict=True):
-            sizes[label] = int(size)
-    return Gemm(
-        batch=math.prod(sizes[x] for x in left if x in right and x in output),
-        m=math.prod(sizes[x] for x in left if x not in right and x in output),
-        n=math.prod(sizes[x] for x in right if x not in left and x in output),
-        k=math.prod(sizes[x] for x in left if x in right and x not in output),
-    )
+    left, right, output = _einsum_sizes(*call.args[:2])
+    batch = m = n = k = 1
+    for label, size in {**left, **right}.items():
+        if label in left and label in right:
+            batch, k = (batch * size, k) if label in output else (batch, k * size)
+        elif label in output:
+            m, n = (m * size, n) if label in left else (m, n * size)
+    return Gemm(batch, m, n, k)
 
 
 def _einsum_vector_flops(call: Call) -> int:
     """Additions that sum over labels carried by only one operand."""
-    left, right, output = _einsum_labels(call.args[0])
+    left, right, output = _einsum_sizes(*call.args[:2])
     total = 0
-    for labels, other, operand in zip((left, right), (right, left), call.args[1], strict=True):
-        if any(
-            size > 1 and label not in other and label not in output
-            for label, size in zip(labels, operand.shape, strict=True)
-        ):
-            total += operand.numel()
+    for own, other, operand in zip((left, right), (right, left), call.args[1], strict=True):
+        for label, size in own.items():
+            if size > 1 and label not in other and label not in output:
+                total += operand.numel()
+                break
     return total
 
 
@@ -227,7 +227,7 @@ def _heads_first(causal_at: int, call: Call) -> Attention:
         keys=keys,
         head_dim=int(query.shape[-1]),
         value_dim=int(value.shape[-1]),
-        masked=len(call.tensors()) > 3,
+        masked=len(call.tensors) > 3,
         skippable_scores=batch * heads * keys_after_first(queries, keys) if is_causal else 0,
     )
 
@@ -287,16 +287,15 @@ def _gemm(
 def _attention(dimensions: Callable[[Call], Attention], reason: str) -> Rule:
     """Rule for fused attention: q k^T and the product with v; the full T x K product."""
 
-    def scores(size: Attention) -> int:
-        return size.batch * size.heads * size.queries * size.keys
-
     def macs(call: Call) -> int:
         size = dimensions(call)
-        return scores(size) * (size.head_dim + size.value_dim)
+        per_score = size.head_dim + size.value_dim
+        return size.batch * size.heads * size.queries * size.keys * per_score
 
     def vector_flops(call: Call) -> int:
         size = dimensions(call)
-        return scores(size) * (1 + SOFTMAX_FLOPS + size.masked)
+        per_score = 1 + SOFTMAX_FLOPS + size.masked
+        return size.batch * size.heads * size.queries * size.keys * per_score
 
     return Rule(
         "attention", reason, macs, vector_flops, bytes_written=first_output, dimensions=dimensions
@@ -338,19 +337,21 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         _gemm(
             "fvcore's handle, for two matrices",
             _FACTORS,
-            fvcore_count(jit_handles.matmul_flop_jit, inputs=2),
+            partial(fvcore_count, jit_handles.matmul_flop_jit, inputs=2),
         ),
         "mm",
     ),
     (
-        _gemm("fvcore's handle", _FACTORS, fvcore_count(jit_handles.bmm_flop_jit, inputs=2)),
+        _gemm(
+            "fvcore's handle", _FACTORS, partial(fvcore_count, jit_handles.bmm_flop_jit, inputs=2)
+        ),
         "bmm",
     ),
     (
         _gemm(
             "fvcore's handle, plus one addition per output for the added matrix",
             _AFTER_ADDED,
-            fvcore_count(jit_handles.addmm_flop_jit),
+            partial(fvcore_count, jit_handles.addmm_flop_jit),
             output_elements,
         ),
         "addmm",

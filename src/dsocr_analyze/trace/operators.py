@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import torch
@@ -40,7 +42,7 @@ __all__ = ["COMPOSITE", "FREE", "RULES", "Traits", "kernels_of", "traits_of"]
 
 def _source(call: Call) -> int:
     """The last tensor: the only one of a `_to_copy`; in a `copy_` it follows the target."""
-    return occupied_bytes(call.tensors()[-1])
+    return occupied_bytes(call.tensors[-1])
 
 
 def _taken(call: Call) -> int:
@@ -51,7 +53,7 @@ def _taken(call: Call) -> int:
 def _parameters(call: Call) -> int:
     """Every tensor except the overwritten one."""
     overwritten = call.outputs[0] if _is_in_place(call) else None
-    return sum(occupied_bytes(tensor) for tensor in call.tensors() if tensor is not overwritten)
+    return sum(occupied_bytes(tensor) for tensor in call.tensors if tensor is not overwritten)
 
 
 def _gathered(call: Call) -> int:
@@ -111,13 +113,11 @@ def _put(call: Call) -> int:
     target, indices = call.args[0], [i for i in call.args[1] if i is not None]
     if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
         return occupied_bytes(target)
-    rows = math.prod(torch.broadcast_shapes(*(index.shape for index in indices)))
-    kept = math.prod(
-        size
-        for dim, size in enumerate(target.shape)
-        if dim >= len(call.args[1]) or call.args[1][dim] is None
-    )
-    return int(rows * kept * target.element_size())
+    elements = math.prod(torch.broadcast_shapes(*map(attrgetter("shape"), indices)))
+    for index, size in zip_longest(call.args[1], target.shape):
+        if index is None:
+            elements *= size
+    return int(elements * target.element_size())
 
 
 _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
@@ -239,11 +239,9 @@ _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
 
 # --- the tables ------------------------------------------------------------------------------
 
-RULES: Final[dict[str, Rule]] = {
-    name: rule
-    for rule, names in (*MATRIX_RULES, *VECTOR_RULES, *_MOVEMENT_RULES)
-    for name in names.split()
-}
+RULES: Final = dict[str, Rule]()
+for _rule, _names in (*MATRIX_RULES, *VECTOR_RULES, *_MOVEMENT_RULES):
+    RULES.update(dict.fromkeys(_names.split(), _rule))
 
 FREE: Final[frozenset[str]] = frozenset(
     # views: the same memory under another shape
@@ -272,7 +270,7 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
     Copies of operands come first. None without a rule, or if it does not cover complex numbers and
     there are some.
     """
-    output, tensors = call.outputs[0], call.tensors()
+    output, tensors = call.outputs[0], call.tensors
     if rule is not None and any(map(torch.is_complex, (*call.outputs, *tensors))):
         rule = complex_rule(name, rule)
     if rule is None:
@@ -291,7 +289,7 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
     kernel = Kernel(
         kind=rule.kind,
         operator=name,
-        dimensions=rule.dimensions(call),
+        dimensions=rule.dimensions(call) if rule.dimensions else Elements(output.numel()),
         dtype=_name_of((read[0] if read else output).dtype),
         output_dtype=_name_of(output.dtype),
         work=Work(
@@ -341,9 +339,9 @@ def traits_of(func: Operator) -> Traits:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     can_be_taken_apart = has_kernel(func.name(), COMPOSITE)
     arrives_whole = has_kernel(func.name(), torch._C.DispatchKey.Autograd)
-    may_grow = name.startswith("resize") or any(
-        argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
-        for argument in func._schema.arguments
-    )
+    may_grow = name.startswith("resize")
+    for argument in func._schema.arguments:
+        alias = argument.alias_info
+        may_grow |= argument.kwarg_only and alias is not None and alias.is_write
     is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
     return Traits(name, rule, is_composite, can_be_taken_apart, may_grow)

@@ -127,13 +127,14 @@ def trace_passes(
             if with_longer_step:
                 longer_step = generation.longer_step()
     steps = dict(sorted(generation.steps.items()))
+    records, cache_bytes = zip(*steps.values(), strict=True) if steps else ((), ())
     return PassTraces(
         prefill,
-        tuple(record for record, _ in steps.values()),
+        records,
         tuple(steps),
         generation.kv_cache_bytes,
         generation.inputs_bytes,
-        tuple(nbytes for _, nbytes in steps.values()),
+        cache_bytes,
         stretches,
         longer_step,
     )

@@ -321,9 +321,10 @@ class Recorder:
         PyTorch allocates the larger memory, copies the old contents, and then frees the old memory.
         """
         with torch._C.DisableTorchFunction():
-            tensors = Call(args, (), kwargs).tensors()
-            storages = [tensor.untyped_storage() for tensor in tensors]
-            before = {storage._cdata: (storage, storage.nbytes()) for storage in storages}
+            before = {}
+            for tensor in tensors_in([*args, *kwargs.values()]):
+                storage = tensor.untyped_storage()
+                before[storage._cdata] = storage, storage.nbytes()
         output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             for storage, held in before.values():
@@ -358,7 +359,8 @@ class Recorder:
             signature = _signature(args), _signature(outputs), _signature(read.items())
             key = name, is_in_place, *signature
             if key not in self._kernels:  # no call had equal arguments and outputs
-                self._kernels[key] = kernels_of(name, rule, Call(args, outputs, read))
+                tensors = [*tensors_in(args), *tensors_in(read.values())]
+                self._kernels[key] = kernels_of(name, rule, Call(args, outputs, read, tensors))
             kernels = self._kernels[key]
         if kernels is None and name not in FREE and is_counted:
             trace.unknown[name] += 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import filterfalse, pairwise, starmap
+from operator import attrgetter, itemgetter
 
 from dsocr_analyze.architectures.stages import Stage, owner_among
 from dsocr_analyze.figures import OperatorLedger, StageFigures
@@ -40,14 +41,14 @@ def stage_figures(
         stages: The architecture's stages, in order.
         own_params: Parameters that each stage owns, by stage and by the module that holds them.
     """
-    prefill = next(stage.name for stage in stages if stage.role == "prefill")
-    kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in stages}
-    calls: dict[str, Counter[str]] = {stage.name: Counter() for stage in stages}
+    kernels: dict[str, list[Kernel]] = defaultdict(list)
+    calls: dict[str, Counter[str]] = defaultdict(Counter)
+    prefill = stages[[*map(attrgetter("role"), stages)].index("prefill")]
 
     @functools.cache
     def booked_to(path: str) -> str:
         owner = owner_among(stages, path)
-        return owner.name if owner is not None and owner.role == "vision" else prefill
+        return owner.name if owner is not None and owner.role == "vision" else prefill.name
 
     for kernel in traces.prefill.kernels:
         kernels[booked_to(kernel.path)].append(kernel)
@@ -82,8 +83,9 @@ def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> i
     """
     if routed_expert is None:
         return 0
-    found = map(routed_expert.fullmatch, {kernel.path for kernel in stage.kernels})
-    return len({(match["experts"], match["index"]) for match in found if match})
+    paths = {*map(attrgetter("path"), stage.kernels)}
+    found = filter(None, map(routed_expert.fullmatch, paths))
+    return len({*map(itemgetter("experts", "index"), found)})
 
 
 def ledger_of(*traces: Trace) -> OperatorLedger:
@@ -123,7 +125,7 @@ def batch_work(
     batch = prefill
     for stretch in stretches:
         first, steps = traced[stretch[0]], len(stretch)
-        batch = batch.plus(total_work(kernel.total for kernel in first.kernels).times(steps))
+        batch = batch.plus(total_work(map(attrgetter("total"), first.kernels)).times(steps))
         if steps > 1:
             second = growing_work(traced[stretch[1]], routed_expert)
             growth = second.minus(growing_work(first, routed_expert))
@@ -163,7 +165,8 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
         cuts: Numbers of the steps from which the work changes, ascending.
     """
     bounds, steps = [0, *cuts, new_tokens - 1], range(new_tokens - 1)
-    return [steps[start:end] for start, end in pairwise(bounds) if steps[start:end]]
+    stretches = map(steps.__getitem__, starmap(slice, pairwise(bounds)))
+    return [*filter(None, stretches)]
 
 
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
@@ -189,8 +192,6 @@ def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
 
 def growing_work(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
     """Work of a decode step without its routed experts."""
-    return total_work(
-        work
-        for path, work in step.own_work().items()
-        if routed_expert is None or not routed_expert.fullmatch(path)
-    )
+    own = step.own_work()
+    grown = own if routed_expert is None else filterfalse(routed_expert.fullmatch, own)
+    return total_work(map(own.__getitem__, grown))

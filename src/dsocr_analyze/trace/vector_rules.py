@@ -36,7 +36,7 @@ def _per_output(flops: int, call: Call) -> int:
 
 
 def _per_input(flops: int, call: Call) -> int:
-    return flops * int(call.tensors()[0].numel())
+    return flops * int(call.tensors[0].numel())
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def _batch_norm(call: Call) -> Rows:
 
 def _along_dim(index: int, default: int | None, call: Call) -> Rows:
     """Rows along the dimension given by the argument at `index`."""
-    tensor = call.tensors()[0]
+    tensor = call.tensors[0]
     dim = call.argument(index, "dim")
     if dim is None:
         dim = default
@@ -79,12 +79,12 @@ def _along_dim(index: int, default: int | None, call: Call) -> Rows:
 def _reduction_rows(call: Call) -> Rows:
     """The elements reduced to each output element form one row."""
     outputs = call.outputs[0].numel()
-    return Rows(outputs, call.tensors()[0].numel() // outputs if outputs else 0)
+    return Rows(outputs, call.tensors[0].numel() // outputs if outputs else 0)
 
 
 def _sort_rows(call: Call) -> Rows:
     """The sorted rows; overloads take the dimension in different positions."""
-    tensor = call.tensors()[0]
+    tensor = call.tensors[0]
     dim = call.kwargs.get("dim", -1)
     for argument in call.args[1:]:
         if isinstance(argument, int) and not isinstance(argument, bool):
@@ -94,12 +94,12 @@ def _sort_rows(call: Call) -> Rows:
 
 def _sort_flops(call: Call) -> int:
     """n ceil(log2 n) comparisons per sorted row."""
-    return call.tensors()[0].numel() * max(_sort_rows(call).width - 1, 0).bit_length()
+    return call.tensors[0].numel() * max(_sort_rows(call).width - 1, 0).bit_length()
 
 
 def _unique_flops(call: Call) -> int:
     """n ceil(log2 n) comparisons to sort n elements, and n to find where each value ends."""
-    elements = int(call.tensors()[0].numel())
+    elements = int(call.tensors[0].numel())
     return elements * (max(elements - 1, 0).bit_length() + 1)
 
 
@@ -158,7 +158,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             "normalization",
             "fvcore's handle: 5 per element, 4 without an affine weight; the"
             " statistics stay in the kernel",
-            vector_flops=fvcore_count(jit_handles.norm_flop_counter(2), flat=True),
+            vector_flops=partial(fvcore_count, jit_handles.norm_flop_counter(2), flat=True),
             bytes_written=first_output,
             dimensions=_trailing_norm,
         ),
@@ -168,7 +168,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "normalization",
             "fvcore's handle, as for layer_norm",
-            vector_flops=fvcore_count(jit_handles.norm_flop_counter(1), flat=True),
+            vector_flops=partial(fvcore_count, jit_handles.norm_flop_counter(1), flat=True),
             bytes_written=first_output,
             dimensions=_group_norm,
         ),
@@ -178,7 +178,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "normalization",
             "fvcore's handle: 2 per element at inference, 1 without a weight",
-            vector_flops=fvcore_count(jit_handles.batchnorm_flop_jit, flat=True),
+            vector_flops=partial(fvcore_count, jit_handles.batchnorm_flop_jit, flat=True),
             bytes_written=first_output,
             dimensions=_batch_norm,
         ),
@@ -437,7 +437,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "pooling",
             "fvcore's handle: one operation per input element",
-            vector_flops=fvcore_count(jit_handles.elementwise_flop_counter(1, 0)),
+            vector_flops=partial(fvcore_count, jit_handles.elementwise_flop_counter(1, 0)),
         ),
         "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d",
     ),
@@ -469,7 +469,9 @@ _REAL_FLOPS: Final[dict[int, str]] = {
 }
 """Operators by their real operations per operation of the real rule."""
 
-_FLOPS_OF: Final = {name: flops for flops, names in _REAL_FLOPS.items() for name in names.split()}
+_FLOPS_OF: Final = dict[str, int]()
+for _flops, _names in _REAL_FLOPS.items():
+    _FLOPS_OF.update(dict.fromkeys(_names.split(), _flops))
 
 _PER_MAC: Final = 8 - 2
 """A complex multiply-accumulate is 8 real FLOPs; `macs` accounts for 2 of them."""
