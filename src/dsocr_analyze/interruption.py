@@ -82,7 +82,7 @@ def _report_unraisable(unraisable: Any) -> None:
 
 
 class _Watch:
-    """Replaces the handlers of both signals while something is held.
+    """Stands in for the handlers of both signals while something is held.
 
     Attributes:
         holds: Whether an interruption has to wait.
@@ -95,33 +95,18 @@ class _Watch:
         self.holds = True
         self.is_final = False
         self.raised = _before_any_watch.pop() if _before_any_watch else None
-        self._handlers: dict[int, _Handler] = {}
+        self.handlers: dict[int, _Handler] = {}
         self.thread = threading.get_ident()
         self._waiting: tuple[int, float] | None = None
         """The pending signal and when it arrived."""
 
-    def install(self) -> None:
-        """Replaces the handlers that are Python functions."""
-        for signum in _SIGNALS:
-            handler = signal.getsignal(signum)
-            if callable(handler):
-                self._handlers[signum] = handler
-                signal.signal(signum, self._handle)
-
-    def remove(self) -> None:
-        """Puts the handlers back."""
-        try:
-            self.put_back()
-        except BaseException:  # a handler already restored raised before the other was restored
-            self.put_back()
-            raise
-
     def put_back(self) -> None:
         """Puts the handlers back, unless one raises."""
-        for signum, handler in self._handlers.items():
+        for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
 
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """The handler of both signals."""
         if self.holds:
             now = time.monotonic()
             if self._waiting is None:
@@ -135,7 +120,7 @@ class _Watch:
         self._deliver(signum, frame)
 
     def _remind(self, signum: signal.Signals) -> None:
-        """Sends the signal again after `PATIENCE_SECONDS`, which also ends a system call."""
+        """Sends the signal again, which also ends a system call."""
         time.sleep(PATIENCE_SECONDS)
         if _watch is self and self._waiting is not None:
             if hasattr(signal, "pthread_kill"):
@@ -148,16 +133,11 @@ class _Watch:
     def _deliver(self, signum: int, frame: FrameType | None) -> None:
         self._waiting = None
         try:
-            self._handlers[signum](signum, frame)
+            self.handlers[signum](signum, frame)
         except BaseException as error:
             self.raised = error
             _before_any_watch.clear()
             raise
-
-    @property
-    def is_struck(self) -> bool:
-        """Whether a signal is pending or was raised before."""
-        return self._waiting is not None or self.raised is not None
 
     def answer(self) -> None:
         """Calls the handler of a pending signal; raises what a handler raised, now or earlier."""
@@ -171,7 +151,7 @@ _watch: _Watch | None = None
 
 
 def _end_left_behind() -> None:
-    """In a forked process, which lacks the thread that something was held in: ends the watch."""
+    """In a forked process without the thread that something was held in."""
     global _watch
     if _watch is not None and _watch.thread != threading.get_ident():
         left_behind, _watch = _watch, None
@@ -182,25 +162,18 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_end_left_behind)
 
 
-def _is_main_thread() -> bool:
-    """Whether this is the thread in which signal handlers run."""
-    return threading.get_ident() == threading.main_thread().ident
-
-
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """While the body runs, an interruption waits for a safe point or the end of the body.
 
-    Enter it before whatever must be restored, and leave it afterwards. Does nothing outside the
-    main thread, where handlers never run.
+    Enter it before whatever must be restored. Does nothing outside the main thread, where handlers
+    never run.
     """
+    global _watch  # handlers belong to the process, and so does the watch
     watch = _watch
-    if not _is_main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         yield
-    elif watch is None:
-        with _watched():
-            yield
-    else:
+    elif watch is not None:
         was_holding, watch.holds = watch.holds, True
         try:
             yield
@@ -209,6 +182,24 @@ def held() -> Iterator[None]:
             if not was_holding:
                 watch.is_final = False
                 watch.answer()
+    else:
+        watch = _Watch()
+        try:
+            for signum in _SIGNALS:
+                handler = signal.getsignal(signum)
+                if callable(handler):  # a Python function
+                    watch.handlers[signum] = handler
+                    signal.signal(signum, watch.handle)
+            _watch = watch
+            yield
+        finally:
+            _watch = None
+            try:
+                watch.put_back()
+            except BaseException:  # a handler that is back raised before the other was
+                watch.put_back()
+                raise
+            watch.answer()
 
 
 @contextlib.contextmanager
@@ -219,7 +210,7 @@ def kept_out() -> Iterator[None]:
     """
     with held():
         watch = _watch
-        if watch is None or not _is_main_thread():
+        if watch is None or watch.thread != threading.get_ident():
             yield
             return
         was_final, watch.is_final = watch.is_final, True
@@ -230,24 +221,10 @@ def kept_out() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[None]:
-    global _watch  # handlers belong to the process, and so does the watch
-    watch = _Watch()
-    try:
-        watch.install()
-        _watch = watch
-        yield
-    finally:
-        _watch = None
-        watch.remove()
-        watch.answer()
-
-
-@contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within a `held` block, a body that holds nothing: an interruption may strike anywhere."""
+    """Within a `held` block, a body that holds nothing: an interruption may strike."""
     watch = _watch
-    if watch is None or not _is_main_thread():
+    if watch is None or watch.thread != threading.get_ident():
         yield
         return
     was_holding = watch.holds
@@ -260,17 +237,17 @@ def interruptible() -> Iterator[None]:
 
 
 def safe_point() -> None:
-    """Raises a pending interruption, at a point where `held` work can be left as after any error.
+    """Raises a pending interruption, where `held` work can be left as after any error.
 
     Takes less than a microsecond, so call it often.
     """
     watch = _watch
-    if watch is not None and watch.is_struck and not watch.is_final and _is_main_thread():
+    if watch is not None and watch.thread == threading.get_ident() and not watch.is_final:
         watch.answer()
 
 
 def point_of_no_return() -> None:
     """The last safe point of a `held` block: the short rest must not be split."""
     safe_point()
-    if _watch is not None and _is_main_thread():
+    if _watch is not None and _watch.thread == threading.get_ident():
         _watch.is_final = _watch.holds
