@@ -71,8 +71,7 @@ class Limit:
         name: `max` or `min` for a value, `max_increase` or `max_decrease` for a change; `tolerance`
             for a change either way.
         amount: The value; for a change, an absolute amount or a fraction of the baseline's figure.
-        amount_text: The amount in words, with a number's digits grouped.
-        is_relative: Whether it is a fraction.
+        amount_text: The same in words.
     """
 
     name: str
@@ -82,7 +81,7 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """It in words: `max 9,000,000,000,000`."""
+        """The limit in words: `max 9,000,000,000,000`."""
         return f"{self.name} {self.amount_text}"
 
     @property
@@ -91,7 +90,7 @@ class Limit:
         return self.name in ("max", "max_increase")
 
     def value(self, baseline: int | float | None) -> int | float | Fraction | None:
-        """The last allowed value; None if it depends on a baseline's value and there is none."""
+        """The last allowed value; None if it depends on a baseline that is unknown."""
         if self.name in OF_VALUES:
             return self.amount
         if baseline is None:
@@ -100,19 +99,13 @@ class Limit:
         return Fraction(baseline) + (room if self.is_upper else -room)
 
     def keeps(self, figure: int | float, value: int | float | Fraction) -> bool:
-        """Whether a figure is within a value of this limit."""
+        """Whether a figure is within the last allowed value."""
         return figure <= value if self.is_upper else figure >= value
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the figures that a report key names.
-
-    Attributes:
-        key: Dotted path in the report; `*` matches any one name.
-        level: Severity of exceeding a limit.
-        limits: The limits.
-    """
+    """Limits on the figures that a report key names, in which `*` matches any one name."""
 
     key: str
     level: str
@@ -137,21 +130,14 @@ DEFAULTS: Final[Options] = {
 
 
 def files_of(options: Options) -> list[str | None]:
-    """The files that options name, and the model's directory; None stands for the built-in."""
+    """The files that options name, then the model's directory; None for the built-in."""
     named = [options[each] for each in ("config", "stages", "hf_config", "model")]
     return [*named[:3], None if named[3] == "reference" else named[3]]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload and its budgets.
-
-    Attributes:
-        name: Its name in the file.
-        options: What is counted.
-        tolerance: How much a figure without a budget may differ from the baseline's.
-        budgets: The budgets, in file order.
-    """
+    """One workload, its budgets in file order, and the tolerance of its other figures."""
 
     name: str
     options: Options
@@ -171,11 +157,6 @@ Budgets: TypeAlias = Mapping[str, Workload]
 
 def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
     """The budgets in a file's text; None for a `pyproject.toml` without any.
-
-    Args:
-        text: The file's text.
-        file: Its name, for messages.
-        is_pyproject: Whether they are in `[tool.dsocr-analyze.check]` rather than at the top.
 
     Raises:
         ConfigError: The text is not TOML, or contains something that is not a valid budget.
@@ -272,7 +253,7 @@ def _number(table: TomlTable, key: str) -> int | float | None:
 
 
 def _change(table: TomlTable, key: str) -> Limit | None:
-    """A limit on a change like `"2 %"`, `"1000"` or 1000; None if the key is absent."""
+    """A limit on a change like `"2 %"`, `"1000"` or 1000."""
     value = table.value(key, None, (str, int, float), _RIGHT_CHANGE)
     if value is None:
         return None
@@ -290,12 +271,7 @@ def _change(table: TomlTable, key: str) -> Limit | None:
 
 
 class Edit(NamedTuple):
-    """New limits of a budget.
-
-    Attributes:
-        key: Its key.
-        limits: New values of its `max` and `min`, if they change.
-    """
+    """New limits of a budget: those of its `max` and `min` that change."""
 
     key: str
     limits: Mapping[str, int | float]
@@ -304,14 +280,10 @@ class Edit(NamedTuple):
 def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pyproject: bool) -> str:
     """The file's text with the edits applied, and everything else in it unchanged.
 
-    Args:
-        text: The file's text.
-        file: Its name, for messages.
-        edits: By workload, one edit per budget and those that are new.
-        is_pyproject: Whether budgets are in `[tool.dsocr-analyze.check]` rather than at the top.
+    By workload, there is one edit per budget, then those of new budgets.
 
     Raises:
-        ConfigError: The file is written in a way that cannot be edited; it is left unchanged.
+        ConfigError: The file is written in a way that cannot be edited.
     """
     has_returns = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     lines = text.replace("\r\n", "\n") if has_returns else text
@@ -339,7 +311,7 @@ def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pypr
 
 
 def _apply(workload: Any, edits: Sequence[Edit]) -> None:
-    """Edit a workload: of the library that keeps a file's layout, or of plain values."""
+    """Edits a workload: of the library that keeps a file's layout, or of plain values."""
     is_begun = "budgets" not in workload
     if is_begun:
         workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()

@@ -120,16 +120,12 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 class Difference(NamedTuple):
-    """A part of two reports, and how each states it.
+    """A part of two reports, and what each states there: a number, a text, the names only it has.
 
     Attributes:
         key: Its key in the report, as in a budget.
         pattern: The key with `*` for entries and for names other than a stage's.
-        section: The part of the report that it is in: a stage (`stages.prefill`), or a key at the
-            top (`workload`).
-        before: What the baseline states: a number, a text, the names that only it has; None if it
-            states nothing.
-        after: The same of the report now.
+        section: A stage (`stages.prefill`), or a key at the top (`workload`).
     """
 
     key: str
@@ -140,7 +136,6 @@ class Difference(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether both reports state a number."""
         return is_number(self.before) and is_number(self.after)
 
 
@@ -151,7 +146,7 @@ class Compared(NamedTuple):
         changed: Figures that differ, except those that follow from another.
         following: How many figures differ and follow from another.
         unchanged: How many figures are equal.
-        inputs: Changed inputs, and everything else that differs and doesn't follow from a figure.
+        inputs: Changed inputs, and all else that differs and doesn't follow from a figure.
         moved: Where work changed.
     """
 
@@ -163,11 +158,10 @@ class Compared(NamedTuple):
 
 
 def compared(before: Report, after: Report) -> Compared:
-    """Compare everything that two reports state.
+    """Compares everything that two reports state.
 
     A section's other numbers and its texts follow from its counted figures; in a section without
-    any, such as predicted seconds, they follow from all counted figures. So they count as changed
-    only if none of these has changed.
+    any, such as predicted seconds, from all counted figures.
     """
     parts = [*_parts(Difference("", "", "", before, after))]
     equal = [to_builtins(each.after) for each in parts if each.before == each.after]
@@ -243,7 +237,7 @@ def _parts(whole: Difference) -> Iterator[Difference]:
 def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
     """How the names of two values' parts stand in a key and in a pattern; and the parts.
 
-    The entries of two lists are named by position if there are as many of them, else by label.
+    Entries of lists are named by position if there are as many of them, else by label.
     """
     if isinstance(new, Mapping):
         return ".{}", ".*", (old, new)
@@ -258,7 +252,6 @@ def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
 
 
 def _labels(entries: Sequence[Any]) -> Sequence[str]:
-    """A label for each entry; a text is its own unless it is there twice."""
     if all(isinstance(each, str) for each in entries) and len(set(entries)) == len(entries):
         return entries
     return entry_labels(to_builtins(entries))
@@ -291,7 +284,7 @@ def _summary(values: Sequence[Any]) -> Any:
 
 
 def listed(names: Sequence[str], most: int) -> str | None:
-    """The first of some names, at most so many; None if there are none."""
+    """The first of some names; None if there are none."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(name or "''" for name in names[:most]) + more or None
 
@@ -317,15 +310,10 @@ _KINDS: Final[Mapping[str, InputKind]] = {
 
 
 def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Iterator[InputChange]:
-    """All inputs that differ, config keys first, since these are what a model's author changes.
+    """All inputs that differ, config keys first.
 
-    If the baseline does not contain its config (an early report), published configs are identified
-    by digest; for any other, all that is known is that it differs.
-
-    Args:
-        before: The baseline.
-        after: The report now.
-        words: All differences that are neither numbers nor follow from one.
+    If the baseline does not contain its config (an early report), published configs are found by
+    digest; of any other, all that is known is that it differs.
     """
     old, new = before.metadata.model, after.metadata.model
     yield from _of_config(old, new)
@@ -363,7 +351,7 @@ def _config_name(model: Model) -> str:
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values, those of a published one by its digest; None if unknown."""
+    """The config's values, of a published one by its digest."""
     if model.config_text is None:
         published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
         same = (
@@ -405,8 +393,7 @@ _Moving: TypeAlias = tuple[MoveLevel, str, str]
 def _moves(before: Report, after: Report) -> list[Move]:
     """Everything whose work changed: stages, then modules, operators and kinds of operators.
 
-    Modules whose paths differ only in numbers are one. At every level, the largest change relative
-    to the baseline's batch comes first.
+    Modules whose paths differ only in numbers are one; the largest change at each level is first.
     """
     old, new = _works(before), _works(after)
     alike: defaultdict[_Moving, list[Any]] = defaultdict(list)

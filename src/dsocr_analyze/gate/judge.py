@@ -170,15 +170,7 @@ def whole_check(
     warnings: tuple[str, ...] = (),
     options: Options = NO_OPTIONS,
 ) -> Check:
-    """The check of these workloads.
-
-    Args:
-        budgets: The file with the budgets.
-        baseline: What they were compared with; None without a baseline.
-        workloads: The judged workloads.
-        warnings: Doubts that apply to all of them.
-        options: The command line's options, if there is one.
-    """
+    """The check of these workloads; `warnings` apply to all of them."""
     found = tuple(workloads)
     outcome = worst(*(each.outcome for each in found), "warned" if warnings else "passed")
     return Check(
@@ -193,13 +185,11 @@ _MOST_NAMED: Final = 8
 
 
 class Counted(Struct, frozen=True):
-    """A workload's reports.
+    """A workload's reports, now and in the baseline.
 
     Attributes:
-        report: Its report now.
-        baseline: Its report in the baseline; None if there is none.
         is_compared: Whether a baseline was requested.
-        before: The workload in the baseline; None if the baseline has none.
+        before: The workload in the baseline, if that has it.
         warnings: Doubts about the two.
     """
 
@@ -211,10 +201,7 @@ class Counted(Struct, frozen=True):
 
 
 def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
-    """Check figures with a budget against it, and all others against the baseline.
-
-    A figure named by a budget is judged by its budgets alone; any other must equal the baseline's
-    within the workload's tolerance.
+    """Checks figures with a budget against it, and all others against the baseline.
 
     Raises:
         ConfigError: A budget's key does not name a number in the report.
@@ -272,7 +259,7 @@ def _of_budget(
     baseline: Mapping[str, Any],
     counted: Counted,
 ) -> Iterator[Verdict]:
-    """One verdict per limit of a budget; `baseline` has what the key names in the baseline."""
+    """One verdict per limit; `baseline` has what the key names in the baseline."""
     before = next((each for each in baseline.values() if is_number(each)), None)
     exceeded: Outcome = "failed" if budget.level == "error" else "warned"
     if value is None:
@@ -298,7 +285,7 @@ def _of_budget(
 
 
 def _last(limit: Limit, before: int | float | None) -> int | float | None:
-    """The last allowed value; a whole number if `before` is one."""
+    """A whole number if `before` is one."""
     exact = limit.value(before)
     if not isinstance(exact, Fraction) or isinstance(before, float):
         return float(exact) if isinstance(exact, Fraction) else exact
@@ -310,7 +297,6 @@ def _text(value: int | float) -> str:
 
 
 def _of_change(figure: Figure, default: Budget) -> Verdict:
-    """The verdict on a figure that changed and has no budget."""
     key, before, after = figure.key, figure.before, figure.after
     last, message = None, f"{key} is {'gone' if after is None else 'new'}, and has no budget"
     if before is not None and after is not None:
@@ -342,7 +328,7 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
 
 
 def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
-    """All options, limits and tolerances of a workload that differ between two revisions."""
+    """The options, limits and tolerances of a workload that differ between two revisions."""
     parts: list[tuple[InputKind, Mapping[str, Any], Mapping[str, Any]]] = [
         ("workload", before.options, after.options),
         ("budget", _limits_of(before), _limits_of(after)),
@@ -353,7 +339,6 @@ def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
 
 
 def _limits_of(workload: Workload) -> Mapping[str, str]:
-    """The tolerance and the limits of each key, in words."""
     found = defaultdict(list, tolerance=[workload.tolerance.amount_text])
     for budget in workload.budgets:
         texts = (each.text for each in budget.limits)
@@ -364,13 +349,7 @@ def _limits_of(workload: Workload) -> Mapping[str, str]:
 def loosened_keys(before: Workload, after: Workload, baseline: Report) -> list[str]:
     """The figures that may now have a value that they might not have before.
 
-    A figure without a budget may differ from the baseline's by the tolerance, so a first budget for
-    it loosens its limit unless it allows no more than that.
-
-    Args:
-        before: The workload in the baseline.
-        after: The workload now.
-        baseline: The baseline's report, which relative limits refer to.
+    A first budget for a figure loosens its limit unless it allows no more than the tolerance.
     """
     keys = ReportKeys(baseline)
     old, new = _by_figure(before, keys), _by_figure(after, keys)
@@ -388,7 +367,6 @@ _Figure: TypeAlias = tuple[str, int | float | None]
 
 
 def _by_figure(workload: Workload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
-    """The budgets of each figure that the baseline has."""
     found: defaultdict[_Figure, list[Budget]] = defaultdict(list)
     for budget in workload.budgets:
         for key, value in keys.values(budget.key).items():
@@ -400,7 +378,6 @@ def _by_figure(workload: Workload, keys: ReportKeys) -> Mapping[_Figure, Sequenc
 def _is_looser(
     was: Sequence[Budget], now: Sequence[Budget], value: int | float | None, levels: Sequence[str]
 ) -> bool:
-    """Whether budgets of some levels allow a figure a value that it might not have before."""
     (low, high), (lowest, highest) = (_allowed(each, value, levels) for each in (was, now))
     return lowest < low or highest > high
 
@@ -408,13 +385,7 @@ def _is_looser(
 def _allowed(
     budgets: Sequence[Budget], value: int | float | None, levels: Sequence[str]
 ) -> tuple[float | Fraction, float | Fraction]:
-    """The smallest and largest value that a figure may have.
-
-    Args:
-        budgets: Its budgets.
-        value: The baseline's value; None if unknown.
-        levels: The levels of the budgets to consider.
-    """
+    """The smallest and largest value that budgets of some levels allow."""
     ends = [
         (limit.is_upper, limit.value(value))
         for each in budgets if each.level in levels
@@ -438,14 +409,8 @@ _FIRST_KEYS: Final = (
 def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[Edit]:
     """The edits with which the check passes: one per budget, then those of new budgets.
 
-    Limits that are kept stay, and so do relative ones, which limit changes rather than values. A
-    workload without budgets gets some, and every figure that changed without a budget gets
-    one at exactly its value now.
-
-    Args:
-        workload: The workload.
-        report: Its report.
-        check: The result of the check.
+    Limits that are kept stay, and so do relative ones. A workload without budgets gets some, and
+    every figure that changed without a budget gets one at its value now.
     """
     keys = ReportKeys(report)
     new = {

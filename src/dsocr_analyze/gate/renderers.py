@@ -28,19 +28,12 @@ _LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.
 
 
 class ReadableCheck(NamedTuple):
-    """A check as readers see it.
-
-    Attributes:
-        check: The check.
-    """
+    """A check as readers see it."""
 
     check: Check
 
     def lines(self, width: int) -> Iterator[Line]:
-        """Lines for a terminal, at most `width` columns wide unless a single name is wider.
-
-        Changed inputs and the largest moves come first; numbers are never broken.
-        """
+        """Lines for a terminal; changed inputs and the largest moves come first."""
         check = self.check
         against = "" if check.baseline is None else f" against {check.baseline.title}"
         workloads = counted(len(check.workloads), "workload")
@@ -50,9 +43,9 @@ class ReadableCheck(NamedTuple):
         yield from map(Line, map(visible, (*_wrapped([opening], width), *warnings, *texts)))
 
     def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
-        """Markdown for a pull request or a job's summary, in fewer than `limit` bytes.
+        """Markdown in fewer than `limit` bytes, with a note if something had to be left out.
 
-        If something had to be left out, a note says so; empty if not even the note fits.
+        It is empty if not even the note fits.
         """
         blocks = [
             f"## Cost check: {_result(self.check)}\n",
@@ -71,10 +64,7 @@ class ReadableCheck(NamedTuple):
         return text
 
     def junit(self) -> str:
-        """JUnit XML: the check as CI systems show tests.
-
-        One suite per workload, with one case per limit and one for all figures without a limit.
-        """
+        """JUnit XML, as CI systems show tests: a suite per workload, a case per limit."""
         suites = map(_suite_of, self.check.workloads)
         root = _element("testsuites", "", suites, name="dsocr-analyze check")
         if self.check.warnings:
@@ -106,7 +96,7 @@ _WORDS: Final[dict[Outcome, str]] = {
 
 
 def _result(check: Check) -> str:
-    """The outcome and the number of errors and warnings: `FAILED (2 errors)`."""
+    """`FAILED (2 errors)`."""
     named = (("error", check.count("failed")), ("warning", check.count("warned")))
     counts = [counted(count, name) for name, count in named if count]
     return f"{_WORDS[check.outcome]} ({', '.join(counts)})".removesuffix(" ()")
@@ -149,7 +139,7 @@ def _changed(label: str, workload: WorkloadCheck, kinds: set[InputKind]) -> list
 
 
 def _input_text(change: InputChange) -> str:
-    """A changed input: `language_config.num_experts_per_tok: 6 -> 64`."""
+    """`language_config.num_experts_per_tok: 6 -> 64`."""
     values = (
         "(absent)" if each is None else each or "''" for each in (change.before, change.after)
     )
@@ -161,12 +151,11 @@ def _input_text(change: InputChange) -> str:
 
 
 def _levels(workload: WorkloadCheck) -> tuple[MoveLevel, ...]:
-    """The levels to show; kinds of operators if bytes changed but no operator's FLOPs did."""
+    """Kinds of operators show if bytes changed but no operator's FLOPs did."""
     return ("stage", "module", "operator" if workload.moves("operator") else "kind")
 
 
 def _named(move: Move) -> str:
-    """What moved most, and by how much."""
     amounts = (
         (_signed(move.flops), "FLOPs"),
         (_signed(move.bytes, is_bytes=True), "moved"),
@@ -176,7 +165,7 @@ def _named(move: Move) -> str:
 
 
 def _name(move: Move) -> str:
-    """What moved: `prefill`, or `model.layers.*.mlp of prefill (12 modules)`."""
+    """`prefill`, or `model.layers.*.mlp of prefill (12 modules)`."""
     if move.level == "stage":
         return move.name
     several = f" ({move.modules:,} modules)" if move.modules > 1 else ""
@@ -184,7 +173,6 @@ def _name(move: Move) -> str:
 
 
 def _cells(move: Move, *, with_part: bool) -> tuple[str, str, str]:
-    """FLOPs, bytes and share of what moved."""
     return (
         _signed(move.flops, with_part=with_part) or "-",
         _signed(move.bytes, is_bytes=True, with_part=with_part) or "-",
@@ -193,7 +181,6 @@ def _cells(move: Move, *, with_part: bool) -> tuple[str, str, str]:
 
 
 def _signed(amounts: Amounts | None, *, is_bytes: bool = False, with_part: bool = True) -> str:
-    """The change in an amount, signed; empty if there is none."""
     if amounts is None or not amounts.difference:
         return ""
     difference = amounts.difference
@@ -203,7 +190,7 @@ def _signed(amounts: Amounts | None, *, is_bytes: bool = False, with_part: bool 
 
 
 def _part_text(difference: int | float, before: int | float) -> str:
-    """A difference relative to the value before: `+2.5 %`, or `12.5 x` from ten times on."""
+    """`+2.5 %`, or `12.5 x` from ten times on."""
     if not before:
         return "new"
     part = difference / before
@@ -215,7 +202,6 @@ def _warnings(warnings: Iterable[str]) -> list[str]:
 
 
 def _exceeded(workload: WorkloadCheck) -> list[str]:
-    """Budgets' limits that are exceeded, errors first."""
     return [
         f"{'error' if each.outcome == 'failed' else 'warning'}: {each.message}"
         for each in workload.verdicts
@@ -224,10 +210,7 @@ def _exceeded(workload: WorkloadCheck) -> list[str]:
 
 
 def _unbudgeted(workload: WorkloadCheck) -> list[tuple[str, str, str, str]]:
-    """Key, before, after and change of figures that differ without a budget that allows it.
-
-    The largest relative change comes first.
-    """
+    """Key, before, after and change of figures that differ without a budget, largest first."""
     found: list[tuple[float, tuple[str, str, str, str]]] = []
     for each in workload.failures("failed"):
         if each.rule == "baseline":
@@ -273,7 +256,6 @@ def _text_of(workload: WorkloadCheck, width: int) -> list[str]:
 
 
 def _section(lines: Sequence[str], left: int, *title: str) -> list[str]:
-    """Lines below an empty one, and how many are left out; nothing if there are none."""
     more = [f"  and {left} more; the JSON has them all"] if left > 0 else []
     return ["", *title, *lines, *more] if lines else []
 
@@ -290,13 +272,13 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
 
 
 def _pieces(name: str, room: int) -> list[str]:
-    """A name in pieces of at most `room` characters, broken at spaces and before dots."""
+    """A name in pieces, broken at spaces and before dots."""
     piece = rf" *(.{{1,{room}}}(?=[. ]|\Z)|.{{1,{room}}})"
     return [each.rstrip() for each in re.findall(piece, name, re.DOTALL)]
 
 
 def _wrapped(lines: Iterable[str], width: int, start: str = "") -> list[str]:
-    """Lines that begin alike, wrapped; names are not broken, numbers stay with their units."""
+    """Names are not broken, numbers stay with their units."""
     found: list[str] = []
     for line in (f"{start}{each}" for each in lines):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -360,7 +342,6 @@ def _more(left: int) -> list[str]:
 def _table(
     title: str, header: Sequence[str], most: int, rows: Sequence[Sequence[str]]
 ) -> list[str]:
-    """A title, the first rows of a table and how many are left out; nothing if there are none."""
     lines = [
         header,
         ["---", *["---:"] * (len(header) - 1)],

@@ -24,32 +24,24 @@ _MOST_NAMED: Final = 12
 class ReportKeys:
     """The keys of one report.
 
-    A key is a dotted path from the top: `total.flops`. A name containing dots is written as it is
-    (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in quotes. A list entry is selected by
-    index from 0 or by a value in it (`workload.page[0]`, `time[gpu=a100].page_seconds`).
+    A key is a dotted path from the top: `total.flops`. A name with dots is written as it is
+    (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in quotes. An entry of a list is
+    selected by index or by a value in it (`workload.page[0]`, `time[gpu=a100].page_seconds`).
     `*` matches any one name or entry.
-
-    Args:
-        report: The report; None for one without keys.
     """
 
     def __init__(self, report: Report | None) -> None:
         self._document = msgspec.to_builtins(report)
 
     def values(self, key: str) -> dict[str, Any]:
-        """The value of everything that a key names, by path.
-
-        Empty if there is nothing, or if the key cannot tell entries of this report apart.
-        """
+        """Everything that a key names, by path; empty if it is nothing, or ambiguous."""
         try:
             return dict(_walk(self._document, key, "", []))
         except ConfigError:
             return {}
 
     def figures(self, key: str) -> dict[str, int | float | None]:
-        """The numbers that a key names, by path: one, or any number if the key contains `*`.
-
-        A number is None if it is unknown (null).
+        """The numbers that a key names, by path, None for null: one, or any with `*` in the key.
 
         Raises:
             ConfigError: The report has no such key, or its value is not a number.
@@ -71,7 +63,7 @@ def is_number(value: object) -> bool:
 
 
 def entry_labels(entries: Sequence[Any]) -> list[str]:
-    """A label for each entry of a list: what distinguishes it from the others, else its index."""
+    """What distinguishes each entry of a list from the others, else its index."""
     labels = [_label(each) for each in entries]
     return [
         label if label and labels.count(label) == 1 else str(index)
@@ -80,7 +72,7 @@ def entry_labels(entries: Sequence[Any]) -> list[str]:
 
 
 def _label(entry: Any) -> str:
-    """The leading text values of an object, else its first value; empty for anything else."""
+    """The leading text values of an object, else its first value."""
     items = list(entry.items()) if isinstance(entry, Mapping) else []
     texts = list(takewhile(lambda each: isinstance(each[1], str), items))
     return ", ".join(f"{name}={value}" for name, value in texts or items[:1])
@@ -110,7 +102,7 @@ def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> list[t
 
 
 def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any, str]]:
-    """The parts of a value that the next step of a key may name: path, part and rest of the key."""
+    """The parts that the next step of a key may name: path, part and rest of the key."""
     if rest.startswith("["):
         return _entries(value, rest, place) if isinstance(value, list | tuple) else []
     if not isinstance(value, Mapping) or (place and rest == step):
@@ -126,12 +118,10 @@ def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any,
 
 
 def _begins(rest: str, name: str) -> bool:
-    """Whether a rest starts with exactly that name, not a longer one."""
     return rest.startswith(name) and rest[len(name) : len(name) + 1] in ("", ".", "[")
 
 
 def _quoted(rest: str) -> tuple[str, str]:
-    """The quoted name that a rest starts with, and what follows."""
     try:
         name, end = json.JSONDecoder().raw_decode(rest)
     except ValueError as error:
@@ -140,7 +130,6 @@ def _quoted(rest: str) -> tuple[str, str]:
 
 
 def _entries(values: Sequence[Any], rest: str, place: str) -> list[tuple[str, Any, str]]:
-    """The entries of a list that a selector in brackets names."""
     selector, bracket, after = rest[1:].partition("]")
     found = [
         (f"{place}[{label}]", entry, after)
@@ -195,7 +184,6 @@ def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
 
 
 def _closest(value: Any, rest: str, is_begun: bool) -> tuple[float, str]:
-    """Similarity of the name closest to the one asked for, and that name."""
     known = value if isinstance(value, Mapping) else ()
     names = [name for name in known if not _begins(rest, name)]
     found = [

@@ -39,13 +39,7 @@ _KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
 class Revision(NamedTuple):
-    """One commit of a repository.
-
-    Attributes:
-        root: The repository's work tree.
-        name: Its name, as given.
-        commit: Its commit hash.
-    """
+    """One commit of a repository, with its work tree and the name it was given."""
 
     root: Path
     name: str
@@ -53,11 +47,7 @@ class Revision(NamedTuple):
 
     @classmethod
     def named(cls, name: str, folder: Path) -> Revision:
-        """The revision with that name: a branch, a tag, a commit, `HEAD~1`.
-
-        Args:
-            name: The name.
-            folder: A folder in the repository's work tree.
+        """The revision of a folder's repository with that name: a branch, a commit, `HEAD~1`.
 
         Raises:
             BaselineError: There is none, or no repository, or git is not installed.
@@ -89,11 +79,7 @@ class Revision(NamedTuple):
         return bool(self._entries(path))
 
     def text(self, path: str) -> str | None:
-        """The text of a file; None if there is none.
-
-        Raises:
-            BaselineError: It is not a file, or not text.
-        """
+        """A file's text; None if there is none; raises BaselineError if it is not text."""
         entry = self._entries(path).get(path)
         if entry is None:
             return None
@@ -103,11 +89,7 @@ class Revision(NamedTuple):
             raise BaselineError(f"{self._called(path)} is not UTF-8 text") from error
 
     def copy(self, path: str, into: Path) -> None:
-        """Copy a file, or a folder's config and Python files, to the same path below `into`.
-
-        Args:
-            path: Path from the root of the repository; `.` is the whole repository.
-            into: The folder that takes the place of the root.
+        """Copies a file, or a folder's config and Python files, to the same path below `into`.
 
         Raises:
             BaselineError: Something to be copied is not a plain file.
@@ -134,7 +116,6 @@ class Revision(NamedTuple):
         return f"{path!r} in {self.name}"
 
     def _entries(self, path: str) -> dict[str, re.Match[str]]:
-        """The files at a path and below it, by path."""
         asked = ("-r", "-z", "-l", "--full-tree", "--", self.commit, *([path] * (path != ".")))
         listed = _git(self.root, "ls-tree", *asked).decode("utf-8", "surrogateescape")
         return {each["path"]: each for each in _LISTED.finditer(listed)}
@@ -166,7 +147,7 @@ def _is_of_model(file: str, folder: str) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """Output of a git command; raises BaselineError with git's message if it fails."""
+    """Output of a git command; raises BaselineError with git's message."""
     program = shutil.which("git")
     if program is None:
         raise BaselineError("git is not installed; give the file of a saved report")
