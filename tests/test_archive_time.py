@@ -15,7 +15,7 @@ from dsocr_analyze.archive import totals as totals_module
 from dsocr_analyze.archive.evaluate import Workloads
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.archive.totals import distinct_workloads
-from dsocr_analyze.cli.time_options import deadline_hours
+from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import device

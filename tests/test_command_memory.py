@@ -17,7 +17,7 @@ import pytest
 from both_engines import small_directory
 
 from dsocr_analyze.cli import main, streams
-from dsocr_analyze.cli.commands import BESIDE, COMMANDS, _command
+from dsocr_analyze.cli.commands import BESIDE, COMMANDS
 from dsocr_analyze.measuring import calibration_needs, cpu_calibration
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 
@@ -223,14 +223,12 @@ def test_garbage_is_collected_in_every_command_that_loops(name, monkeypatch):
     seen = []
     function = f"dsocr_analyze.cli.{BESIDE.get(name, name)}.{name}"
     monkeypatch.setattr(function, lambda: seen.append(gc.isenabled()))
-    _command.cache_clear()
     gc.disable()
     try:
         assert main([name]) == 0
         assert not gc.isenabled()
     finally:
         gc.enable()
-        _command.cache_clear()
     assert seen == [name not in ("docs", "fit", "devices", "trust", "tree")]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.cli import time_options
+from dsocr_analyze.cli import options
 from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.exits import main
 from dsocr_analyze.dtypes import MODEL_DTYPES
@@ -149,7 +149,7 @@ class TestEverywhere:
 
     @pytest.mark.parametrize("command", ["", "compare", "time", "sweep", "archive"])
     def test_every_command_with_seconds_has_every_option_of_them(self, command):
-        wanted = {"gpu", "runtime", "concurrency", *time_options.OF_EVERY_PREDICTION}
+        wanted = {"gpu", "runtime", "concurrency", *options.OF_PREDICTIONS}
         assert {f"--{name.replace('_', '-')}" for name in wanted} <= options_of(command).keys()
 
     @pytest.mark.parametrize("command", ["fit", "devices"])

@@ -17,7 +17,7 @@ from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAg
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli.time_options import time_request
+from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Counts
 from dsocr_analyze.gate.budgets import (
@@ -439,11 +439,7 @@ def full():
     directory = ModelDirectory.read(architecture.reference)
     small = {"num_hidden_layers": 2, "layers": 1, "global_attn_indexes": [0]}
     directory = directory.with_config(gated.with_values(directory.config, **small))
-    request = time_request(
-        ("h100-sxm",), profile=None, runtime="serving", server="vllm", concurrency="1,4",
-        preprocess_ms=None, workers=1, price=2.0, weights_dtype=None, kv_dtype=None,
-        corrections=0,
-    )  # fmt: skip
+    request = time_request(("h100-sxm",), {"concurrency": "1,4", "price": 2.0, "corrections": 0})
     workload = architecture.plan(page=(800, 600), max_new_tokens=5)
     found = Engine("analytic", directory, time=request).report(workload)
     [entry] = found.time

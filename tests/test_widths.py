@@ -189,7 +189,7 @@ def at_every_width(capsys, monkeypatch, tables, said):
     for width in WIDTHS:
         at(monkeypatch, width)
         tables.clear()
-        show("table", None, said)
+        show("table", None, said())
         out = capsys.readouterr().out
         out = "\n".join(line for line in out.splitlines() if not line.startswith("wrote "))
         assert len(check(out, width, tables)) > 2
@@ -269,7 +269,7 @@ def check_tree(out, width, whole):
 @sampled("width", WIDTHS, first(1))
 def test_a_sweep_on_a_terminal_fits(capsys, monkeypatch, tables, width):
     at(monkeypatch, width)
-    monkeypatch.setattr(streams._Stdout, "isatty", lambda _: True)
+    monkeypatch.setattr(streams.Stdout, "isatty", lambda _: True)
     code, out, _ = run(
         capsys, "sweep", "--mode", "tiny,gundam", "--batch-size", "1,8", "--gpu", "h100",
         "--page", "a4@100,a4@300", "--max-new-tokens", "1:20",

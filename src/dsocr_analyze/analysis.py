@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
-    from dsocr_analyze.timing import assumptions, prediction, runtimes
+    from dsocr_analyze.timing.predict import TimeRequest
+    from dsocr_analyze.timing.prediction import TimeEntry
+    from dsocr_analyze.timing.runtimes import Precision
 
 __all__ = [
     "ENGINES",
     "Engine",
-    "TimeRequest",
     "analyze",
     "check_precision",
     "compare",
@@ -50,21 +51,6 @@ EngineName = Literal["trace", "analytic"]
 Announce: TypeAlias = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class TimeRequest:
-    """Requested predictions.
-
-    Attributes:
-        profiles: The GPUs' profiles.
-        jobs: Assumptions about each runtime.
-        concurrency: Numbers of pages in flight at a time.
-    """
-
-    profiles: Sequence[Device]
-    jobs: Sequence[assumptions.JobAssumptions]
-    concurrency: Sequence[int]
-
-
 def _unannounced() -> AbstractContextManager[Announce]:
     return nullcontext(lambda _: None)
 
@@ -75,16 +61,11 @@ class Engine:
 
     Attributes:
         name: One of `ENGINES`: the model under hooks, compared with the tape, or the tape alone.
-        directory: The model.
-        dtype: Data type of weights and activations.
         flash_attention: Whether FlashAttention-2 replaces the decoder's eager attention.
-        device: Device on which a trace runs the model.
+        device: Where a trace runs the model.
         trust_remote_code: Whether a trace may execute the directory's code without a trust record.
-        time: Predictions to add to every report; None for none.
+        time: Predictions to add to every report.
         announced: Makes what is called with the name of each step of a trace as it starts.
-
-    Raises:
-        WorkloadError: There is no engine of that name.
     """
 
     name: str
@@ -96,10 +77,6 @@ class Engine:
     time: TimeRequest | None = None
     announced: Callable[[], AbstractContextManager[Announce]] = _unannounced
 
-    def __post_init__(self) -> None:
-        if self.name not in ENGINES:
-            raise WorkloadError(f"engine {self.name!r} is unknown; use 'trace' or 'analytic'")
-
     def report(self, workload: AnyWorkload) -> Report:
         """The report of a workload, with the predictions.
 
@@ -110,7 +87,7 @@ class Engine:
 
         # Both engines give equal records, so the tape's are timed for either; and they are timed
         # first, so that errors show before a long trace.
-        entries = self.entries(workload)
+        entries = () if self.time is None else self.entries(workload)
         if self.name == "trace":
             with self.announced() as announce:
                 announce("importing torch, building the model")
@@ -120,16 +97,16 @@ class Engine:
                 from dsocr_analyze.analytic import page_figures
                 from dsocr_analyze.report.document import build_report
 
+            page = self._page(workload)
             figures = page_figures(
-                self.directory, self._page(workload), dtype=self.dtype,
-                flash_attention=self.flash_attention,
-            )  # fmt: skip
+                self.directory, page, dtype=self.dtype, flash_attention=self.flash_attention
+            )
             report = build_report(figures, None, dt.datetime.now(dt.UTC))
         return msgspec.structs.replace(report, time=entries)
 
     def entries(
         self, workload: AnyWorkload, leave_out: Callable[[DeviceError], None] | None = None
-    ) -> tuple[prediction.TimeEntry, ...]:
+    ) -> tuple[TimeEntry, ...]:
         """The predictions: one entry of a report per GPU and runtime, in that order.
 
         Args:
@@ -163,11 +140,10 @@ class Engine:
         return tuple(found)
 
     def _page(self, workload: AnyWorkload) -> Workload:
-        """The workload for the tape; raises ConfigError if the model has no forward on it."""
-        if not isinstance(workload, Workload):
-            self.directory.dimensions()
-            raise AssertionError("a model that reads no pages has no dimensions")
-        return workload
+        if isinstance(workload, Workload):
+            return workload
+        self.directory.dimensions()  # raises ConfigError: there is no forward on the tape
+        raise AssertionError("a model that reads no pages has no dimensions")
 
     @cached_property
     def session(self) -> DeepSeekOCRSession:
@@ -186,8 +162,8 @@ class Engine:
         )
 
 
-def check_precision(device: Device, precision: runtimes.Precision) -> None:
-    """Raise, before any work, for a data type that the GPU lacks."""
+def check_precision(device: Device, precision: Precision) -> None:
+    """Raises DeviceError, before any work, for a data type that the GPU lacks."""
     if precision.weights is not None:
         device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
     if precision.cache is not None:
@@ -266,6 +242,8 @@ def analyze(
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     directory = _directory(model, architecture)
+    if engine not in ENGINES:
+        raise WorkloadError(f"engine {engine!r} is unknown; use 'trace' or 'analytic'")
     counts = Engine(engine, directory, dtype, flash_attention, "meta", trust_remote_code)
     return counts.report(request.workload(directory.architecture))
 
@@ -292,15 +270,13 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
 
     if not reports:
         raise WorkloadError("there are no reports to compare; give at least one")
-    models = [report.metadata.model for report in reports.values()]
-    configs = {
-        name: json.loads(model.config_text)
-        for name, model in zip(reports, models, strict=True)
-        if model.config_text is not None
-    }
-    has_one_architecture = len({each.architecture for each in models}) == 1
-    are_changes = has_one_architecture and len({each.config_digest for each in models}) > 1
-    return comparison.compare(list(reports.items()), configs if are_changes else None)
+    models = {name: report.metadata.model for name, report in reports.items()}
+    has_one_architecture = len({each.architecture for each in models.values()}) == 1
+    configs = None
+    if has_one_architecture and len({each.config_digest for each in models.values()}) > 1:
+        texts = {name: each.config_text for name, each in models.items()}
+        configs = {name: json.loads(text) for name, text in texts.items() if text is not None}
+    return comparison.compare(list(reports.items()), configs)
 
 
 def sweep_workloads(
@@ -346,7 +322,6 @@ def sweep_workloads(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    # Imported here because only this function needs it.
     from dsocr_analyze.archive.combinations import rows_of, sweep_over
     from dsocr_analyze.archive.setting import CountedModel, opening_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.cli import kept_files, options, page_options, time_options
-from dsocr_analyze.cli.printing import emit
-from dsocr_analyze.cli.streams import announced_steps
-from dsocr_analyze.cli.words import warn
+from dsocr_analyze.cli import options, page_options, printing, streams, time_options, words
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
+from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import AnyWorkload, Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.prediction import TimeEntry
 
@@ -29,9 +28,12 @@ DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
 _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Default concurrencies of a curve."""
 
+_OF_TIME: Final[options.Added] = {
+    **options.SECONDS_OF_A_PAGE,
+    "runtime": (Annotated[str, "runtimes"], "eager"),
+}
 
-@time_options.of_a_page(runtime="eager", concurrency="1")
-@page_options.of_a_page()
+
 def analyze(
     context: typer.Context,
     model: str | None = None,
@@ -44,6 +46,7 @@ def analyze(
     device: str = "meta",
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
+    of_page: options.Added = page_options.OF_A_PAGE,
     engine: str = "trace",
     output: Annotated[Path, "reports"] = DEFAULT_OUTPUT,
     output_format: str = "table",
@@ -54,6 +57,7 @@ def analyze(
     strict: bool = False,
     version: bool = False,
     debug: bool = False,
+    of_time: options.Added = _OF_TIME,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
@@ -73,25 +77,23 @@ def analyze(
         sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
     workload = page_options.page_request(context, directory).workload(directory.architecture)
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    options.prepare_output(output, DEFAULT_OUTPUT)
+    prepare_directory(output, may_lead_out=output != DEFAULT_OUTPUT)
     options.check_files(html=html_file)
-    asked = time_options.request_with_report(context)
     counts = Engine(
-        engine, directory, dtype, flash_attention, device, trust_remote_code, asked,
-        announced_steps,
+        engine, directory, dtype, bool(use_flash_attn), device, trust_remote_code,
+        time_options.request_with_report(context), streams.announced_steps,
     )  # fmt: skip
     report = counts.report(workload)
     also = None if json_file in (None, "-") else Path(str(json_file))
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
              html_file: "html"}  # fmt: skip
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
-    page = partial(_html, report, counts, workload, context.params["profile"])
     from dsocr_analyze.report.markdown import ReadableReport
 
+    page = partial(_html, report, counts, workload, context.params["profile"])
     readable = ReadableReport(report, written, full, ": --full", page)
-    emit(context, report, lambda: readable, files=files)
-    warn(context, report.warnings)
+    printing.emit(context, report, readable, files=files)
+    words.warn(context, report.warnings)
 
 
 # --- the HTML page --------------------------------------------------------------------------------
@@ -100,14 +102,10 @@ def analyze(
 def _html(
     report: Report, engine: Engine, workload: AnyWorkload, profile: Sequence[Path] | None
 ) -> str:
-    """The HTML page of the report of a workload that `engine` counted.
-
-    Its GPUs are those with a profile: the project's, the kept, and the given.
-    """
-    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.cli.kept_files import known_profiles
     from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
 
-    profiles = list(all_profiles(kept_files.user_profiles(profile)).values())
+    profiles = list(known_profiles(profile).values())
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
@@ -122,9 +120,9 @@ def _curves(
     measured: Sequence[str],
     profile: Sequence[Path] | None,
 ) -> tuple[Sequence[TimeEntry], str]:
-    """Predictions over many concurrencies, or the reason why there are none.
+    """Predictions over many concurrencies for the GPUs of `measured` or those asked for.
 
-    They are for the named GPUs, or for all GPUs with measured kernel times if none is named.
+    Without any, why there are none.
     """
     asked = engine.time
     if asked is not None and len(asked.concurrency) >= len(_CURVE):
@@ -135,12 +133,11 @@ def _curves(
         engine.directory.dimensions()
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
-    curve = ",".join(map(str, _CURVE))
-    request = (
-        time_options.time_request(measured, profile=profile, concurrency=curve)
-        if asked is None
-        else replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
-    )
+    if asked is None:
+        from dsocr_analyze.cli.time_requests import time_request
+
+        asked = time_request(measured, {"profile": profile})
+    request = replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
     lacking: list[DeviceError] = []
     found = replace(engine, time=request).entries(workload, lacking.append)
     return found, "" if found else f"No seconds are predicted: {lacking[0]}"

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import exits, streams
+from dsocr_analyze.cli import exits, options, printing, streams
 from dsocr_analyze.errors import OutputError, StrictError
 
 __all__ = ["check"]
@@ -19,66 +19,51 @@ _SUMMARY_VARIABLE: Final = "GITHUB_STEP_SUMMARY"
 _SUMMARY_LIMIT: Final = 2**20
 """GitHub's limit for a step summary, in bytes."""
 
-BudgetsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--budgets",
-        metavar="FILE",
-        help="TOML file with workloads and budgets. Default: dsocr-budgets.toml, else the table"
-        " [tool.dsocr-analyze.check] of pyproject.toml.",
-    ),
-]
-WorkloadsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--workload",
-        metavar="NAME",
-        help="Check only this workload of the file. May be given several times.",
-    ),
-]
-AgainstOption = Annotated[
-    str | None,
-    typer.Option(
-        "--against",
-        metavar="REPORT|REVISION",
-        help="Baseline that figures without a budget must equal: a saved static_compute.json, or a"
-        " git revision, whose config, model files and budgets are counted by this version.",
-    ),
-]
-UpdateOption = Annotated[
-    bool,
-    typer.Option(
-        "--update", help="Set exceeded budgets to the counted figures, and add missing budgets."
-    ),
-]
-JUnitOption = Annotated[
-    Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML here.")
-]
-MarkdownOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--markdown", metavar="FILE", help="Also write Markdown for a pull-request comment here."
-    ),
-]
-
 
 def check(
     context: typer.Context,
-    budgets: BudgetsOption = None,
-    workload: WorkloadsOption = None,
-    against: AgainstOption = None,
+    budgets: Annotated[
+        Path | None,
+        options.option(
+            "FILE",
+            "TOML file with workloads and budgets. Default: dsocr-budgets.toml, else the table"
+            " [tool.dsocr-analyze.check] of pyproject.toml.",
+        ),
+    ] = None,
+    workload: Annotated[
+        list[str] | None,
+        options.option(
+            "NAME", "Check only this workload of the file. May be given several times."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        options.option(
+            "REPORT|REVISION",
+            "Baseline that figures without a budget must equal: a saved static_compute.json, or a"
+            " git revision, whose config, model files and budgets are counted by this version.",
+        ),
+    ] = None,
     trust_remote_code: bool = False,
-    update: UpdateOption = False,
+    update: Annotated[
+        bool,
+        options.option(
+            None, "Set exceeded budgets to the counted figures, and add missing budgets.",
+            "--update",
+        ),
+    ] = False,
     json_file: str | None = None,
-    junit: JUnitOption = None,
-    markdown: MarkdownOption = None,
+    junit: Annotated[Path | None, options.option("FILE", "Also write JUnit XML here.")] = None,
+    markdown: Annotated[
+        Path | None,
+        options.option("FILE", "Also write Markdown for a pull-request comment here."),
+    ] = None,
     quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.checking import checked
-    from dsocr_analyze.cli.printing import emit
     from dsocr_analyze.gate.renderers import ReadableCheck
 
     result = checked(
@@ -86,19 +71,18 @@ def check(
         trust_remote_code=trust_remote_code, is_update=update,
     )  # fmt: skip
     readable = ReadableCheck(result)
-    emit(context, result, lambda: readable, files={junit: "junit", markdown: "markdown"})
-    _append_summary(readable.markdown)
+    files = {junit: "junit", markdown: "markdown"}
+    printing.emit(context, result, readable, files=files)
+    if os.environ.get(_SUMMARY_VARIABLE):
+        _append_summary(os.environ[_SUMMARY_VARIABLE], readable.markdown)
     if result.outcome == "failed":
         raise typer.Exit(exits.NO)
     if "strict" in context.obj.flags and result.outcome == "warned":
         raise StrictError(f"--strict: {result.count('warned')} warnings")
 
 
-def _append_summary(markdown: Callable[[int], str]) -> None:
-    """Append Markdown of at most so many bytes to a GitHub step's summary, if there is one."""
-    name = os.environ.get(_SUMMARY_VARIABLE)
-    if not name:
-        return
+def _append_summary(name: str, markdown: Callable[[int], str]) -> None:
+    """Appends Markdown of at most so many bytes to a GitHub step's summary."""
     try:
         with Path(name).open("a", encoding="utf-8", newline="\n") as summary:
             text = markdown(_SUMMARY_LIMIT - os.fstat(summary.fileno()).st_size)

@@ -13,7 +13,7 @@ import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.cli import options, page_options, streams, time_options
+from dsocr_analyze.cli import options, page_options, streams
 from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
@@ -49,15 +49,10 @@ def checked(
     trust_remote_code: bool,
     is_update: bool,
 ) -> Check:
-    """The check of a budgets file.
+    """The check of a budgets file, by default of this folder's.
 
-    Args:
-        context: The command's context, which is told when files begin to be written.
-        budgets: The file; None for the default one.
-        names: The workloads to check; all if none are given.
-        against: The baseline; None for none.
-        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
-        is_update: Whether budgets are set to what is counted.
+    It is of all workloads unless `names` has some, against a report or a revision if one is given.
+    With `is_update`, budgets are set to what is counted.
 
     Raises:
         AnalyzeError: Something about the budgets, a workload or the baseline is invalid.
@@ -94,7 +89,6 @@ def checked(
 
 
 def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budgets:
-    """The workloads with these names; all if no names are given."""
     for name in names or ():
         if name not in budgets:
             raise ConfigError(
@@ -105,7 +99,7 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
 
 
 def _within(workload: Workload, function: Callable[..., _Result], *arguments: object) -> _Result:
-    """What a function returns for a workload and other arguments; errors name the workload."""
+    """What a function returns; errors name the workload."""
     try:
         return function(workload, *arguments)
     except AnalyzeError as error:
@@ -118,14 +112,7 @@ def _within(workload: Workload, function: Callable[..., _Result], *arguments: ob
 
 @dataclass(frozen=True)
 class _BudgetsFile:
-    """A file of budgets, read once.
-
-    Attributes:
-        path: Its path.
-        text: Its text.
-        budgets: The budgets in it.
-        names: The files of its folder that budgets are looked for in, in order.
-    """
+    """A file of budgets, and the names in its folder that are looked for, in order."""
 
     path: Path
     text: str
@@ -134,15 +121,7 @@ class _BudgetsFile:
 
 
 def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
-    """The budgets from the named file, or from the default file in this folder.
-
-    Args:
-        named: The file; None for the default one.
-        is_update: Whether budgets are about to be written, so that none need exist.
-
-    Raises:
-        ConfigError: There are none, or they are invalid.
-    """
+    """The named budgets, or this folder's; for an update, none need exist."""
     paths = (Path(_BUDGETS_FILE), Path(PYPROJECT)) if named is None else (named,)
     names = tuple(path.name for path in paths)
     for path in paths:
@@ -180,11 +159,7 @@ class _Counts:
     """How workloads are counted, and what they are compared with.
 
     Attributes:
-        file: The budgets file, whose folder their paths are relative to.
-        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
-        baseline: What they are compared with; None without a baseline.
-        saved: The saved report, whose engine counts them; None for any other baseline.
-        revision: The revision; None for any other baseline.
+        saved: The saved report, whose engine counts them.
         before: The revision's workloads; one missing there is counted with its current options.
         warnings: Doubts that apply to all of them.
     """
@@ -224,19 +199,10 @@ class _Counts:
 def _counts_against(
     name: str | None, file: _BudgetsFile, asked: Budgets, trust_remote_code: bool
 ) -> _Counts:
-    """How to count workloads of a budgets file.
+    """How to count workloads; `name` is the baseline.
 
-    A name ending in `.json` is a saved report. Any other name is a revision if there is one with
-    that name, even if there is also such a file; otherwise it is a report.
-
-    Args:
-        name: The baseline; None for none.
-        file: The budgets file.
-        asked: The workloads to count.
-        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
-
-    Raises:
-        BaselineError: There is no baseline with that name.
+    A name ending in `.json` is a saved report. Any other is a revision if there is one, even if
+    there is also such a file; otherwise it is a report.
     """
     if name is None:
         return _Counts(file, trust_remote_code)
@@ -268,7 +234,7 @@ def _counts_against(
 
 
 def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Sequence[str]]:
-    """Workloads of the first of these files that has budgets in the revision, and doubts.
+    """Workloads of the first file that has budgets in the revision, and doubts.
 
     A change may have moved its budgets to a file that comes first, so the one that has them here
     says nothing about the revision.
@@ -291,7 +257,6 @@ def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Seq
 
 
 def _in_repository(revision: Revision, folder: Path, path: str) -> str:
-    """A path from a folder, relative to the root of the repository."""
     found = Path(os.path.normpath(folder.resolve() / path))
     if not found.is_relative_to(revision.root):
         raise BaselineError(
@@ -311,18 +276,9 @@ def _counted(
     engine: str = "analytic",
     revision: str | None = None,
 ) -> document.Report:
-    """The report of a workload.
+    """The report of a workload, whose paths are relative to `folder`.
 
-    Args:
-        asked: What is counted.
-        folder: The folder its paths are relative to.
-        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
-        engine: The engine if the workload does not name one.
-        revision: The revision the files are from; None for the work tree. Its code is executed
-            only if identical files are trusted anywhere.
-
-    Raises:
-        AnalyzeError: Something about the workload is invalid; the subclass says what.
+    Code of a revision is executed only if identical files are trusted anywhere.
     """
     config, stages, hf_config, model = (
         None if path is None else folder / path for path in files_of(asked)
@@ -350,13 +306,12 @@ def _counted(
             )
         trust_remote_code = True
     page = PageRequest(**{each.name: asked.get(each.name) for each in fields(PageRequest)})
-    # No corrections: they are kept per machine, and a check must be the same on every machine.
-    request = None if not asked["gpu"] else time_options.time_request(
-        asked["gpu"], profile=None, runtime=asked["runtime"], server=asked["server"],
-        concurrency=asked["concurrency"], preprocess_ms=asked["preprocess_ms"],
-        workers=asked["workers"], price=asked["price"], weights_dtype=asked["weights_dtype"],
-        kv_dtype=asked["kv_dtype"], corrections=0,
-    )  # fmt: skip
+    request = None
+    if asked["gpu"]:
+        from dsocr_analyze.cli.time_requests import time_request
+
+        # No corrections: they are kept per machine, and a check must be the same on every machine.
+        request = time_request(asked["gpu"], {**asked, "corrections": 0})
     return Engine(
         name, directory, asked["dtype"], asked["use_flash_attn"],
         trust_remote_code=trust_remote_code, time=request, announced=announced_steps,

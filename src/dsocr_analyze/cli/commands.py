@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 from collections import UserDict
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -47,21 +49,88 @@ COMMANDS: Final = (
 )
 """In the order of the help. Each is a function in the module of its name, but for `BESIDE`."""
 
-BESIDE: Final = {"calibrate": "measure", "fit": "devices", "infer": "measure"}
-"""Commands that stand in the module of another one."""
+BESIDE: Final = {
+    "calibrate": "measure",
+    "fit": "devices",
+    "infer": "measure",
+    "stages": "models",
+    "tree": "models",
+    "trust": "models",
+}
+"""Commands that stand in a module of another name."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 """Those that, like the main job, end after a few passes at most. Garbage is collected in all
-others, which loop: the program itself is started without (`__main__.py`)."""
+others, which loop: the program starts without (`__main__.py`)."""
+
+
+def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., None]:
+    """A command as Typer takes it, with all its options.
+
+    A parameter without a declaration of its own is a shared option: that of its name, or of the
+    name in its annotation. One whose default is a table of options stands for these, which the
+    command reads from `context.params`.
+    """
+    signature, parameters = inspect.signature(command, eval_str=True), []
+    own = {*signature.parameters}
+    for each in signature.parameters.values():
+        table = {each.name: (each.annotation, each.default)}
+        if isinstance(each.default, Mapping):
+            own.remove(each.name)
+            table = {**each.default}
+        for name, (annotation, default) in table.items():
+            kind, info = (
+                get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)
+            )
+            if kind is not typer.Context:
+                kind = Annotated[kind, options.SHARED[info] if isinstance(info, str) else info]
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name in given.keys() - own:
+            del given[name]
+        collects = loops and not gc.isenabled()
+        if collects:
+            gc.enable()
+        try:
+            # Interrupts are held back while parsing, which temporarily changes settings of the
+            # process; a running command may be interrupted anywhere.
+            with interruptible():
+                command(**given)
+        finally:
+            if collects:
+                gc.disable()
+
+    whole = signature.replace(parameters=parameters)
+    called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
+    return called
 
 
 class _Parsed:
-    """A command whose parser errors carry its context, and which refuses repeated options."""
+    """Its parser errors carry the context, and repeated options are refused."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the arguments into the context; errors know the context."""
+        """Reads the arguments into the context.
+
+        Raises:
+            WorkloadError: An option of one value has several; the parser would keep the last.
+        """
+        command: Any = self
         try:
-            _check_repeated(self, ctx, args)
+            parser = command.make_parser(ctx)
+            single = []
+            for each in command.params:
+                takes_more = each.param_type_name != "option" or each.multiple or each.count
+                if not (takes_more or each.is_flag or ctx.resilient_parsing):
+                    parser.add_option(each, each.opts, each.name, action="append")
+                    single.append(each)
+            given = parser.parse_args([*args])[0] if single else {}
+            for each in single:
+                values = list(dict.fromkeys(given.get(each.name, ())))
+                if len(values) > 1:
+                    raise WorkloadError(words.repeated(each, values, ctx))
             return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]  # Typer's
         except typer.TyperException as error:
             if getattr(error, "ctx", ctx) is None:
@@ -72,30 +141,16 @@ class _Parsed:
 class _Command(_Parsed, TyperCommand):
     """One of `COMMANDS`."""
 
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command; garbage is collected meanwhile unless it is a short one."""
-        if self.name in _SHORT or gc.isenabled():
-            return super().invoke(ctx)
-        gc.enable()
-        try:
-            return super().invoke(ctx)
-        finally:
-            gc.disable()
-
 
 class _Commands(_Parsed, TyperGroup):
     """The commands; an unknown word raises an error with suggestions."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _CommandsByName({name: name for name in COMMANDS})
+        self.commands = _CommandsByName(dict.fromkeys(COMMANDS))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command named by the first argument, and the remaining arguments.
-
-        Raises:
-            WorkloadError: There is no such command.
-        """
+        """The command that the first argument names; raises WorkloadError."""
         word = args[0]
         if found := names.in_any_case(word, self.commands):
             return found, self.commands[found], args[1:]
@@ -107,53 +162,24 @@ class _Commands(_Parsed, TyperGroup):
 
 
 class _CommandsByName(UserDict[str, Any]):
-    """The commands; only those that are asked for are imported, which shortens every start."""
+    """Only those that are asked for are imported, which shortens every start."""
 
     def __getitem__(self, name: str) -> TyperCommand:
-        return _command(self.data[name])
-
-
-@cache
-def _command(name: str) -> TyperCommand:
-    module = import_module(f"dsocr_analyze.cli.{BESIDE.get(name, name)}")
-    function = options.declared(getattr(module, name))
-    only = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # Interrupts are held back while parsing, which temporarily changes settings of the process; a
-    # running command may be interrupted anywhere.
-    only.command(name, cls=_Command)(interruptible()(function))
-    command = typer.main.get_command(only)
-    assert isinstance(command, TyperCommand)
-    return command
-
-
-def _check_repeated(command: Any, context: Any, arguments: list[str]) -> None:
-    """Raise for a repeated option that takes one value; the parser would keep only the last value.
-
-    Repeating the same value or a flag is harmless.
-    """
-    if context.resilient_parsing:  # shell completion
-        return
-    single = [
-        each
-        for each in command.params
-        if each.param_type_name == "option" and not (each.is_flag or each.multiple or each.count)
-    ]
-    parser = command.make_parser(context)
-    for option in single:
-        parser.add_option(option, option.opts, option.name, action="append")
-    given = parser.parse_args(list(arguments))[0]
-    for option in single:
-        values = list(dict.fromkeys(given.get(option.name, ())))
-        if len(values) > 1:
-            raise WorkloadError(words.repeated(option, values, context))
+        if self.data[name] is None:
+            module = import_module(f"dsocr_analyze.cli.{BESIDE.get(name, name)}")
+            only = typer.Typer(add_completion=False, rich_markup_mode=None)
+            declared = _declared(getattr(module, name), loops=name not in _SHORT)
+            only.command(name, cls=_Command)(declared)
+            self.data[name] = typer.main.get_command(only)
+        found: TyperCommand = self.data[name]
+        return found
 
 
 def _meant(word: str) -> str:
-    """A suggestion if the word is a known option value, as a question; otherwise empty."""
+    """A suggestion if the word is a known value of an option, as a question."""
     from dsocr_analyze.hardware.devices import catalogue_name, gpu_catalogue
 
-    modes = {mode: name for name, each in ARCHITECTURES.items() for mode in each.modes}
-    path = Path(word)
+    modes, path = options.modes(), Path(word)
     if mode := names.in_any_case(word, modes):
         arch = "" if mode in DEFAULT.modes else f"--arch {modes[mode]} "
         meant = f"{arch}--mode {mode}"
@@ -181,4 +207,4 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback(invoke_without_command=True)(interruptible()(options.declared(analyze)))
+app.callback(invoke_without_command=True)(_declared(analyze, loops=False))

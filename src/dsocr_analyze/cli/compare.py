@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
 import typer
 
-from dsocr_analyze.analysis import ENGINES, Engine, TimeRequest
+from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import parse_modes
 from dsocr_analyze.archive.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.cli import (
-    completion,
+    list_options,
     options,
     page_options,
+    printing,
     streams,
     time_options,
     words,
 )
-from dsocr_analyze.cli.printing import Said, assumptions, emit
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
@@ -36,25 +36,40 @@ from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.pictures.picture import Picture
+    from dsocr_analyze.timing.predict import TimeRequest
 
 __all__ = ["compare"]
 
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
 
 
-@time_options.of_a_page(runtime="serving", concurrency="1")
-@page_options.of_a_page("mode", "base_size", "image_size", "crop_mode")
+_OF_PAGE: Final[options.Added] = {
+    **page_options.PROMPT,
+    **page_options.NEW_TOKENS,
+    **page_options.BATCH,
+    **page_options.PROMPT_PAGES,
+}
+
+
+def _comparable() -> Iterator[str]:
+    """What can be compared, except saved reports."""
+    yield from (*options.modes(), *ARCHITECTURES)
+    for name, each in ARCHITECTURES.items():
+        yield from (f"{name}:{mode}" for mode in each.modes)
+
+
 def compare(
     context: typer.Context,
     what: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WHAT",
-            autocompletion=completion.compared,
-            help="Modes (gundam), sizes (1024/640 with crops, 640 without), architectures"
+        options.option(
+            "WHAT",
+            "Modes (gundam), sizes (1024/640 with crops, 640 without), architectures"
             " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the others are"
             " compared with the first. Default: all modes, or the default mode if configs, types or"
             " kinds of attention are compared.",
+            made=typer.Argument,
+            completes=_comparable,
         ),
     ] = None,
     mode: Annotated[str | None, "modes"] = None,
@@ -65,9 +80,14 @@ def compare(
     trust_remote_code: bool = False,
     dtype: Annotated[str, "dtypes"] = "bfloat16",
     use_flash_attn: Annotated[str, "attentions"] = "0",
+    of_page: options.Added = _OF_PAGE,
     engine: str = "analytic",
     output_format: Annotated[
-        str, options.format_option("table", "markdown", "json", "csv")
+        str,
+        options.option(
+            ("table", "markdown", "json", "csv"), options.FORMAT, "--format",
+            callback=options.in_any_case,
+        ),
     ] = "table",
     output: Path | None = None,
     html_file: Path | None = None,
@@ -87,7 +107,8 @@ def compare(
     ] = None,
     strict: bool = False,
     debug: bool = False,
-) -> None:
+    of_time: options.Added = options.SECONDS_OF_A_PAGE,
+) -> None:  # fmt: skip
     """Put architectures, modes, configs and saved reports side by side."""
     engine = options.chosen("--engine", engine, ENGINES)
     options.check_files(html=html_file)
@@ -96,8 +117,8 @@ def compare(
     executable = trust_remote_code or engine == "analytic"
     models = _Models(model, arch, _named_files(config or ()), executable, sliding_window)
     columns = _columns_of(
-        what or (), mode, models, page_options.dtypes_from(dtype),
-        page_options.attentions_from(use_flash_attn),
+        what or (), mode, models, list_options.dtypes_from(dtype),
+        list_options.attentions_from(use_flash_attn),
     )  # fmt: skip
     stacked = options.chosen(
         "--quantity", _QUANTITIES[0] if quantity is None else quantity, _QUANTITIES
@@ -112,7 +133,7 @@ def compare(
 def _check_picture(
     plot: Path, stacked: str, columns: Sequence[_Column | _Saved], time: TimeRequest | None
 ) -> None:
-    """Raise, before any work, if the picture of `--plot` cannot be drawn."""
+    """Raises, before any work, if the picture of `--plot` cannot be drawn."""
     from dsocr_analyze.report.pictures.stage_chart import refuse_many_bars
 
     options.check_files(None, plot)
@@ -137,7 +158,8 @@ def _compare(
     columns: Sequence[_Column | _Saved],
     stacked: str,
 ) -> None:
-    """Count what is not saved, and show everything side by side."""
+    """Counts what is not saved, and shows everything side by side."""
+    from dsocr_analyze.cli.said import Said, assumptions
     from dsocr_analyze.report import comparison
 
     given, configs = context.params, models.configs
@@ -157,7 +179,7 @@ def _compare(
         for sizes in [column.setting.mode]
     }  # fmt: skip
     for column, workload in workloads.items():
-        words.warn_of_sizes(context, column.model.directory, workload)
+        words.warn(context, column.model.directory.architecture.warnings_of(workload))
     engines = {
         each.way: Engine(
             engine, each.model.directory, each.setting.dtype.name, each.setting.flash_attention,
@@ -183,19 +205,17 @@ def _compare(
 
         return render_html(comparison_contents(found, reports, headline, shown))
 
-    def said() -> Said:
-        return Said(
-            f"{headline}\n{found.opening()}", found.tables(shown),
-            [assumptions(found.assumptions)], [given["plot"]], partial(found.as_csv, shown), page,
-        )  # fmt: skip
-
     def picture() -> Picture:
         from dsocr_analyze.report.pictures.stage_chart import Compared, stage_picture
 
         files = [each.model.config if isinstance(each, _Column) else None for each in columns]
         return stage_picture(list(map(Compared, found.names, reports, files)), stacked)
 
-    emit(
+    said = Said(
+        f"{headline}\n{found.opening()}", list(found.tables(shown)),
+        [assumptions(found.assumptions)], [given["plot"]], partial(found.as_csv, shown), page,
+    )  # fmt: skip
+    printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
         picture=picture,
     )  # fmt: skip
@@ -206,12 +226,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """One model of a comparison, shared by all items that use it.
-
-    Attributes:
-        directory: The model.
-        config: Name of its config; None for the directory's own.
-    """
+    """One model of a comparison, and the name of its config unless it is the directory's own."""
 
     directory: ModelDirectory
     config: str | None = None
@@ -221,12 +236,7 @@ class _Model:
 class _Models:
     """The models named by options and items, each read when first needed.
 
-    Attributes:
-        model: Value of `--model`.
-        arch: Value of `--arch`.
-        configs: The files of `--config`, by name.
-        trust_remote_code: Whether a directory under `models` is used without a trust record.
-        sliding_window: Value of `--sliding-window`, for models that have one.
+    `configs` has the files of `--config` by name, `sliding_window` is for models that have one.
     """
 
     model: str | None
@@ -243,7 +253,7 @@ class _Models:
         return [self._read(self.model, self.arch, *each) for each in files]
 
     def of(self, architecture: Architecture) -> list[_Model]:
-        """The named models of an architecture, or else the one that runs by default for it."""
+        """Those of an architecture, or else the one that runs by default for it."""
         found = [each for each in self.named if each.directory.architecture is architecture]
         name = architecture.name
         if not found and name not in self._others:
@@ -252,7 +262,7 @@ class _Models:
         return found or [self._others[name]]
 
     def refuse_unused(self, used: Sequence[_Model]) -> None:
-        """Raise for options that name an unused model, or a sliding window that no model has."""
+        """Raises for options of a model, or of a window, that nothing compared has."""
         if self.sliding_window is not None and not any(
             each.directory.architecture.has_window for each in used
         ):
@@ -296,25 +306,14 @@ def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
 
 
 class _Saved(NamedTuple):
-    """A saved report.
-
-    Attributes:
-        name: Its file, as named by the user.
-        report: The report.
-    """
+    """A saved report, named after its file."""
 
     name: str
     report: Report
 
 
 class _Column(NamedTuple):
-    """A column to be counted.
-
-    Attributes:
-        name: What distinguishes it; equal columns have equal names.
-        model: The model.
-        setting: Its mode, data type and kind of attention.
-    """
+    """A column to be counted; equal ones have equal names."""
 
     name: str
     model: _Model
@@ -322,7 +321,7 @@ class _Column(NamedTuple):
 
     @property
     def way(self) -> tuple[_Model, Dtype, bool]:
-        """What an engine counts with: the model, the data type and the kind of attention."""
+        """What an engine counts with."""
         return self.model, self.setting.dtype, self.setting.flash_attention
 
 
@@ -342,15 +341,7 @@ def _columns_of(
 ) -> list[_Column | _Saved]:
     """Every combination of data type, attention, config and item; the item varies fastest.
 
-    A saved report has a single column. Names contain whatever there are several of: items, configs,
-    data types and kinds of attention.
-
-    Args:
-        what: Items named by the user; may be empty.
-        mode: Comma-separated modes for items that name none; None for the default.
-        models: The models.
-        dtypes: Data types of weights and activations.
-        attentions: Whether attention is FlashAttention.
+    A saved report has a single column. Names contain whatever there are several of.
 
     Raises:
         WorkloadError: An item cannot be compared, or an option has no effect.
@@ -391,7 +382,6 @@ def _columns_of(
 
 
 def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
-    """An item's groups."""
     path = Path(item)
     if path.suffix == ".json" and not is_folder(path):
         return [[_Saved(item, load_report(path))]]
@@ -421,13 +411,7 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
 
 
 def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> _Groups:
-    """Models in modes of `--mode`, one group per mode, or all of them in their default modes.
-
-    Args:
-        name: The architecture that the user named; None for none.
-        modes: Comma-separated modes; None for the default.
-        models: The models.
-    """
+    """One group of models per mode of `--mode`, or one group in their default modes."""
     if modes is None:
         architectures = [each.directory.architecture for each in models]
         return [[
@@ -450,7 +434,6 @@ def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> 
 
 
 def _mode_of(item: str, text: str, architecture: Architecture) -> Mode:
-    """The mode in an item like `ARCH:MODE`."""
     if not is_mode_or_sizes(architecture, text):
         raise WorkloadError(
             f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"

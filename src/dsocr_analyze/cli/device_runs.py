@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 
 from dsocr_analyze import analysis
-from dsocr_analyze.cli import kept_files, printing, streams, time_options, words
+from dsocr_analyze.cli import kept_files, streams, words
+from dsocr_analyze.cli.said import Lines, Said
+from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
@@ -48,11 +50,7 @@ __all__ = [
 
 
 def _computing(name: str) -> torch.device:
-    """The device called `name`.
-
-    Raises:
-        DeviceError: There is none, or it computes nothing.
-    """
+    """The device called `name`; raises DeviceError if there is none, or it computes nothing."""
     device = parse_device(name)
     if device.type == "meta":
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
@@ -63,12 +61,9 @@ def _computing(name: str) -> torch.device:
 
 
 def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
-    """The text of a device's profile.
+    """The text of a device's profile, measured until `ends` on the clock of `time.monotonic`.
 
-    Args:
-        name: The device.
-        ends: When its measurement has to end, on the clock of `time.monotonic`.
-        has_passes: Whether a CPU's kernels are measured in passes too.
+    With `has_passes`, a CPU's kernels are measured in passes too.
 
     Raises:
         DeviceError: There is no such device, or no memory is left.
@@ -95,7 +90,7 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
             ) from error
 
 
-def calibration_said(file: Path, device: str) -> printing.Said:
+def calibration_said(file: Path, device: str) -> Said:
     """The errors of a profile, read back from its file as any command would."""
     found = profile.profile_from_file(file)
     kernels = found.kinds if found.cpu is None else found.cpu.families
@@ -111,7 +106,7 @@ def calibration_said(file: Path, device: str) -> printing.Said:
     )  # fmt: skip
     overhead = [f"an operator of a model adds {found.cpu.operator_us:.1f} us"] if found.cpu else []
     used = f"{file}; use it with: dsocr-analyze measure --device {device}"
-    return printing.Said("", [errors], [printing.Lines("Overhead", overhead, before="")], [used])
+    return Said("", [errors], [Lines("Overhead", overhead, before="")], [used])
 
 
 # --- measure -----------------------------------------------------------------------------------
@@ -125,11 +120,7 @@ def _check_memory(
     *,
     flash_attention: bool,
 ) -> None:
-    """Check that the passes fit in memory before allocating it.
-
-    Raises:
-        DeviceError: Weights and the higher memory peak exceed free memory; suggests what would fit.
-    """
+    """Raises DeviceError if the passes exceed free memory, with what would fit."""
     architecture = directory.architecture
     if architecture.closed_forms is None or not isinstance(workload, Workload):
         return
@@ -168,17 +159,6 @@ def measurement(
 ) -> measured.Measurement:
     """A page's passes on a device, and their prediction.
 
-    Args:
-        directory: The model.
-        workload: The page.
-        protocol: How to measure.
-        device: The device.
-        dtype: Data type of weights and activations.
-        flash_attention: Whether the decoder uses FlashAttention-2.
-        trust_remote_code: Whether to execute the directory's files without a trust record.
-        profiles: The user's own profiles.
-        options: The command line's options.
-
     Raises:
         DeviceError: There is no such device, or it has not the memory.
     """
@@ -190,31 +170,16 @@ def measurement(
             directory, device=device, dtype=dtype, flash_attention=flash_attention,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
-        return _measurement(
-            session, workload, protocol, kept_files.user_profiles(profiles), announce, options
-        )
-
-
-def _measurement(
-    session: DeepSeekOCRSession,
-    workload: AnyWorkload,
-    protocol: passes.Protocol,
-    profiles: Sequence[Path],
-    announce: Callable[[str], None],
-    options: opening.Options,
-) -> measured.Measurement:
-    """What `measurement` returns, of a model that is there."""
-    model, architecture = session.loaded, session.architecture
-    announce("prediction")
-    page, source, unpredicted = _predicted(session, workload, protocol, profiles)
-    found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
-    prepared = None
-    if isinstance(workload, Workload) and architecture.closed_forms is not None:
-        announce("preprocessing")
-        content = architecture.closed_forms.crop_grids.page_in_views(workload)[-1].content
-        prepared = preprocessing.measured_preprocessing(workload, content, protocol.repeats).beside(
-            assumptions.estimated_preprocessing(architecture, workload)
-        )
+        model, architecture = session.loaded, session.architecture
+        announce("prediction")
+        page, source, unpredicted = _predicted(session, workload, protocol, profiles)
+        found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
+        prepared = None
+        if isinstance(workload, Workload) and architecture.closed_forms is not None:
+            announce("preprocessing")
+            content = architecture.closed_forms.crop_grids.page_in_views(workload)[-1].content
+            timed = preprocessing.measured_preprocessing(workload, content, protocol.repeats)
+            prepared = timed.beside(assumptions.estimated_preprocessing(architecture, workload))
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
@@ -255,11 +220,11 @@ def _predicted(
     session: DeepSeekOCRSession,
     workload: AnyWorkload,
     protocol: passes.Protocol,
-    profiles: Sequence[Path],
+    profiles: Sequence[Path] | None,
 ) -> tuple[predicted.Predicted, str | None, str | None]:
     """The prediction, the source of its seconds, and the reason if there are none."""
     model, architecture = session.loaded, session.architecture
-    device = machine.matching_device(model.device, profile.all_profiles(profiles))
+    device = machine.matching_device(model.device, kept_files.known_profiles(profiles))
     why = (
         "there is no profile of this device; measure one with dsocr-analyze calibrate --device"
         f" {model.device}"
@@ -273,12 +238,12 @@ def _predicted(
     return predicted.predicted_page(model, workload, architecture, protocol, None), None, why
 
 
-def measurement_said(found: measured.Measurement) -> printing.Said:
+def measurement_said(found: measured.Measurement) -> Said:
     """What a reader sees of a measurement."""
-    return printing.Said(
+    return Said(
         f"Measured: {opening.model_text(found.model)}, {found.dtype}, {found.attention} attention",
         measured.measurement_tables(found),
-        [printing.Lines("Notes", measured.measurement_notes(found), before="")],
+        [Lines("Notes", measured.measurement_notes(found), before="")],
     )
 
 
@@ -300,17 +265,8 @@ def inferred(
 ) -> measured.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
-    Args:
-        directory: The vendor's directory; without a tokenizer, a stand-in is used.
-        question: Arguments of `infer()`.
-        planned: The page.
-        device: The device; None for the first CUDA GPU, or else the CPU.
-        flash_attention: Whether the decoder uses FlashAttention-2.
-        random_weights: Whether to leave a checkpoint out.
-        trust_remote_code: Whether to execute the directory's files without a trust record.
-        profiles: The user's own profiles.
-        announce: Called with what starts.
-        options: The command line's options.
+    Without a `device`, on the first CUDA GPU, or else the CPU. Without a tokenizer, a stand-in
+    is used.
     """
     has_own = is_regular(directory.tokenizer_file)
     tokenizer = infer_call.load_tokenizer(directory) if has_own else infer_call.stand_in_tokenizer()
@@ -345,22 +301,13 @@ def inferred(
 def predicted_seconds(
     session: DeepSeekOCRSession, workload: Workload, profiles: Sequence[Path] | None
 ) -> prediction.TimeEntry | None:
-    """Seconds predicted by the profile of the session's own device; None if there is none.
-
-    Args:
-        session: The model and its device.
-        workload: The page.
-        profiles: The user's own profiles.
-    """
+    """Seconds predicted by the profile of the session's own device; None if there is none."""
     loaded = session.loaded
     try:
-        known = profile.all_profiles(kept_files.user_profiles(profiles))
+        known = kept_files.known_profiles(profiles)
         device = machine.matching_device(loaded.device, known)
         if device is not None:
-            request = time_options.time_request(
-                [device.gpu.name], profile=profiles, runtime="eager", server="vllm",
-                concurrency="1", preprocess_ms=None, workers=1, price=None,
-            )  # fmt: skip
+            request = time_request([device.gpu.name], {"profile": profiles, "runtime": "eager"})
             engine = analysis.Engine(
                 "analytic", loaded.directory, session.dtype.name, loaded.attention != "eager",
                 time=request,
@@ -383,16 +330,9 @@ def inference_report(
     has_own_tokenizer: bool,
     options: opening.Options = opening.NO_OPTIONS,
 ) -> measured.InferenceReport:
-    """The document of one call.
+    """The document of one call, with figures of the workload `counted`.
 
-    Args:
-        session: The model on the device that ran it.
-        question: Arguments of `infer()`.
-        timed: The measured call.
-        counted: The workload of its figures.
-        entry: Predicted seconds; None if no device profile matches.
-        has_own_tokenizer: Whether the tokenizer is the model directory's.
-        options: The command line's options.
+    `entry` has the predicted seconds, if a device profile matches.
     """
     figures, steps = session.composed(counted), len(timed.steps)
     after_first = timed.generate_seconds - timed.prefill_seconds
@@ -478,11 +418,11 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
     return tuple(compress(notes, notes.values()))
 
 
-def inference_said(report: measured.InferenceReport, written: Sequence[Path]) -> printing.Said:
+def inference_said(report: measured.InferenceReport, written: Sequence[Path]) -> Said:
     """What a reader sees of a call, besides its text."""
-    return printing.Said(
+    return Said(
         measured.inference_headline(report),
         measured.inference_tables(report),
-        [printing.Lines("Notes", report.notes, "- ")],
+        [Lines("Notes", report.notes, "- ")],
         written,
     )

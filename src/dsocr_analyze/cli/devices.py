@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dsocr_analyze.cli import (
-    completion,
-    exits,
-    kept_files,
-    options,
-    page_options,
-    words,
-)
-from dsocr_analyze.cli.printing import Said, assumptions, emit
+from dsocr_analyze.cli import exits, options, page_options, printing, words
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.timing.correction import KeptBenchmark
 
 __all__ = ["devices", "fit"]
 
@@ -30,12 +18,13 @@ def devices(
     context: typer.Context,
     gpu: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
+        options.option(
+            "GPU", "GPUs to list. Default: all.",
+            made=typer.Argument, completes=options.all_gpus, is_list=True,
         ),
     ] = None,
     named_gpus: Annotated[list[str] | None, "gpu"] = None,
-    profile: kept_files.ProfileOption = None,
+    profile: options.ProfileOption = None,
     corrections: Annotated[
         bool,
         options.option(
@@ -54,55 +43,51 @@ def devices(
     ] = None,
     output_format: str = "table",
     debug: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
+    from dsocr_analyze.cli import kept_files
+    from dsocr_analyze.cli.said import Said
     from dsocr_analyze.hardware.devices import catalogue_name
-    from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report import devices as documents
     from dsocr_analyze.report.opening import SCHEMA_VERSION
 
-    known = all_profiles(kept_files.user_profiles(profile))
+    known = kept_files.known_profiles(profile)
     names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
-    kept = kept_files.kept_benchmarks() if forget or corrections else []
-    kept = [each for each in kept if not names or each.gpu in names]
     used = options.options_used(context)
-    if forget:
-        _forget(forget, kept, is_named=bool(names))
-    elif corrections:
+    if not forget and not corrections:
+        found = documents.devices_document([known[name] for name in names or known], used)
+        printing.emit(context, found, Said("", [documents.devices_table(found)]))
+        return
+    kept = [each for each in kept_files.kept_benchmarks() if not names or each.gpu in names]
+    if not forget:
         benchmarks = documents.CorrectionsDocument(
             schema_version=SCHEMA_VERSION, command="devices", options=used, corrections=tuple(kept)
         )
-        emit(context, benchmarks, lambda: Said("", [documents.corrections_table(benchmarks)]))
-    else:
-        found = documents.devices_document([known[name] for name in names or known], used)
-        emit(context, found, lambda: Said("", [documents.devices_table(found)]))
-
-
-def _forget(which: Sequence[str], kept: Sequence[KeptBenchmark], *, is_named: bool) -> None:
-    """Remove kept benchmarks; raises WorkloadError for unknown ones."""
-    if "all" in which and not is_named:
+        said = Said("", [documents.corrections_table(benchmarks)])
+        printing.emit(context, benchmarks, said)
+        return
+    if "all" in forget and not names:
         raise WorkloadError("--forget all needs named GPUs; name one or more")
-    if unknown := [each for each in which if each not in ("all", *(one.id for one in kept))]:
+    if unknown := [each for each in forget if each not in ("all", *(one.id for one in kept))]:
         raise WorkloadError(
             f"--forget {unknown[0]}: no benchmark with that id is kept; dsocr-analyze devices"
             " --corrections lists those that are"
         )
-    chosen = [each for each in kept if "all" in which or each.id in which]
+    chosen = [each for each in kept if "all" in forget or each.id in forget]
     kept_files.forget(chosen)
     for each in chosen:
         print(f"forgot {each.id}: {each.file}, {each.gpu}, {each.server} {each.version}")
 
 
-@page_options.of_a_page()
 def fit(
     context: typer.Context,
     gpu: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="GPU",
-            autocompletion=completion.all_gpus,
-            help="GPUs of the catalogue; exit with 1 if the batch does not fit on one of them, and"
+        options.option(
+            "GPU",
+            "GPUs of the catalogue; exit with 1 if the batch does not fit on one of them, and"
             " with 2 if one lacks the type or the attention kernel. Default: all.",
+            made=typer.Argument, completes=options.all_gpus, is_list=True,
         ),
     ] = None,
     named_gpus: Annotated[list[str] | None, "gpu"] = None,
@@ -112,11 +97,12 @@ def fit(
     sliding_window: int | None = None,
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
+    of_page: options.Added = page_options.OF_A_PAGE,
     reserved: float = 0.1,
     output_format: str = "table",
     strict: bool = False,
     debug: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show whether pages fit in a GPU's memory, how many do at a time, and what limits that.
 
     The limit is what takes most memory, apart from the weights, in the smallest batch that does not
@@ -124,41 +110,41 @@ def fit(
     prefill pass and that of the last decode step.
     """
     from dsocr_analyze.analytic import attention_name
+    from dsocr_analyze.cli.said import Said, assumptions
     from dsocr_analyze.hardware import devices as catalogue
     from dsocr_analyze.hardware import fit as fitting
     from dsocr_analyze.report import devices as documents
     from dsocr_analyze.report.opening import model_text, opening_line
 
-    element = dtype_named(dtype)
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    element, flash_attention = dtype_named(dtype), bool(use_flash_attn)
     named = [catalogue.gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
     for each in named:
         catalogue.check_features(each, element, flash_attention=flash_attention)
-    directory = page_options.described_model(model, arch, config, sliding_window)
+    directory = page_options.model_directory_from(
+        model, arch, config, sliding_window=sliding_window
+    )
+    architecture = directory.architecture
     workload = page_options.workload_of(context, directory)
     dimensions = directory.dimensions()
     words.print_config_findings(context, directory, by_closed_forms=True)
-    words.warn_of_sizes(context, directory, workload)
+    words.warn(context, architecture.warnings_of(workload))
     gpus = named or [*catalogue.gpu_catalogue().values()]
     fits = [
         fitting.fit(
-            each, directory.architecture, dimensions, workload, dtype=element,
+            each, architecture, dimensions, workload, dtype=element,
             flash_attention=flash_attention, reserved=reserved,
         )
         for each in gpus
     ]  # fmt: skip
-    source = directory.source(directory.architecture.name)
+    source = directory.source(architecture.name)
     document = documents.fit_document(source, workload, fits, options.options_used(context))
-
-    def said() -> Said:
-        attention = attention_name(flash_attention=flash_attention)
-        line = opening_line([document.workload], [element.name], [attention])
-        return Said(
-            f"Ran: {model_text(source)} by the analytic engine\n{line}",
-            documents.fit_tables(document, [each.title for each in gpus]),
-            [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
-        )
-
-    emit(context, document, said)
+    attention = attention_name(flash_attention=flash_attention)
+    line = opening_line([document.workload], [element.name], [attention])
+    said = Said(
+        f"Ran: {model_text(source)} by the analytic engine\n{line}",
+        list(documents.fit_tables(document, [each.title for each in gpus])),
+        [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
+    )
+    printing.emit(context, document, said)
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)

@@ -15,7 +15,7 @@ from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import other_process
-from dsocr_analyze.output_files import write_files
+from dsocr_analyze.output_files import prepare_directory, write_files
 
 __all__ = ["TASKS", "command_reference", "docs", "task_table"]
 
@@ -62,7 +62,7 @@ def docs(
             values = directory.config
         architecture = architecture_of(directory.config)
     for folder in () if output is None else (output, output / "modules"):
-        options.prepare_output(folder)
+        prepare_directory(folder)
     with streams.announced_steps() as announce, other_process(start_torch) as process:
         announce("computing the figures of all pages")
         # While the other process imports torch.
@@ -101,34 +101,17 @@ def command_reference() -> str:
     from dsocr_analyze.cli.commands import app
 
     application: Any = typer.main.get_command(app)
-    root = _context("dsocr-analyze", application)
-    parts = [
-        "\n".join(
-            ["| exit code | meaning |", "| --- | --- |"]
-            + [f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items())]
-        ),
-        *_section(root),
-    ]
-    for name, command in application.commands.items():
-        parts += _section(_context(name, command, root))
+    codes = (f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items()))
+    parts = ["\n".join(["| exit code | meaning |", "| --- | --- |", *codes])]
+    root = None
+    for name, command in [("dsocr-analyze", application), *application.commands.items()]:
+        context = command.make_context(
+            name, [], root, resilient_parsing=True, terminal_width=_WIDTH, max_content_width=_WIDTH
+        )
+        root = root or context  # the names of a command's options depend on it
+        text = "\n".join(line.rstrip() for line in context.get_help().splitlines())
+        parts += [f"## {context.command_path}", f"```text\n{text.strip()}\n```"]
     return "\n\n".join(parts)
-
-
-def _context(name: str, command: Any, parent: Any = None) -> Any:
-    """The context for a command's help; the names of its options depend on its parent."""
-    return command.make_context(
-        name,
-        [],
-        parent,
-        resilient_parsing=True,
-        terminal_width=_WIDTH,
-        max_content_width=_WIDTH,
-    )
-
-
-def _section(context: Any) -> list[str]:
-    lines = (line.rstrip() for line in context.get_help().splitlines())
-    return [f"## {context.command_path}", "```text\n" + "\n".join(lines).strip() + "\n```"]
 
 
 # --- tasks ----------------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TextIO, cast
 
-from dsocr_analyze.cli.streams import ReaderGone, complain, named_failures
+from dsocr_analyze.cli.streams import ReaderGone, Stdout, complain
 from dsocr_analyze.cli.words import in_options, refusal
 from dsocr_analyze.errors import AnalyzeError, OutputError, StrictError
 from dsocr_analyze.interruption import Terminated, held, safe_point
@@ -53,41 +54,34 @@ _COMPLETION: Final = "_DSOCR_ANALYZE_COMPLETE"
 
 @dataclass
 class Invocation:
-    """State that affects how a command ends, apart from the error that ends it.
-
-    Attributes:
-        flags: `debug`, if an internal error is shown in full; `strict`, if a warning makes a
-            command fail.
-        is_writing: Whether results may have been written.
-        warnings: The warnings, without duplicates.
-    """
+    """What affects how a command ends, apart from its error: `flags` are `debug` and `strict`."""
 
     flags: set[str] = field(default_factory=set)
     is_writing: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def begin_writing(self) -> None:
-        """Must be called before results are written; a pending interrupt takes effect here."""
+        """To be called before results are written; a pending interrupt takes effect here."""
         safe_point()
         self.is_writing = True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; errors are one line on stderr.
+    """Runs a command line, by default this process's, and returns its exit code.
 
-    All settings of the process are restored.
-
-    Args:
-        arguments: The arguments without the program's name; None for this process's.
+    Errors are one line on stderr. All settings of the process are restored.
     """
     invocation = Invocation()
     try:
+        guarded = cast(TextIO, Stdout(sys.stdout))
         # Libraries add filters of their own on import.
-        with held(), warnings.catch_warnings(), named_failures():
+        with held(), warnings.catch_warnings(), contextlib.redirect_stdout(guarded):
             if not sys.warnoptions:  # else the user set -W or PYTHONWARNINGS
                 # Deprecations are for a library's callers, not for users of a command.
                 warnings.simplefilter("ignore", FutureWarning)
-            return _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
+            code = _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
+            guarded.flush()
+            return code
     except BaseException as error:  # noqa: BLE001  # nobody else is left to say what happened
         return _end(error, invocation)
 
@@ -121,7 +115,7 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
 
 
 def _end(error: BaseException, invocation: Invocation) -> int:
-    """Print what ended a command, and return its exit code."""
+    """Prints what ended a command, and returns its exit code."""
     try:
         code, message = _outcome_of(error, invocation)
     except Exception as another:  # noqa: BLE001  # an error must not hide behind its description

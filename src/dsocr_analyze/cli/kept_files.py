@@ -8,45 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Final
 
 import msgspec
 
 from dsocr_analyze import output_files
-from dsocr_analyze.cli import options
 from dsocr_analyze.errors import BenchmarkError, OutputError
+from dsocr_analyze.hardware.profile import all_profiles
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.input_files import read_bytes
 from dsocr_analyze.own_folder import own_folder, own_folder_to_write
-
-if TYPE_CHECKING:
-    from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
+from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
 
 __all__ = [
     "PROFILES",
-    "ProfileOption",
     "corrections_asked_for",
     "forget",
     "keep",
     "kept_benchmarks",
-    "user_profiles",
+    "known_profiles",
 ]
 
 PROFILES: Final = "devices"
 """The folder of profiles in the user's config folder, read by every command."""
-
-ProfileOption = Annotated[list[Path] | None, "profile"]
 
 _CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
 """More than any kept benchmark has."""
 
 
-def user_profiles(given: Sequence[Path] | None) -> list[Path]:
-    """Profiles in the user's config folder in order of name, then those given."""
+def known_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
+    """Profiles of all GPUs by name: shipped, the user's own, given; raises DeviceError."""
     folder = own_folder()
     kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
-    return [*kept, *(given or ())]
+    return all_profiles([*kept, *(given or ())])
 
 
 def corrections_asked_for(
@@ -57,9 +52,7 @@ def corrections_asked_for(
     Raises:
         BenchmarkError: A file is damaged, or nothing is kept for the version on any of the GPUs.
     """
-    from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
-
-    if not options.switch("--corrections", corrections):
+    if not corrections:
         if server_version is not None:
             raise BenchmarkError(
                 f"server_version {server_version} selects the benchmarks that correct, and"
@@ -67,10 +60,9 @@ def corrections_asked_for(
                 arguments=["server_version", "corrections"],
             )
         return NO_CORRECTIONS
-    kept = Corrections(tuple(kept_benchmarks()), server_version)
-    found = dict.fromkeys(
-        each for profile in profiles for each in kept.versions(profile.gpu.name, server.lower())
-    )
+    kept, found = Corrections(tuple(kept_benchmarks()), server_version), dict[str, None]()
+    for profile in profiles:
+        found |= dict.fromkeys(kept.versions(profile.gpu.name, server.lower()))
     if server_version is None or server_version in found:
         return kept
     raise BenchmarkError(
@@ -80,36 +72,26 @@ def corrections_asked_for(
 
 
 def kept_benchmarks() -> list[KeptBenchmark]:
-    """All kept benchmarks, oldest first.
-
-    Raises:
-        BenchmarkError: A file cannot be read, or is not a kept benchmark.
-    """
+    """All kept benchmarks, oldest first; raises BenchmarkError for a damaged file."""
     own = own_folder()
     files = [] if own is None else sorted((own / _CORRECTIONS).glob("*.json"))
     return sorted(filter(None, map(_read, files)), key=lambda each: (each.kept, each.id))
 
 
 def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
-    """Keep benchmarks, replacing earlier copies of the same ones; returns the folder.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Keeps benchmarks, replacing earlier copies, and returns the folder; raises OutputError."""
     folder = own_folder_to_write() / _CORRECTIONS
     output_files.prepare_directory(folder)
-    output_files.write_files(
-        {
-            folder / f"{each.id}.json": msgspec.json.format(msgspec.json.encode(each)).decode()
-            + "\n"
-            for each in benchmarks
-        }
-    )
+    texts = {}
+    for each in benchmarks:
+        text = msgspec.json.format(msgspec.json.encode(each)).decode()
+        texts[folder / f"{each.id}.json"] = f"{text}\n"
+    output_files.write_files(texts)
     return folder
 
 
 def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
-    """Remove benchmarks; raises OutputError if one cannot be removed."""
+    """Removes benchmarks; raises OutputError if one cannot be removed."""
     for each in benchmarks:
         file = own_folder_to_write() / _CORRECTIONS / f"{each.id}.json"
         try:
@@ -119,9 +101,7 @@ def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
 
 
 def _read(file: Path) -> KeptBenchmark | None:
-    """The benchmark in a file; None if the file has been removed in the meantime."""
-    from dsocr_analyze.timing.correction import KeptBenchmark
-
+    """None if the file has been removed in the meantime."""
     try:
         kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
         if kept.id != file.stem:

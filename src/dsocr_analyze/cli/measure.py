@@ -11,12 +11,12 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze import analysis
-from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
+from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import calibration_needs as needs
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.output_files import write_files
+from dsocr_analyze.output_files import prepare_directory, write_files
 from dsocr_analyze.own_folder import own_folder_to_write
 
 __all__ = ["calibrate", "infer", "measure"]
@@ -58,19 +58,19 @@ def calibrate(
     streams.complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
+    from dsocr_analyze.cli.kept_files import PROFILES
 
     text = device_runs.calibrated(
         device, ends=began + seconds, has_passes=needs.has_passes(seconds)
     )
     name = tomllib.loads(text)["name"]
-    file = output or own_folder_to_write() / kept_files.PROFILES / f"{name}.toml"
+    file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
     context.obj.begin_writing()
-    options.prepare_output(file.parent)
+    prepare_directory(file.parent)
     write_files({file: text})
-    printing.emit(context, None, lambda: device_runs.calibration_said(file, device))
+    printing.emit(context, None, device_runs.calibration_said(file, device))
 
 
-@page_options.of_a_page()
 def measure(
     context: typer.Context,
     model: str | None = None,
@@ -83,51 +83,44 @@ def measure(
     device: Annotated[str, options.option("cpu|cuda:N", "Device to run on.")] = "cpu",
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
+    of_page: options.Added = page_options.OF_A_PAGE,
     repeats: Annotated[int, options.option("N", "Timed repeats.")] = 5,
     warmups: Annotated[int, options.option("N", "Untimed repeats before them.")] = 2,
     steps: Annotated[int, options.option("N", "Decode steps of each repeat.")] = 4,
     autocast: Annotated[
         int,
-        options.option(("0", "1"), "Run under the autocast of the vendor's infer(), in bfloat16."),
+        options.option(
+            options.SWITCH,
+            "Run under the autocast of the vendor's infer(), in bfloat16.",
+            callback=options.switch,
+        ),
     ] = 0,
-    profile: kept_files.ProfileOption = None,
+    profile: options.ProfileOption = None,
     output_format: str = "table",
     json_file: str | None = None,
     strict: bool = False,
     debug: bool = False,
 ) -> None:
     """Run a page's passes on a device, and compare them with the prediction."""
-    under_autocast = options.switch("--autocast", autocast)
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     directory = page_options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
     workload = page_options.page_request(context, directory).workload(directory.architecture)
     words.print_config_findings(context, directory, by_closed_forms=False)
-    words.warn_of_sizes(context, directory, workload)
+    words.warn(context, directory.architecture.warnings_of(workload))
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
     from dsocr_analyze.measuring.passes import Protocol
 
     found = device_runs.measurement(
-        directory, workload, Protocol(repeats, warmups, steps, under_autocast), device=device,
-        dtype=dtype, flash_attention=flash_attention, trust_remote_code=trust_remote_code,
+        directory, workload, Protocol(repeats, warmups, steps, bool(autocast)), device=device,
+        dtype=dtype, flash_attention=bool(use_flash_attn), trust_remote_code=trust_remote_code,
         profiles=profile, options=options.options_used(context),
     )  # fmt: skip
-    printing.emit(context, found, lambda: device_runs.measurement_said(found))
+    printing.emit(context, found, device_runs.measurement_said(found))
 
 
-_OutputOption = Annotated[
-    Path,
-    options.option(
-        "DIR",
-        "Folder for infer_one.json, infer_one.md, the text (result.txt) and the folders that"
-        " infer() creates.",
-        "--output",
-        "-o",
-    ),
-]
 _RandomWeightsOption = Annotated[
     bool,
     options.option(
@@ -137,58 +130,78 @@ _RandomWeightsOption = Annotated[
         "--random-weights",
     ),
 ]
-_OptionalDevice = Annotated[
+_DeviceOption = Annotated[
     str | None,
     options.option("cpu|cuda:N", "Device to run on. Default: the first CUDA GPU, else the CPU."),
 ]
-_TokensOption = Annotated[
-    int | None,
-    options.option(
-        "TOKENS",
-        "Most tokens to generate. Default: infer()'s own limit, or"
-        f" {_TRIAL_TOKENS} with --random-weights.",
+_CALL: Final[options.Added] = {
+    "prompt": (
+        Annotated[str, options.option("TEXT", "The prompt, with <image> where the page belongs.")],
+        "<image>\n<|grounding|>Convert the document to markdown.",
     ),
-]
-_SaveOption = Annotated[
-    int,
-    options.option(
-        ("0", "1"),
-        "1: infer() also writes its own results (result.mmd, pictures with boxes); for a chart, it"
-        " evaluates the text as Python.",
+    "max_new_tokens": (
+        Annotated[
+            int | None,
+            options.option(
+                "TOKENS",
+                "Most tokens to generate. Default: infer()'s own limit, or"
+                f" {_TRIAL_TOKENS} with --random-weights.",
+            ),
+        ],
+        None,
     ),
-]
-_FormatOption = Annotated[
-    str,
-    options.format_option(
-        "table", "markdown", "json", "text",
-        says="What is printed; text: only the text that was read.",
+    "profile": (options.ProfileOption, None),
+    "save_results": (
+        Annotated[
+            int,
+            options.option(
+                options.SWITCH,
+                "1: infer() also writes its own results (result.mmd, pictures with boxes); for a"
+                " chart, it evaluates the text as Python.",
+                callback=options.switch,
+            ),
+        ],
+        0,
     ),
-]  # fmt: skip
+    "output_format": (
+        Annotated[
+            str,
+            options.option(
+                ("table", "markdown", "json", "text"),
+                f"{options.FORMAT[:-1]}; text: only the text that was read.",
+                "--format",
+                callback=options.in_any_case,
+            ),
+        ],
+        "table",
+    ),
+}
+"""How the page is read, and what is printed."""
 
 
-@page_options.of_a_page(
-    "page", "image", "seq_len", "text_tokens", "prompt", "max_new_tokens", "batch_size",
-    "prompt_pages",
-)  # fmt: skip
 def infer(
     context: typer.Context,
     image: Annotated[
         Path, options.option("FILE", "The image of the page.", "--image", "--input", "-i")
     ],
-    output: _OutputOption = _DEFAULT_OUTPUT,
+    output: Annotated[
+        Path,
+        options.option(
+            "DIR",
+            "Folder for infer_one.json, infer_one.md, the text (result.txt) and the folders that"
+            " infer() creates.",
+            "--output",
+            "-o",
+        ),
+    ] = _DEFAULT_OUTPUT,
     model: str | None = None,
     arch: str | None = None,
     trust_remote_code: bool = False,
     random_weights: _RandomWeightsOption = False,
-    device: _OptionalDevice = None,
+    device: _DeviceOption = None,
     use_flash_attn: int = 0,
-    prompt: Annotated[
-        str, options.option("TEXT", "The prompt, with <image> where the page belongs.")
-    ] = "<image>\n<|grounding|>Convert the document to markdown.",
-    max_new_tokens: _TokensOption = None,
-    profile: kept_files.ProfileOption = None,
-    save_results: _SaveOption = 0,
-    output_format: _FormatOption = "table",
+    of_page: options.Added = page_options.SIZES,
+    call: options.Added = _CALL,
     strict: bool = False,
     debug: bool = False,
 ) -> None:
@@ -196,21 +209,19 @@ def infer(
 
     Its infer() is called twice: briefly, for the memory of its prefill pass, and then timed.
     """
-    if max_new_tokens is None and random_weights:
-        max_new_tokens = _TRIAL_TOKENS
+    given, most = context.params, context.params["max_new_tokens"]
+    if most is None and random_weights:
+        most = _TRIAL_TOKENS
     directory = page_options.model_directory_from(
         model, arch, None, trust_remote_code=trust_remote_code
     )
     # Fail on impossible requests before anything is loaded.
     planned = page_options.workload_of(
-        context, directory, max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
-        prompt=None,
-    )  # fmt: skip
-    words.warn_of_sizes(context, directory, planned)
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    saves = options.switch("--save-results", save_results)
+        context, directory, prompt=None, max_new_tokens=1 if most is None else most
+    )
+    words.warn(context, directory.architecture.warnings_of(planned))
     _check_files(directory, random_weights=random_weights)
-    options.prepare_output(output, _DEFAULT_OUTPUT)
+    prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
     with streams.announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
         analysis.start_torch()
@@ -219,33 +230,29 @@ def infer(
 
         check_image(image)
         question = Question(
-            image, prompt, planned.base_size, planned.image_size, planned.crop_mode, output, saves,
-            max_new_tokens,
+            image, given["prompt"], planned.base_size, planned.image_size, planned.crop_mode,
+            output, bool(given["save_results"]), most,
         )  # fmt: skip
         report = device_runs.inferred(
-            directory, question, planned, device=device, flash_attention=flash_attention,
-            random_weights=random_weights, trust_remote_code=trust_remote_code, profiles=profile,
-            announce=announce, options=options.options_used(context),
+            directory, question, planned, device=device, flash_attention=bool(use_flash_attn),
+            random_weights=random_weights, trust_remote_code=trust_remote_code,
+            profiles=given["profile"], announce=announce, options=options.options_used(context),
         )  # fmt: skip
     from dsocr_analyze.report import measured, opening
 
-    markdown, text = measured.inference_markdown(report), f"{report.text}\n"
-    texts = {"json": opening.dump_json(report), "markdown": markdown, "text": text}
+    texts = {"json": opening.dump_json(report), "markdown": measured.inference_markdown(report),
+             "text": f"{report.text}\n"}  # fmt: skip
     context.obj.begin_writing()
     written = write_files({output / name: texts[each] for name, each in _FILES.items()})
     words.warn(context, report.differences)
-    if output_format in texts:
-        sys.stdout.write(texts[output_format])
+    if given["output_format"] in texts:
+        sys.stdout.write(texts[given["output_format"]])
     else:
-        printing.show("table", report, lambda: device_runs.inference_said(report, written))
+        printing.show("table", report, device_runs.inference_said(report, written))
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
-    """Raise for a directory that cannot run `infer()`, before its code is imported.
-
-    Raises:
-        ModelDirectoryError: It is the reference, or weights or the tokenizer are missing.
-    """
+    """Raises ModelDirectoryError if it cannot run `infer()`, before its code is imported."""
     if directory.is_reference:
         raise ModelDirectoryError(
             "the built-in reference has no infer(); give the vendor's own directory, such"

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsocr_analyze import architectures, dtypes, input_files, names, output_files
+from dsocr_analyze import architectures, dtypes, input_files, names
 from dsocr_analyze.analysis import ENGINES
-from dsocr_analyze.cli import completion
 from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.workload.page import PAPERS
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.opening import OptionValue
 
 __all__ = [
     "BATCH",
+    "FORMAT",
     "MODELS",
     "NEW_TOKENS",
+    "OF_PREDICTIONS",
+    "SECONDS_OF_A_PAGE",
+    "SECONDS_OF_MANY",
+    "SHARED",
+    "SWITCH",
     "TEXT_TOKENS",
     "Added",
-    "Command",
-    "adding",
+    "ProfileOption",
+    "all_gpus",
     "check_files",
     "check_quiet",
     "chosen",
-    "declared",
-    "format_option",
     "given_options",
     "gpu_names",
+    "in_any_case",
+    "modes",
     "option",
     "options_used",
-    "prepare_output",
     "switch",
 ]
-
-Command: TypeAlias = Callable[..., None]
-"""The function of a command."""
 
 Added: TypeAlias = Mapping[str, tuple[Any, Any]]
 """Type and default of options, by parameter."""
@@ -48,16 +48,17 @@ Added: TypeAlias = Mapping[str, tuple[Any, Any]]
 MODELS: Final = Path("models")
 """Folder of models that run by default, each named after its architecture."""
 
+FORMAT: Final = "What is printed."
 TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS: Final = "Tokens generated per page; the prefill pass generates the first."
 BATCH: Final = "Identical pages per batch."
+SWITCH: Final = ("0", "1")
 _ATTENTION: Final = "Decoder attention: 0 eager, 1 FlashAttention-2."
 _WINDOW: Final = (
     "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
     " Default: 1."
 )
 _CONFIG: Final = "A config.json to use instead of the model directory's own."
-_SWITCH: Final = ("0", "1")
 _FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
 
@@ -68,48 +69,80 @@ def option(
     value: str | Sequence[str] | None,
     says: str,
     *names: str,
-    completes: completion.Completion | None = None,
+    completes: Iterable[str] | Callable[[], Iterable[str]] = (),
+    is_list: bool = False,
+    made: Callable[..., Any] = typer.Option,
     **more: Any,
 ) -> Any:
-    """An option as Typer declares it.
+    """An option, or with `made` an argument, as Typer declares it.
 
     Args:
         value: Its value's name in --help, or its choices; None for a flag.
         says: Its help.
         *names: Its spellings, by default that of the parameter.
-        completes: Completes a value, by default to one of the choices.
+        completes: What a value is completed to, by default the choices.
+        is_list: Whether to complete the last of comma-separated values, repeating none.
+        made: Makes it.
         **more: What else Typer should know.
     """
     if value is not None and not isinstance(value, str):
-        completes = completes or completion.one_of(*value)
-        value = "|".join(value)
-    return typer.Option(*names, metavar=value, help=says, autocompletion=completes, **more)
+        completes, value = completes or value, "|".join(value)
+
+    def complete(incomplete: str) -> list[str]:  # what is typed stays as it is
+        before, comma, last = incomplete.rpartition(",") if is_list else ("", "", incomplete)
+        given = before.casefold().split(",")
+        return [
+            f"{before}{comma}{last}{name[len(last) :]}"
+            for name in (completes() if callable(completes) else completes)
+            if name.casefold().startswith(last.casefold()) and name.casefold() not in given
+        ]
+
+    return made(
+        *names, metavar=value, help=says, autocompletion=complete if completes else None, **more
+    )
 
 
-def format_option(*formats: str, says: str = "What is printed.") -> Any:
-    """The option `--format` of a command with these formats, in any case."""
+def modes() -> dict[str, str]:
+    """The modes of every architecture, each with the last architecture that has it."""
+    return {mode: name for name, each in architectures.ARCHITECTURES.items() for mode in each.modes}
 
-    def in_lower_case(value: str | None) -> str | None:
-        return None if value is None else chosen("--format", value, formats)
 
-    return option(formats, says, "--format", callback=in_lower_case)
+def all_gpus() -> Iterable[str]:
+    """The GPUs of the catalogue."""
+    from dsocr_analyze.hardware.devices import gpu_catalogue
+
+    return gpu_catalogue()
+
+
+def _listed_modes() -> Iterable[str]:
+    return ("all", *modes())
 
 
 def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
-    """Note a flag that is about how a command ends, whichever command it is."""
-    if wanted:
-        context.obj.flags.add(parameter.name)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
+    """A flag that any command may have: `--version`, or how the command ends."""
+    if wanted and parameter.name == "version":
         from dsocr_analyze.version import VERSION
 
         print(f"dsocr-analyze {VERSION}")
         raise typer.Exit
+    if wanted:
+        context.obj.flags.add(parameter.name)
 
 
-_SHARED: Final[Mapping[str, Any]] = {
+def in_any_case(parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """The choice that equals a value, ignoring case; raises WorkloadError."""
+    choices = str(parameter.metavar).split("|")
+    return None if value is None else chosen(parameter.opts[0], value, choices)
+
+
+def switch(parameter: typer.CallbackParam, value: int | None) -> int | None:
+    """The value of a 0|1 option; raises WorkloadError for any other number."""
+    if value not in (None, 0, 1):
+        raise WorkloadError(f"{parameter.opts[0]} {value} is invalid; give 0 or 1")
+    return value
+
+
+SHARED: Final[Mapping[str, Any]] = {
     "model": option(
         "DIR",
         "Model directory (config.json and Python files); 'reference' is the built-in reference."
@@ -143,18 +176,18 @@ _SHARED: Final[Mapping[str, Any]] = {
     "device": option(
         "meta|cpu|cuda:N",
         "Device of the forward pass; meta computes nothing and needs no weights.",
-        completes=completion.one_of("meta", "cpu", "cuda:0"),
+        completes=("meta", "cpu", "cuda:0"),
     ),
     "dtype": option(tuple(dtypes.MODEL_DTYPES), "Data type of weights and activations."),
-    "use_flash_attn": option(_SWITCH, _ATTENTION),
-    "sliding_window": option(_SWITCH, _WINDOW),
+    "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch),
+    "sliding_window": option(SWITCH, _WINDOW, callback=switch),
     "engine": option(
         ENGINES, "trace runs the model under hooks; analytic evaluates closed forms, without torch."
     ),
     "mode": option(
         tuple(architectures.DEFAULT.modes),
         "One of the architecture's modes, instead of --base-size, --image-size and --crop-mode.",
-        completes=completion.one_of(*completion.MODES),
+        completes=modes,
     ),
     "base_size": option(
         "PIXELS",
@@ -166,13 +199,15 @@ _SHARED: Final[Mapping[str, Any]] = {
         " architecture's, 640 for deepseek-ocr.",
     ),
     "crop_mode": option(
-        _SWITCH,
+        SWITCH,
         "Whether a page larger than one tile is cut into local views. Default: 1.",
+        callback=switch,
     ),
     "page": option(
         "a4|letter|WxH",
         "Page size in pixels, or paper at 150 dpi (a4@300 for another). Default: a4.",
-        completes=completion.all_papers,
+        completes=PAPERS,
+        is_list=True,
     ),
     "image": option(
         "FILE",
@@ -194,21 +229,24 @@ _SHARED: Final[Mapping[str, Any]] = {
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        completes=completion.one_of("all", *completion.MODES, is_list=True),
+        completes=_listed_modes,
+        is_list=True,
     ),
     "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        completes=completion.one_of(*dtypes.MODEL_DTYPES, is_list=True),
+        completes=dtypes.MODEL_DTYPES,
+        is_list=True,
     ),
-    "attentions": option("LIST", _ATTENTION, completes=completion.one_of(*_SWITCH, is_list=True)),
-    "windows": option("LIST", _WINDOW, completes=completion.one_of(*_SWITCH, is_list=True)),
+    "attentions": option("LIST", _ATTENTION, completes=SWITCH, is_list=True),
+    "windows": option("LIST", _WINDOW, completes=SWITCH, is_list=True),
     "gpu": option(
         "GPU",
         "GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
         " several times.",
         "--gpu",
-        completes=completion.all_gpus,
+        completes=all_gpus,
+        is_list=True,
     ),
     "runtime": option(
         ("eager", "serving"),
@@ -218,7 +256,8 @@ _SHARED: Final[Mapping[str, Any]] = {
         "LIST",
         "What runs the model: eager (its own code under generate), serving (a serving engine), or"
         " eager,serving for both.",
-        completes=completion.one_of("eager", "serving", is_list=True),
+        completes=("eager", "serving"),
+        is_list=True,
     ),
     "server": option(
         ("vllm", "vllm-v1", "vllm-v0", "sglang"),
@@ -270,8 +309,9 @@ _SHARED: Final[Mapping[str, Any]] = {
         " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
     ),
     "corrections": option(
-        _SWITCH,
+        SWITCH,
         "Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
+        callback=switch,
     ),
     "server_version": option(
         "VERSION",
@@ -281,7 +321,9 @@ _SHARED: Final[Mapping[str, Any]] = {
     "reports": option(
         "DIR", "Folder for static_compute.json and static_compute.md.", "--output"
     ),
-    "output_format": format_option("table", "markdown", "json"),
+    "output_format": option(
+        ("table", "markdown", "json"), FORMAT, "--format", callback=in_any_case
+    ),
     "full": option(
         None,
         "Print all tables below the answer: stages, memory, time, modules, operators.",
@@ -303,7 +345,7 @@ _SHARED: Final[Mapping[str, Any]] = {
     ),
     "version": option(
         None, "Print the version and exit.", "--version",
-        is_eager=True, expose_value=False, callback=_print_version,
+        is_eager=True, expose_value=False, callback=_noted,
     ),
     "debug": option(
         None, "Show where an internal error happened.", "--debug",
@@ -316,62 +358,47 @@ Those that take lists are called by the plural.
 """
 
 
-def adding(options: Added, *, after: str | None = None) -> Callable[[Command], Command]:
-    """Add shared options to a command, which reads them from its context: `context.params`.
+ProfileOption = Annotated[list[Path] | None, "profile"]
 
-    Args:
-        options: The options.
-        after: The parameter that they follow in --help; by default, they come last.
-    """
+OF_PREDICTIONS: Final[Added] = {
+    "server": (str, "vllm"),
+    "preprocess_ms": (float | None, None),
+    "workers": (int, 1),
+    "price": (float | None, None),
+    "weights_dtype": (str | None, None),
+    "kv_dtype": (str | None, None),
+    "new_tokens_from": (Path | None, None),
+    "mean_new_tokens": (float | None, None),
+    "share_at_limit": (float, 0.0),
+    "offline": (bool, False),
+    "reserved": (float, 0.1),
+    "profile": (ProfileOption, None),
+    "corrections": (int, 1),
+    "server_version": (str | None, None),
+}
+"""Of every command with predicted seconds."""
 
-    def decorate(command: Command) -> Command:
-        vars(command).setdefault("added", []).append((options, after))
-        return command
+SECONDS_OF_A_PAGE: Final[Added] = {
+    "gpu": (Annotated[list[str] | None, "gpu"], None),
+    "runtime": (Annotated[str, "runtimes"], "serving"),
+    "concurrency": (Annotated[str, "concurrencies"], "1"),
+    **OF_PREDICTIONS,
+}
 
-    return decorate
-
-
-def declared(command: Command) -> Command:
-    """The command with all its options: its own, those that it shares, those `adding` adds.
-
-    Parameters without a declaration of their own are shared options, each the one of its name, or
-    of the name in its annotation.
-    """
-    signature, parameters = inspect.signature(command, eval_str=True), []
-    options = [(each.name, each.annotation, each.default) for each in signature.parameters.values()]
-    for added, after in vars(command).get("added", ()):
-        place = len(options) if after is None else 1 + [each[0] for each in options].index(after)
-        options[place:place] = [(name, kind, default) for name, (kind, default) in added.items()]
-    for name, annotation, default in options:
-        kind, info = (
-            get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)
-        )
-        if kind is not typer.Context:
-            kind = Annotated[kind, _SHARED[info] if isinstance(info, str) else info]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
-
-    @functools.wraps(command)
-    def called(**given: Any) -> None:
-        command(**{name: given[name] for name in given.keys() & signature.parameters.keys()})
-
-    whole = signature.replace(parameters=parameters)
-    called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
-    return called
+SECONDS_OF_MANY: Final[Added] = {
+    "gpu": (list[str] | None, None),
+    "runtime": (str, "serving"),
+    "concurrency": (int | None, None),
+    "deadline": (str | None, None),
+    **OF_PREDICTIONS,
+}
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
-def switch(option: str, value: int) -> bool:
-    """The value of a 0|1 option."""
-    if value not in (0, 1):
-        raise WorkloadError(f"{option} {value} is invalid; give 0 or 1")
-    return value == 1
-
-
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
-    """The choice that equals a value, ignoring case; raises WorkloadError if there is none."""
+    """The choice that equals a value, ignoring case; raises WorkloadError."""
     found = names.in_any_case(value, choices)
     if found is None:
         near = names.did_you_mean(value, choices)
@@ -383,15 +410,15 @@ def gpu_names(*given: Sequence[str] | None) -> list[str]:
     """GPU names from arguments and options, each of which may be a comma-separated list."""
     from dsocr_analyze.archive.axes import parse_names
 
-    return [name for texts in given for text in texts or () for name in parse_names("gpu", text)]
+    found: list[str] = []
+    for texts in given:
+        for text in texts or ():
+            found += parse_names("gpu", text)
+    return found
 
 
 def check_quiet(results: Mapping[str, object]) -> None:
-    """Raise if a command that prints nothing would have no result at all.
-
-    Args:
-        results: The options that ask for a result, None for those that are not given.
-    """
+    """Raises WorkloadError if none of the options that ask for a result is given."""
     if all(value is None for value in results.values()):
         *most, last = results
         raise WorkloadError(
@@ -403,40 +430,31 @@ def check_quiet(results: Mapping[str, object]) -> None:
 def check_files(
     output: Path | None = None, plot: Path | None = None, html: Path | None = None
 ) -> None:
-    """Check, before any work, that a table, a picture or an HTML page can be written.
+    """Checks, before any work, that a table, a picture or an HTML page can be written.
 
     Raises:
-        FormatError: The format is unknown, or the library for it is not installed.
+        FormatError: The format is unknown, or its library is not installed.
         OutputError: It is a folder, or its folder does not exist.
     """
     if output is not None:
         from dsocr_analyze.archive.table_files import table_format
 
         table_format(output)
-        _check_place(output)
     if plot is not None:
         from dsocr_analyze.report.pictures.picture import picture_format
 
         picture_format(plot)
-        _check_place(plot)
     if html is not None:
         from dsocr_analyze.report.html.page import refuse_without_plotly
 
         refuse_without_plotly()
-        _check_place(html)
-
-
-def _check_place(path: Path) -> None:
-    """Raise for a path that is a folder, or whose folder does not exist."""
-    if input_files.is_folder(path):
-        raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-    if not input_files.is_folder(path.parent):
-        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it")
-
-
-def prepare_output(directory: Path, default: Path | None = None) -> None:
-    """Create the folder named by `--output` before any work; raises OutputError."""
-    output_files.prepare_directory(directory, may_lead_out=directory != default)
+    for path in filter(None, (output, plot, html)):
+        if input_files.is_folder(path):
+            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
+        if not input_files.is_folder(path.parent):
+            raise OutputError(
+                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it"
+            )
 
 
 # --- what a command ran with ----------------------------------------------------------------------
@@ -449,16 +467,16 @@ _ABOUT_THE_OUTPUT: Final = (
 
 def given_options(context: typer.Context) -> dict[str, str]:
     """Name of each option on the command line, by its parameter."""
-    source_of = context.get_parameter_source
-    return {
-        each.name: each.opts[0]
-        for each in context.command.params
-        if each.name and getattr(source_of(each.name), "name", None) == "COMMANDLINE"
-    }
+    found: dict[str, str] = {}
+    for each in context.command.params:
+        source = each.name and context.get_parameter_source(each.name)
+        if each.name and getattr(source, "name", None) == "COMMANDLINE":
+            found[each.name] = each.opts[0]
+    return found
 
 
 def options_used(context: typer.Context) -> dict[str, OptionValue]:
-    """The value of every option and argument, defaults included, by name with _ for -.
+    """The value of every option and argument by name, with _ for -, defaults included.
 
     An argument and an option with the same meaning share one entry with the values of both.
     """

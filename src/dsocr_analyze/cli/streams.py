@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final, TextIO, cast
+from dataclasses import dataclass
+from typing import IO, Any, Final
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.escaping import visible, visible_lines
@@ -19,10 +20,10 @@ from dsocr_analyze.escaping import visible, visible_lines
 __all__ = [
     "LateProgress",
     "ReaderGone",
+    "Stdout",
     "announced_steps",
     "complain",
     "drop_unwritable",
-    "named_failures",
 ]
 
 _PATIENCE_SECONDS = 1.0
@@ -38,58 +39,56 @@ class ReaderGone(Exception):  # noqa: N818  # not an error
     """The reader of stdout has closed the pipe, as `head` does."""
 
 
-class _Stdout:
-    """stdout with errors of its own type, which escapes control characters on a terminal.
+@dataclass
+class Stdout:
+    """stdout with errors of its own, which escapes control characters on a terminal.
 
-    Args:
-        stream: The text stream or its buffer; None if the process was started without one.
-        is_styled: Whether text is already escaped and may contain control sequences for colours.
+    Otherwise an error of stdout could not be told from one of another file or pipe. What
+    `is_styled` is escaped already, and may have colours.
     """
 
-    def __init__(self, stream: IO[Any] | None, *, is_styled: bool = False) -> None:
-        self._stream = stream
-        self._is_styled = is_styled
-
-    @property
-    def styled(self) -> _Stdout:
-        """The same stream for text that is already escaped and coloured."""
-        return _Stdout(self._stream, is_styled=True)
+    stream: IO[Any] | None
+    is_styled: bool = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
     @property
-    def buffer(self) -> _Stdout:
+    def styled(self) -> Stdout:
+        """The same stream for text that is already escaped and coloured."""
+        return Stdout(self.stream, is_styled=True)
+
+    @property
+    def buffer(self) -> Stdout:
         """The same stream for bytes."""
-        return _Stdout(getattr(self._stream, "buffer", None))
+        return Stdout(getattr(self.stream, "buffer", None))
 
     def write(self, data: Any) -> int:
-        """Write text, or bytes if it is a buffer."""
-        if isinstance(data, str) and not self._is_styled:
+        """Writes text, or bytes if it is a buffer."""
+        if isinstance(data, str) and not self.is_styled:
             data = visible_lines(data)
         with _failures():
-            if self._stream is None:
+            if self.stream is None:
                 raise OSError(0, "it is closed")
-            raw = getattr(self._stream, "buffer", self._stream)
+            raw = getattr(self.stream, "buffer", self.stream)
             if not isinstance(raw, io.RawIOBase):
-                return self._stream.write(data)
-            # Unbuffered (`python -u`): writes may be partial, and Python ignores how much was
-            # written.
-            encoding = getattr(self._stream, "encoding", None) or "utf-8"
+                return self.stream.write(data)
+            # Unbuffered (`python -u`): a write may be partial, and Python ignores that.
+            encoding = getattr(self.stream, "encoding", None) or "utf-8"
             rest = memoryview(data.encode(encoding) if isinstance(data, str) else data)
             while rest:
                 rest = rest[raw.write(rest) or 0 :]
             return len(data)
 
     def flush(self) -> None:
-        """Write what is still buffered."""
+        """Writes what is still buffered."""
         with _failures():
-            if self._stream is not None:
-                self._stream.flush()
+            if self.stream is not None:
+                self.stream.flush()
 
     def isatty(self) -> bool:
         """Whether it is a terminal."""
-        return self._stream is not None and self._stream.isatty()
+        return self.stream is not None and self.stream.isatty()
 
 
 @contextlib.contextmanager
@@ -103,19 +102,8 @@ def _failures() -> Iterator[None]:
         raise OutputError(f"cannot write to stdout: {reason or error}") from error
 
 
-@contextlib.contextmanager
-def named_failures() -> Iterator[None]:
-    """While the body runs, stdout raises OutputError or ReaderGone; it is flushed at the end.
-
-    Otherwise an error of stdout could not be told from one of another file or pipe.
-    """
-    with contextlib.redirect_stdout(cast(TextIO, _Stdout(sys.stdout))) as guarded:
-        yield
-        guarded.flush()
-
-
 def drop_unwritable() -> None:
-    """Discard output that can't be written, which would raise an error at interpreter exit."""
+    """Discards output that can't be written, an error at interpreter exit otherwise."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -128,7 +116,7 @@ def drop_unwritable() -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr, if there is one; control characters are escaped."""
+    """Prints one line on stderr, if there is one; control characters are escaped."""
     if sys.stderr is None:  # print() would use stdout instead
         return
     line = visible(" ".join(message.split()))
@@ -141,7 +129,7 @@ def complain(message: str) -> None:
 
 
 def _ends(text: str, longest: int, gap: str) -> str:
-    """The text, shortened to `longest` characters: two thirds from its start, the rest its end."""
+    """Two thirds from the text's start, the rest from its end."""
     if len(text) <= longest:
         return text
     kept = longest - len(gap)
@@ -152,17 +140,15 @@ def _ends(text: str, longest: int, gap: str) -> str:
 # --- progress -------------------------------------------------------------------------------------
 
 
-def _is_watched() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 @contextlib.contextmanager
 def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows the current step.
+    """Yields what shows the current step: live, or with `in_lines` in a line now and then."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        from rich.console import Console
 
-    Args:
-        in_lines: Where stderr is no terminal, print the step in a line now and then.
-    """
+        with Console(stderr=True).status("starting") as status:
+            yield status.update
+        return
     began = last = time.monotonic()
 
     def announce(step: str) -> None:
@@ -172,22 +158,11 @@ def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]
             last = now
             complain(f"after {now - began:.0f} s: {step}")
 
-    if _is_watched():
-        from rich.console import Console
-
-        with Console(stderr=True).status("starting") as status:
-            yield status.update
-    else:
-        yield announce
+    yield announce
 
 
 class LateProgress(contextlib.ExitStack):
-    """A progress bar that appears after a second, and only if stderr is a terminal.
-
-    Args:
-        what: What is being counted.
-        total: The total number; None if unknown.
-    """
+    """A progress bar that appears after a second, and only if stderr is a terminal."""
 
     def __init__(self, what: str, total: int | None) -> None:
         super().__init__()
@@ -196,9 +171,10 @@ class LateProgress(contextlib.ExitStack):
         self._bar: Any = None
 
     def advance(self, count: int) -> None:
-        """Count more of them as done."""
+        """Counts more of them as done."""
         self._done += count
-        if not _is_watched() or time.monotonic() < self._begins:
+        is_watched = sys.stderr is not None and sys.stderr.isatty()
+        if not is_watched or time.monotonic() < self._begins:
             return
         if self._bar is None:
             from rich import progress

@@ -12,9 +12,7 @@ from dsocr_analyze.names import did_you_mean
 if TYPE_CHECKING:
     import typer
 
-    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.workload import AnyWorkload, Mode
 
 __all__ = [
     "OPTIONS",
@@ -23,8 +21,6 @@ __all__ = [
     "refusal",
     "repeated",
     "warn",
-    "warn_of_modes",
-    "warn_of_sizes",
 ]
 
 OPTIONS: Final[dict[str, str]] = {
@@ -79,12 +75,9 @@ OPTIONS: Final[dict[str, str]] = {
 
 
 def in_options(message: str, arguments: Sequence[str]) -> str:
-    """The message with options in place of arguments.
+    """The message with options in place of these arguments, as `base_size` or `device='cpu'`.
 
-    Args:
-        message: An error's message, with arguments as `base_size` or in the form `device='cpu'`.
-        arguments: Names to replace wherever they occur. Other text is left alone, even if it looks
-            like an argument, and so is a name that no option sets.
+    Other text is left alone, and so is a name that no option sets.
     """
     names = sorted(OPTIONS.keys() & set(arguments))
     if not names:
@@ -112,15 +105,13 @@ def warn(
     warnings: Iterable[str],
     arguments: Sequence[str] = ("base_size", "image_size"),
 ) -> None:
-    """Print each warning on stderr once; with `--strict` they make the command exit with 3.
+    """Prints each warning on stderr once; with `--strict` they make the command exit with 3.
 
-    Args:
-        context: The command's context.
-        warnings: The warnings, naming arguments as the library does.
-        arguments: Arguments for which the command has options; by default, those whose names can't
-            mean anything else.
+    `arguments` are those for which the command has options; by default, those whose names can't
+    mean anything else.
     """
-    for line in (in_options(warning, arguments) for warning in warnings):
+    for warning in warnings:
+        line = in_options(warning, arguments)
         if line not in context.obj.warnings:
             context.obj.warnings.append(line)
             complain(f"warning: {line}")
@@ -133,33 +124,18 @@ def print_config_findings(
     by_closed_forms: bool,
     name: str | None = None,
 ) -> None:
-    """Print which config keys have no effect, and what closed forms assume about the code.
+    """Prints which config keys have no effect, and what closed forms assume about the code.
 
     For commands that cannot put this into their results; `name` identifies the model.
     """
     of = "" if name is None else f"{name}: "
-    warn(context, (f"{of}{warning}" for warning in directory.config_findings.warnings))
+    for warning in directory.config_findings.warnings:
+        warn(context, [f"{of}{warning}"])
     if by_closed_forms and directory.recognized is not None:
-        for kind, texts in {
-            "note": directory.dimensions().notes,
-            "assumed": directory.assumptions,
-        }.items():
-            for text in texts:
-                complain(f"{kind}: {of}{text}")
-
-
-def warn_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
-    """Warn about view sizes that work but are probably unintended."""
-    warn(context, directory.architecture.warnings_of(workload))
-
-
-def warn_of_modes(
-    context: typer.Context, architecture: Architecture, modes: Iterable[Mode]
-) -> None:
-    """Warn about view sizes in a list of modes, for which there are no separate options."""
-    from dsocr_analyze.archive.setting import warnings_of_modes
-
-    warn(context, warnings_of_modes(architecture, modes), arguments=())
+        for note in directory.dimensions().notes:
+            complain(f"note: {of}{note}")
+        for assumed in directory.assumptions:
+            complain(f"assumed: {of}{assumed}")
 
 
 # --- errors of the parser -------------------------------------------------------------------------
@@ -212,13 +188,7 @@ def refusal(error: typer.TyperException) -> str:
 
 
 def repeated(option: Any, values: Sequence[str], context: Any) -> str:
-    """One line about a repeated option of which only the last value would count.
-
-    Args:
-        option: The option.
-        values: Its distinct values, in order.
-        context: The context of the command.
-    """
+    """One line about a repeated option, of whose distinct values only the last would count."""
     name = option.opts[0]
     *others, last = map(repr, values)
     several = [
@@ -235,7 +205,6 @@ def repeated(option: Any, values: Sequence[str], context: Any) -> str:
 
 
 def _commands(root: Any) -> dict[str, Any]:
-    """The commands, as they are typed."""
     return {f"{root.command_path} {name}": each for name, each in root.command.commands.items()}
 
 
@@ -244,7 +213,7 @@ def _takes_several(parameter: Any) -> bool:
 
 
 def _unknown_option(error: Any, context: Any) -> str:
-    """Message for an option that a command does not have, naming the commands that do."""
+    """Names the commands that have it."""
     name, root = error.option_name, context.find_root()
     commands = {root.command_path: root.command, **_commands(root)}
     having = [path for path, each in commands.items() if name in _options_of(each)]
@@ -264,7 +233,6 @@ def _options_of(command: Any) -> list[str]:
 
 
 def _misused_option(error: Any, context: Any) -> str:
-    """Message for an option without its value, or with a value it does not take."""
     name = error.option_name
     with_value = (
         f"{name} needs a value: {name} {_metavar(each)}"
@@ -275,7 +243,6 @@ def _misused_option(error: Any, context: Any) -> str:
 
 
 def _wrong_value(error: Any, parameter: Any) -> str:
-    """Message for a value of the wrong type."""
     metavar = _metavar(parameter)
     choices = metavar.split("|") if "|" in metavar else []
     right = f"give {' or '.join(choices) or _RIGHT.get(metavar, metavar)}"

@@ -15,7 +15,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
 from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
@@ -32,7 +32,24 @@ from dsocr_analyze.timing.prediction import (
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.workload import Workload
 
-__all__ = ["Runtime", "TimedModel", "check_model", "entry_of", "predict", "runtime_of"]
+__all__ = [
+    "Runtime",
+    "TimeRequest",
+    "TimedModel",
+    "check_model",
+    "entry_of",
+    "predict",
+    "runtime_of",
+]
+
+
+@dataclass(frozen=True)
+class TimeRequest:
+    """Predictions that are asked for: of pages in flight, on every GPU under every runtime."""
+
+    profiles: Sequence[Device]
+    jobs: Sequence[JobAssumptions]
+    concurrency: Sequence[int]
 
 
 @dataclass(frozen=True)

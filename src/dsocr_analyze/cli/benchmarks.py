@@ -1,0 +1,145 @@
+"""What `time --from-benchmark` does: predictions beside what was measured on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import typer
+
+from dsocr_analyze.analysis import check_precision
+from dsocr_analyze.cli import kept_files, options, printing
+from dsocr_analyze.cli.said import Lines, Said, assumptions
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.errors import BenchmarkError, WorkloadError
+from dsocr_analyze.escaping import visible
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.report import measured, opening, time_tables
+from dsocr_analyze.timing.correction import Corrections
+from dsocr_analyze.timing.predict import TimedModel, TimeRequest
+from dsocr_analyze.timing.runtimes import server_named
+from dsocr_analyze.timing.server_benchmarks import comparison, reading
+from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
+from dsocr_analyze.workload import Workload
+
+__all__ = ["Measured", "compare", "measured_in"]
+
+_NOT_BESIDE: Final = {
+    "concurrency": "the file gives it",
+    "max_new_tokens": "the file gives it",
+    "new_tokens_from": "the file gives it",
+    "mean_new_tokens": "the file gives it",
+    "share_at_limit": "the file gives it",
+    "offline": "it has no effect there",
+    "price": "it has no effect there",
+    "plot": "it has no effect there",
+    "corrections": "it has no effect there",
+}
+"""Options that contradict a benchmark or would have no effect, and why to leave them out."""
+
+
+class Measured(NamedTuple):
+    """Benchmarks of one version of a server."""
+
+    benchmarks: Sequence[ServerBenchmark]
+    server: str
+    version: str
+
+
+def measured_in(context: typer.Context, files: Sequence[Path]) -> Measured:
+    """The benchmarks in the files of `--from-benchmark`.
+
+    Raises:
+        BenchmarkError: A file is not a benchmark, or they differ in engine or version.
+        WorkloadError: Other options contradict them.
+    """
+    given, asked = options.given_options(context), context.params
+    gpus = options.gpu_names(asked["gpu"], asked["named_gpus"])
+    if len(gpus) != 1:
+        raise WorkloadError(
+            "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
+            f" h100-sxm --from-benchmark FILE; {len(gpus)} are named"
+        )
+    if asked["runtime"] != "serving":
+        raise WorkloadError(
+            f"--from-benchmark is of a serving engine; leave out --runtime {asked['runtime']}"
+        )
+    if name := next((each for each in given if each in _NOT_BESIDE), None):
+        raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {_NOT_BESIDE[name]}")
+    benchmarks = [each for file in files for each in reading.read_benchmarks(file)]
+    named = asked["server"]
+    server = server_named(
+        named if "server" in given else comparison.server_of(benchmarks[0], named)
+    ).name
+    for each in benchmarks:
+        comparison.check_engine(each, server)
+    version, *others = dict.fromkeys(
+        comparison.version_of(each, asked["server_version"]) for each in benchmarks
+    )
+    if others:
+        raise BenchmarkError(
+            f"the benchmarks are of several versions ({', '.join([version, *others])}); give those"
+            " of one version at a time, and server_version for files that do not contain it",
+            arguments=["server_version"],
+        )
+    return Measured(benchmarks, server, version)
+
+
+def compare(
+    context: typer.Context,
+    found: Measured,
+    request: TimeRequest,
+    directory: ModelDirectory,
+    workload: Workload,
+) -> None:
+    """Prints predicted and measured figures, and keeps the correction if requested.
+
+    `request` is of the other options: for one GPU, under a serving engine.
+
+    Raises:
+        BenchmarkError: A benchmark is of another model, or too far from its prediction.
+        OutputError: The correction cannot be kept.
+    """
+    [device], [job], architecture = request.profiles, request.jobs, directory.architecture
+    check_precision(device, job.precision)
+    dtype = dtype_named(context.params["dtype"])
+    model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
+    predictor = comparison.Predictor(model, workload, job)
+    named = not {"model", "arch"}.isdisjoint(options.given_options(context))
+    notes = [
+        comparison.check_model(each, architecture, is_given=named) for each in found.benchmarks
+    ]
+    when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = [predictor.kept(each, found.version, when) for each in found.benchmarks]
+    known = Corrections(tuple(kept_files.kept_benchmarks()), found.version).with_these(kept)
+    entries = tuple(
+        predictor.entry(each, record, known, note)
+        for each, record, note in zip(found.benchmarks, kept, notes, strict=True)
+    )
+    is_kept = bool(context.params["keep"])
+    report = measured.BenchmarkReport(
+        schema_version=opening.SCHEMA_VERSION,
+        command="time",
+        options=options.options_used(context),
+        model=directory.source(architecture.name),
+        workload=opening.workload_document(workload),
+        benchmarks=entries,
+        correction=entries[0].time.assumptions.correction,
+        kept=is_kept,
+    )
+    where = "corrections not kept"
+    if is_kept:
+        context.obj.begin_writing()
+        where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
+    doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
+    said = Said(
+        time_tables.headline(report.model, report.workload),
+        list(measured.benchmark_tables(report)),
+        [
+            Lines("Notes", [*doubts, where]),
+            assumptions(time_tables.time_notes(each.time for each in entries)),
+        ],
+    )
+    printing.emit(context, report, said)

@@ -1,0 +1,145 @@
+"""What `archive` does, and `sweep` with a list of pages: every page is counted, and timed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from dsocr_analyze.archive import archive_shown, pages, setting, table_files, totals
+from dsocr_analyze.archive.evaluate import TimeRequested
+from dsocr_analyze.cli import list_options, options, page_options, printing, words
+from dsocr_analyze.cli.said import Lines, Said, assumptions
+from dsocr_analyze.cli.streams import LateProgress, complain
+from dsocr_analyze.errors import FormatError, WorkloadError
+from dsocr_analyze.input_files import exists
+from dsocr_analyze.report.opening import model_text
+from dsocr_analyze.report.pictures.settings import settings_of_model
+
+__all__ = ["count_list", "deadline_hours"]
+
+_LIST_CONCURRENCY: Final = 16
+_HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
+_DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
+
+
+def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ListTime:
+    from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
+
+    concurrency, deadline = context.params["concurrency"], context.params["deadline"]
+    if concurrency is None:
+        concurrency = _LIST_CONCURRENCY
+    if not 1 <= concurrency <= MOST_CONCURRENCY:
+        raise WorkloadError(
+            f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
+        )
+    hours = None if deadline is None else deadline_hours(deadline)
+    return totals.ListTime(requested, concurrency, hours, lengths_are_given(context))
+
+
+def deadline_hours(text: str) -> float:
+    """Hours of a deadline like 90m, 12h, 3d, or a number of hours; raises WorkloadError."""
+    found = _DEADLINE.fullmatch(text.strip().lower())
+    hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
+    if not hours:
+        raise WorkloadError(
+            f"--deadline {text!r} is invalid; give a time above 0 like 90m, 12h, 3d, or hours"
+        )
+    return hours
+
+
+def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
+    """Counts the pages of the list that the options name.
+
+    `requested` has the predictions; `instead` has values in place of the options'.
+    """
+    used, given = options.options_used(context), context.params
+    given.update(instead)
+    output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
+    time = None if requested is None else _list_time(context, requested)
+    options.check_files(output, given["plot"])
+    directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
+    asked = setting.CountedModel.from_directory(directory)
+    settings = list_options.settings_from(asked.architecture, given)
+    modes = list(dict.fromkeys(each.mode for each in settings))
+    _check(given, time, histogram, len(modes))
+    lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
+    planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
+    opening = setting.opening_of(
+        directory, asked.architecture, modes, command=context.info_name or "", options=used
+    )
+    timer = None if time is None else totals.ListTimer(asked, settings, time)
+    words.warn(context, setting.warnings_of_modes(asked.architecture, modes), arguments=())
+    listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
+    words.warn(context, listed.warnings)
+    lengths["text_tokens"] = planned.text_tokens
+
+    def passing() -> Iterator[pages.Pages]:
+        """The pages, whose rows are written before and counted as done after them."""
+        for some in pages.read_pages(listed.batches, **lengths):
+            if writer is not None:
+                for each in settings:
+                    writer.write(some.table(asked, each))
+            yield some
+            progress.advance(len(some) + some.malformed.rows)
+
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if output is not None:
+            writer = stack.enter_context(table_files.table_writer(output, opening))
+        progress = stack.enter_context(LateProgress("pages", listed.length))
+        found = totals.add_up(
+            asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
+        )
+        context.obj.begin_writing()  # `output` is moved into place now
+    of_model = settings_of_model(opening.model, given["config"])
+    written = [output, output and table_files.sidecar(output), given["plot"]]
+    printing.emit(
+        context, found.document, _said(found, histogram, written),
+        picture=lambda: archive_shown.histogram_picture(
+            found, histogram, given["pages"].name, of_model
+        ),
+    )  # fmt: skip
+    if given["output_format"] == "json" and not given["quiet"]:
+        for path in filter(None, written):
+            complain(f"wrote {path}")  # stdout must contain nothing but the document
+    words.warn(
+        context,
+        [*asked.warnings, *archive_shown.warnings_of(found, asked.dimensions.max_positions)],
+    )
+
+
+def _check(
+    given: Mapping[str, Any], time: totals.ListTime | None, histogram: str, modes: int
+) -> None:
+    """Raises, before any work, for options that contradict each other."""
+    batch_size, output, listed = given["batch_size"], given["output"], given["pages"]
+    if batch_size != 1 and output is not None:
+        raise WorkloadError(
+            f"--output {output} has one row per page, and a page of a batch has no cost of its"
+            f" own; leave out --output, or --batch-size {batch_size}"
+        )
+    if batch_size != 1 and time is not None:
+        raise WorkloadError(
+            f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
+            f" as they come; give --concurrency {batch_size} instead"
+        )
+    if given["plot"] is not None and histogram == "tokens" and modes > archive_shown.MOST_PLOTTED:
+        raise WorkloadError(
+            f"a plot of tokens shows at most {archive_shown.MOST_PLOTTED} modes; --mode has {modes}"
+        )
+    if output is not None and exists(output) and exists(listed) and output.samefile(listed):
+        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
+
+
+def _said(found: totals.Archive, histogram: str, written: Sequence[Path | None]) -> Said:
+    document = found.document
+    lines = [f"Ran: {model_text(document.model)} by the analytic engine"]
+    lines += () if document.files is None else archive_shown.file_lines(document.files)
+    assumed = dict.fromkeys(said for each in document.time for said in each.assumptions)
+    below = [Lines("Notes", document.metadata.notes), assumptions(assumed)]
+    return Said("\n".join(lines), archive_shown.archive_tables(found, histogram), below, written)

@@ -1,0 +1,153 @@
+"""What `sweep` does: every combination is counted, written and drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from dsocr_analyze.archive import sweep_shown, table_files
+from dsocr_analyze.archive.combinations import Sweep, sweep_over
+from dsocr_analyze.archive.evaluate import TimeRequested
+from dsocr_analyze.archive.setting import (
+    CountedModel,
+    CountOpening,
+    opening_of,
+    warnings_of_modes,
+)
+from dsocr_analyze.cli import list_options, options, page_options, printing, words
+from dsocr_analyze.cli.said import Lines, Said
+from dsocr_analyze.cli.streams import LateProgress, complain
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.report.opening import model_text
+from dsocr_analyze.report.pictures.settings import settings_of_model
+from dsocr_analyze.report.table import Table
+
+__all__ = ["run"]
+
+UNASKED_ROWS: Final = 10_000_000
+"""Longer sweeps ask for confirmation."""
+
+
+def run(context: typer.Context, time: TimeRequested | None, quantity: str) -> None:
+    """Counts every combination that the options name, once nothing can fail."""
+    given = context.params
+    directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
+    counted = CountedModel.from_directory(directory)
+    architecture, windows = counted.architecture, given["sliding_window"]
+    if windows is not None:
+        windows = list_options.windows_from(architecture, windows)
+    combinations = sweep_over(
+        architecture, page=given["page"] or "a4", mode=given["mode"],
+        text_tokens=given["text_tokens"] or None, max_new_tokens=given["max_new_tokens"],
+        batch_size=given["batch_size"] or "1", dtype=given["dtype"],
+        flash_attention=list_options.attentions_from(given["use_flash_attn"]),
+        sliding_window=windows, time=time,
+    )  # fmt: skip
+    if given["new_tokens_from"] is not None and len(combinations.lengths["max_new_tokens"]) > 1:
+        raise WorkloadError(
+            f"--new-tokens-from {str(given['new_tokens_from'])!r} gives the output lengths; give"
+            " one --max-new-tokens"
+        )
+    notes = () if time is None else time.sentences_of(architecture)
+    opening = opening_of(
+        directory, architecture, combinations.modes, notes,
+        command="sweep", options=options.options_used(context),
+    )  # fmt: skip
+    options.check_files(given["output"], given["plot"])
+    if given["plot"] is not None:
+        rows = combinations.rows
+        sweep_shown.describe(quantity)
+        if time is None and quantity in sweep_shown.TIMES:
+            raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
+        if rows > sweep_shown.MOST_POINTS:
+            raise WorkloadError(
+                f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
+                f" {sweep_shown.MOST_POINTS:,}, or no --plot"
+            )
+    combinations.check(counted)
+    words.warn(context, warnings_of_modes(architecture, combinations.modes), arguments=())
+    if combinations.rows > UNASKED_ROWS and not given["yes"]:
+        _ask(combinations.rows)
+    warnings = _count(context, combinations, counted, opening, quantity)
+    for note in () if given["quiet"] else notes:
+        complain(f"assumed: {note}")
+    words.warn(context, [*counted.warnings, *warnings])
+
+
+def _ask(rows: int) -> None:
+    """Asks for confirmation before a sweep of many rows."""
+    if not sys.stdin.isatty():
+        raise WorkloadError(
+            f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it anyway"
+        )
+    print(f"The sweep has {rows:,} rows. Start it? [y/N]: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise WorkloadError(f"the sweep of {rows:,} rows was not started; give shorter ranges")
+
+
+def _count(
+    context: typer.Context,
+    combinations: Sweep,
+    counted: CountedModel,
+    opening: CountOpening,
+    quantity: str,
+) -> list[str]:
+    """Writes every row, draws them, and returns the warnings.
+
+    Without a file or a picture, a pipe gets CSV, and a terminal a table of the first rows.
+    """
+    given = context.params
+    output, plot, quiet = (given[name] for name in ("output", "plot", "quiet"))
+    rows, positions = combinations.rows, counted.dimensions.max_positions
+    is_printed = output is None and plot is None and not quiet
+    most_kept = sweep_shown.MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
+    if plot is not None:
+        most_kept = rows
+    beyond, kept = 0, list[Any]()
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if output is not None:
+            writer = stack.enter_context(table_files.table_writer(output, opening))
+        elif is_printed and not most_kept:
+            sys.stdout.flush()
+            writer = stack.enter_context(table_files.BatchWriter(sys.stdout.buffer))
+        progress = stack.enter_context(LateProgress("workloads", rows))
+        for batch in combinations.batches(counted):
+            reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
+            beyond += int((reach - 1 > positions).sum())
+            if writer is not None:
+                writer.write(batch)
+            if sum(each.num_rows for each in kept) < most_kept:
+                kept.append(batch)
+            progress.advance(batch.num_rows)
+        context.obj.begin_writing()
+        if plot is not None:  # before the table is in place, since it may fail
+            of_model = settings_of_model(opening.model, given["config"])
+            drawn = (kept, quantity, given["x"], of_model, combinations.time)
+            sweep_shown.sweep_picture(*drawn).save(plot)
+    if not quiet:
+        beside = None if output is None else table_files.sidecar(output)
+        written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
+        tables = [sweep_shown.sweep_table(kept, rows)] if is_printed and kept else []
+        printing.show("table", None, _said(opening, tables, [*written, plot]))
+    exceeding = (
+        f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
+        f" {positions}; they are counted anyway"
+    )
+    return [exceeding] if beyond else []
+
+
+def _said(
+    opening: CountOpening, tables: Sequence[Table], written: Sequence[Path | str | None]
+) -> Said:
+    """The first rows for a terminal, if there are any, and the files."""
+    if not tables:
+        return Said("", (), written=written)
+    rest = ["--output FILE.csv or FILE.parquet has every row and column; so does a pipe"]
+    below = Lines("Notes", rest, before="", indent="")
+    return Said(f"By closed forms: {model_text(opening.model)}", tables, [below])

@@ -1,0 +1,153 @@
+"""Predicted seconds that options ask for; imported where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from dsocr_analyze.analysis import check_precision
+from dsocr_analyze.archive.axes import parse_numbers
+from dsocr_analyze.cli import kept_files, options, words
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware.devices import catalogue_name
+from dsocr_analyze.hardware.timed_device import dtype_name
+from dsocr_analyze.timing import assumptions, runtimes
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimeRequest
+
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.evaluate import TimeRequested
+
+__all__ = [
+    "MOST_CONCURRENCY",
+    "lengths_are_given",
+    "of_many_pages",
+    "request_from",
+    "time_request",
+]
+
+MOST_CONCURRENCY: Final = 65_536
+_MOST_POINTS: Final = 1_000
+_DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
+
+
+def time_request(
+    gpus: Sequence[str],
+    given: Mapping[str, Any],
+    lengths: Callable[[int], OutputLengths] = OutputLengths.fixed,
+) -> TimeRequest:
+    """The predictions that options ask for.
+
+    `given` has values of `options.SECONDS_OF_A_PAGE`, as far as they are not the defaults. By
+    default every page generates the most tokens it may.
+
+    Raises:
+        AnalyzeError: A value is invalid.
+    """
+    asked = {**_DEFAULTS, **given}
+    names: dict[str, None] = {}
+    for name in asked["runtime"].split(","):
+        names[options.chosen("--runtime", name.strip(), runtimes.RUNTIMES)] = None
+    known, profiles = kept_files.known_profiles(asked["profile"]), {}
+    for name in options.gpu_names(gpus):
+        found = catalogue_name(name, known)
+        profiles[found] = known[found]
+    host, types = runtimes.server_named(asked["server"]), []
+    for name in (asked["weights_dtype"], asked["kv_dtype"]):
+        dtype = None if name is None else dtype_name(name)
+        types.append(None if dtype in ("bfloat16", "float16") else dtype)  # the model's own
+    precision = runtimes.Precision(*types)
+    if precision != runtimes.NATIVE and "serving" not in names:
+        raise WorkloadError(
+            "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
+        )
+    corrections = kept_files.corrections_asked_for(
+        asked["corrections"], asked["server_version"], [*profiles.values()], asked["server"]
+    )
+    seconds = None if asked["preprocess_ms"] is None else asked["preprocess_ms"] / 1e3
+    jobs = []
+    for name in names:
+        runs = (runtimes.EAGER, runtimes.NATIVE) if name == "eager" else (host, precision)
+        jobs.append(
+            assumptions.JobAssumptions(
+                runs[0], lengths, seconds, asked["workers"], runs[1], asked["reserved"],
+                asked["price"], asked["offline"], corrections,
+            )
+        )  # fmt: skip
+    text = asked["concurrency"]
+    axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
+    if len(axis) > _MOST_POINTS:
+        raise WorkloadError(
+            f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
+        )
+    concurrency = [*dict.fromkeys(chain(*chain(*axis.parts)))]
+    return TimeRequest([*profiles.values()], jobs, concurrency)
+
+
+def request_from(
+    context: typer.Context, gpus: Sequence[str], *, server: str | None = None
+) -> TimeRequest:
+    """The predictions of a page that a command's options ask for; raises AnalyzeError.
+
+    A benchmark's `server` replaces `--server` and `--server-version`.
+    """
+    lengths, most = _lengths_by_limit(context), context.params["max_new_tokens"]
+    if most is not None:
+        lengths(most)  # raises before any work
+    instead = {} if server is None else {"server": server, "server_version": None}
+    return time_request(gpus, {**context.params, **instead}, lengths)
+
+
+def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
+    """The predictions of many pages that a command's options ask for; raises AnalyzeError."""
+    from dsocr_analyze.archive.evaluate import TimeRequested
+
+    given = context.params
+    one = {
+        "runtime": options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES),
+        "concurrency": "1",
+    }
+    request = time_request(gpus, {**given, **one}, _lengths_by_limit(context))
+    [job], mean = request.jobs, given["mean_new_tokens"]
+    for each in request.profiles:
+        check_precision(each, job.precision)
+    said = "every page generates the most tokens it may"
+    if lengths_are_given(context):
+        said = assumptions.lengths_sentence(job.lengths(1)) if mean is None else (
+            f"pages that end on their own generate {mean:g} tokens on average;"
+            f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
+        )  # fmt: skip
+        said += "; FLOPs and bytes are counted for the most tokens that pages may generate"
+    return TimeRequested(request.profiles, job, tuple(job.sentences(said, request.profiles)))
+
+
+def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
+    """The output lengths for the most tokens that a page may generate."""
+    given = context.params
+    file, mean, share = given["new_tokens_from"], given["mean_new_tokens"], given["share_at_limit"]
+    if file is not None:
+        if mean is not None or share:
+            raise WorkloadError(
+                "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
+                " --share-at-limit"
+            )
+        from dsocr_analyze.timing.length_files import read_lengths
+
+        lengths = read_lengths(file, warn=lambda warning: words.warn(context, [warning]))
+        return lambda _: lengths
+    if mean is not None:
+        return lambda limit: OutputLengths.mean_and_limit(mean, limit, share)
+    if share:
+        raise WorkloadError(
+            f"--share-at-limit {share:g} needs --mean-new-tokens for the other pages"
+        )
+    return OutputLengths.fixed
+
+
+def lengths_are_given(context: typer.Context) -> bool:
+    """Whether the options give output lengths, not just their maximum."""
+    given = context.params
+    return not (given["new_tokens_from"] is None and given["mean_new_tokens"] is None)
