@@ -206,7 +206,7 @@ class TestSpans:
         assert both.error == pytest.approx((0.1 * 2 + 0.3 * 6) / 8)
         assert Duration().plus(first).error == pytest.approx(0.1)
         assert first.plus(first).error == 0.1
-        assert first.times(3).at(0).error == 0.1
+        assert first.times(3).error == 0.1
         assert Duration().corrected(2, None) == Duration()
 
 

@@ -134,7 +134,7 @@ CONTROLS = {
     "a product's copies are freed early": Control(
         attention,
         [
-            ("    copies = [t.clone", "    [t.clone"),
+            ("    copies = [t.move(", "    [t.move("),
             ("    t.hold(*copies)\n", ""),
         ],
         is_plain,

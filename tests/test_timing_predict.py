@@ -300,7 +300,7 @@ class TestChunks:
             for tokens in (94, 93)
         )  # fmt: skip
         assert planned().seq_len == 94
-        assert cut["prefill"].device > 1.2 * whole["prefill"].device
+        assert sum(cut["prefill"].kinds.values()) > 1.2 * sum(whole["prefill"].kinds.values())
         assert cut["sam"] == whole["sam"]
         assert cut["decode"] == whole["decode"]
 
@@ -395,7 +395,7 @@ class TestPeaks:
                      Work(bytes_read=4 * 10**6, bytes_written=2 * 10**6))  # fmt: skip
         large = add._replace(work=add.work.times(10))
         priced = kernel_seconds([add, large], H100)
-        assert priced.least_memory[:, 0].tolist() == pytest.approx([0, 6e7 / 3.35e12])
+        assert priced.least_memory.tolist() == pytest.approx([0, 6e7 / 3.35e12])
 
     @pytest.mark.parametrize("kind", ["gemm", "movement", "generation_attention", "experts"])
     def test_coefficients_beyond_the_peak_do_not_get_there(self, kind):

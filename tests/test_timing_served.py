@@ -189,6 +189,11 @@ def at(counts, row, column):
     return [int(np.broadcast_to(count, (2, 3))[row, column]) for count in counts]
 
 
+def at_index(duration, index):
+    """One workload of a duration of arrays."""
+    return duration.mapped(lambda figure: figure[index] if np.ndim(figure) else figure)
+
+
 class TestArrays:
     def test_a_step_of_arrays_is_a_step_of_each(self):
         sequences, keys = np.array([1, 2, 64]), np.array([900, 1, 5000])
@@ -227,7 +232,7 @@ class TestArrays:
         together = model.step(sequences, keys)
         for index, (B, K) in enumerate(zip(sequences, keys, strict=True)):
             alone = model.step(int(B), int(K))
-            one = together.at(index)
+            one = at_index(together, index)
             assert one.seconds == pytest.approx(alone.seconds, rel=1e-12)
             assert one.nbytes == pytest.approx(alone.nbytes)
             assert one.least_compute == pytest.approx(alone.least_compute)
@@ -241,7 +246,7 @@ class TestArrays:
         for index, (T, placed) in enumerate(zip(tokens, visual, strict=True)):
             alone = model.prefill([(6, 640), (1, 1024)], int(T), int(placed))
             for stage, span in alone.items():
-                one = together[stage].at(index)
+                one = at_index(together[stage], index)
                 assert one.seconds == pytest.approx(float(np.squeeze(span.seconds)), rel=1e-12)
 
 

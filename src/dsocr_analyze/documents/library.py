@@ -322,7 +322,7 @@ class TimedPage:
             else served.prompt_kernels(T, self.workload.visual_tokens)
         )
         priced = kernel_seconds(kernels, self.gpu)
-        found = zip(kernels, priced.seconds[:, 0], priced.is_memory[:, 0], strict=True)
+        found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:

@@ -178,7 +178,7 @@ def _launched_products(dtype: str) -> list[tuple[Gemm, bool]]:
         for each in _launched()
         if each.dtype == dtype
     )
-    return [*dict.fromkeys((sizes, weights) for sizes, weights in found if sizes)]
+    return [*dict.fromkeys((sizes, weights) for sizes, weights in found if isinstance(sizes, Gemm))]
 
 
 def _launched_attention(*, masked: bool) -> list[Attention]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,7 @@ HOST_ERROR = KindError("host", 0.25, 0.5, False, True)
 """Accuracy of the host's time; assumed, since hosts differ."""
 
 
-@dataclass(frozen=True)
-class Duration:
+class Duration(NamedTuple):
     """Time on the stream; figures are floats, or arrays with one element per workload.
 
     Attributes:
@@ -56,7 +56,7 @@ class Duration:
             whole duration; None if it follows from the kinds.
     """
 
-    kinds: Mapping[KindError, Figure] = field(default_factory=dict)
+    kinds: Mapping[KindError, Figure] = MappingProxyType({})
     memory: Figure = 0.0
     launches: Figure = 0.0
     host: Figure = 0.0
@@ -66,23 +66,18 @@ class Duration:
     measured_error: float | None = None
 
     @property
-    def device(self) -> Figure:
-        """Seconds of kernels."""
-        return sum(self.kinds.values(), 0.0)
-
-    @property
     def seconds(self) -> Figure:
         """Total seconds."""
-        return self.device + self.launches + self.host
+        return sum(self.kinds.values(), 0.0) + self.launches + self.host
 
     @property
     def bound(self) -> Bound:
         """What takes most of the time (floats only)."""
-        parts: dict[Bound, float] = {
-            "compute": float(self.device - self.memory),
-            "memory": float(self.memory),
-            "launches": float(self.launches),
-            "host": float(self.host),
+        parts: dict[Bound, Figure] = {
+            "compute": sum(self.kinds.values(), 0.0) - self.memory,
+            "memory": self.memory,
+            "launches": self.launches,
+            "host": self.host,
         }
         return max(parts, key=parts.__getitem__)
 
@@ -91,39 +86,32 @@ class Duration:
         """Relative half-width of the band: errors add up within a kind, kinds are independent."""
         if self.measured_error is not None:
             return self.measured_error
-        squares = [(kind.p90 * float(seconds)) ** 2 for kind, seconds in self.kinds.items()]
-        squares.append((HOST_ERROR.p90 * float(self.launches + self.host)) ** 2)
+        parts = (*self.kinds.items(), (HOST_ERROR, self.launches + self.host))
+        squares = sum([(kind.p90 * float(part)) ** 2 for kind, part in parts])
         seconds = float(self.seconds)
-        return math.sqrt(sum(squares)) / seconds if seconds else 0.0
+        return math.sqrt(squares) / seconds if seconds else 0.0
 
-    @property
-    def low(self) -> float:
-        """Lower end of the band, seconds; errors are ratios, so it never reaches 0."""
-        return float(self.seconds) / (1 + self.error)
+    def band(self, seconds: float | None = None) -> Interval:
+        """The band of seconds of which this duration is a part, the rest exact; default: its own.
 
-    @property
-    def high(self) -> float:
-        """Upper end of the band, seconds."""
-        return float(self.seconds) * (1 + self.error)
-
-    def band(self, seconds: float) -> Interval:
-        """The band of seconds of which this duration is a part, the rest exact.
-
-        A measured error of the duration applies to all of them, because that is what was measured.
+        Errors are ratios, so it never reaches 0. A measured error of the duration applies to all of
+        them, because that is what was measured.
         """
-        if self.measured_error is not None:
-            return Interval.within(seconds, self.measured_error)
-        known = seconds - float(self.seconds)
-        return Interval(low=self.low + known, high=self.high + known)
+        own, error = float(self.seconds), self.error
+        if seconds is None or self.measured_error is not None:
+            return Interval.within(own if seconds is None else seconds, error)
+        known = seconds - own
+        return Interval(low=own / (1 + error) + known, high=own * (1 + error) + known)
+
+    def mapped(self, change: Callable[[Figure], Figure]) -> Duration:
+        """A duration with every figure changed."""
+        kinds, *figures, error = self
+        changed = dict(zip(kinds, map(change, kinds.values()), strict=True))
+        return Duration._make([changed, *map(change, figures), error])
 
     def times(self, factor: Figure) -> Duration:
         """A duration `factor` times as long, with `factor` times the work."""
-        return Duration(
-            {kind: factor * seconds for kind, seconds in self.kinds.items()},
-            factor * self.memory, factor * self.launches, factor * self.host,
-            factor * self.nbytes, factor * self.least_compute, factor * self.least_memory,
-            self.measured_error,
-        )  # fmt: skip
+        return self.mapped(functools.partial(operator.mul, factor))
 
     def corrected(self, factor: float, error: float | None) -> Duration:
         """The duration with its seconds corrected by benchmarks of a server.
@@ -135,8 +123,7 @@ class Duration:
         duration = self.times(factor)
         # The work does not change with the seconds, unless it cannot be done in them: then the
         # server was spared some of it, such as prompts that it had cached.
-        return replace(
-            duration,
+        return duration._replace(
             nbytes=self.nbytes,
             least_compute=np.minimum(self.least_compute, duration.seconds),
             least_memory=np.minimum(self.least_memory, duration.seconds),
@@ -147,27 +134,9 @@ class Duration:
         """This duration followed by another."""
         kinds = dict(self.kinds)
         for kind, seconds in other.kinds.items():
-            kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
-        return Duration(
-            kinds, self.memory + other.memory, self.launches + other.launches,
-            self.host + other.host, self.nbytes + other.nbytes,
-            self.least_compute + other.least_compute, self.least_memory + other.least_memory,
-            _error_of_both(self, other),
-        )  # fmt: skip
-
-    def at(self, index: int | NDArray[np.int64]) -> Duration:
-        """The duration of the workloads at `index`."""
-
-        def taken(values: Figure) -> Figure:
-            return values if isinstance(values, float | int) or not values.ndim else values[index]
-
-        return replace(
-            self,
-            kinds={kind: taken(seconds) for kind, seconds in self.kinds.items()},
-            memory=taken(self.memory), launches=taken(self.launches), host=taken(self.host),
-            nbytes=taken(self.nbytes), least_compute=taken(self.least_compute),
-            least_memory=taken(self.least_memory),
-        )  # fmt: skip
+            kinds[kind] = kinds.get(kind, 0.0) + seconds
+        figures = map(operator.add, self[1:-1], other[1:-1])
+        return Duration._make([kinds, *figures, _error_of_both(self, other)])
 
 
 def _error_of_both(duration: Duration, other: Duration) -> float | None:
@@ -202,21 +171,16 @@ def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Dura
 def duration_of_kernels(
     priced: KernelSeconds, *, launches: Figure = 0.0, host: Figure = 0.0
 ) -> Duration:
-    """Kernels one after the other, plus the time that the GPU waits.
-
-    Args:
-        priced: The kernels and their times.
-        launches: Seconds of waiting for launches.
-        host: Seconds of waiting for other work of the host.
-    """
-    rows: dict[KindError, list[int]] = {}
+    """Kernels one after the other, plus the seconds in which the GPU waits."""
+    numbers: dict[KindError, list[int]] = {}
     for number, error in enumerate(priced.errors):
-        rows.setdefault(error, []).append(number)
-    seconds = priced.seconds
+        numbers.setdefault(error, []).append(number)
+    of_kind = functools.partial(priced.summed, priced.seconds)
     return Duration(
-        {error: priced.summed(seconds, numbers) for error, numbers in rows.items()},
-        priced.summed(seconds * priced.is_memory), launches, host, priced.summed(priced.moved),
-        priced.summed(priced.least_compute), priced.summed(priced.least_memory),
+        dict(zip(numbers, map(of_kind, numbers.values()), strict=True)),
+        priced.summed(priced.seconds * priced.is_memory), launches, host,
+        priced.summed(priced.moved), priced.summed(priced.least_compute),
+        priced.summed(priced.least_memory),
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Duration:
     """The host computes: an operator starts when the previous one has ended."""
     priced = kernel_seconds(launched(kernels), device)
     calls = sum(kernel.calls for kernel in kernels)
-    return duration_of_kernels(priced, launches=calls * host.launch_us * _US).at(0)
+    return duration_of_kernels(priced, launches=calls * host.launch_us * _US)
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
@@ -110,7 +110,7 @@ class _Clock:
     def run(self, priced: KernelSeconds) -> Duration:
         """Launch some kernels; return the time from the end of the previous ones to their end."""
         began, waited, first = self.ended, 0.0, 0
-        launch, seconds = self.host.launch_us * _US, priced.seconds[:, 0]
+        launch, seconds = self.host.launch_us * _US, priced.seconds
         for number, kernel in enumerate(priced.kernels):
             is_waited_for = _is_waited_for(kernel)
             if not is_waited_for and number < len(priced.kernels) - 1:
@@ -124,8 +124,5 @@ class _Clock:
             if is_waited_for:
                 self.issued = self.ended + kernel.calls * self.host.sync_us * _US
                 waited += kernel.calls * self.host.sync_us * _US
-        idle = max(0.0, self.ended - began - float(priced.summed(priced.seconds)[0]))
-        duration = duration_of_kernels(
-            priced, launches=max(0.0, idle - waited), host=min(idle, waited)
-        )
-        return duration.at(0)
+        idle = max(0.0, self.ended - began - float(priced.summed(priced.seconds)))
+        return duration_of_kernels(priced, launches=max(0.0, idle - waited), host=min(idle, waited))

@@ -1,15 +1,15 @@
 """Seconds of kernel records on a GPU, with what bounds each and how well it is known.
 
-Sizes may be arrays, one element per workload, so every result is `[kernels, workloads]`. They
-may also broadcast, `[1, B]` and `[K, 1]`, so that what depends on one alone is not priced B x K
-times.
+Sizes are integers, or arrays of workloads, to whose shape they broadcast: what depends on `[1, B]`
+or `[K, 1]` alone is not priced B x K times.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import chain, count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times.machine import Floats
 from dsocr_analyze.hardware.timed_device import Device, product_types
-from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel
+from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel, Work
 from dsocr_analyze.timing.runtimes import NATIVE, Precision
 
 if TYPE_CHECKING:
@@ -63,21 +63,18 @@ _MASKED_BLOCK: Final = 64
 
 
 class KindError(NamedTuple):
-    """How accurate the times of a kernel kind are.
-
-    Attributes:
-        kind: Kernel kind of the device profile, with its data type.
-        median: Median relative error.
-        p90: 90th percentile of the relative error.
-        extrapolated: Whether the coefficients come from another GPU.
-        assumed: Whether the error is assumed instead of measured.
-    """
+    """How accurate the times of a kernel kind are."""
 
     kind: str
+    """Of the device profile, with the data type."""
     median: float
+    """Median relative error."""
     p90: float
+    """90th percentile of the relative error."""
     extrapolated: bool
+    """Whether the coefficients come from another GPU."""
     assumed: bool
+    """Whether the error is assumed instead of measured."""
 
 
 _FLOAT32_ERROR: Final = KindError("gemm.float32", 0.25, 0.5, extrapolated=False, assumed=True)
@@ -85,21 +82,19 @@ _MASKED_ERROR: Final = KindError("masked_attention", 0.25, 0.5, extrapolated=Fal
 """Assumed, since a single size was measured."""
 
 
-@dataclass(frozen=True)
-class KernelSeconds:
-    """Kernels and their times.
+class KernelSeconds(NamedTuple):
+    """Kernels and their times, per call, `[kernels]` or `[kernels, *workloads]`.
 
     Attributes:
         kernels: The records, `calls` each.
-        seconds: Seconds per call, `[kernels, workloads]`.
-        is_memory: Whether bytes over bandwidth exceed FLOPs over peak, same shape.
-        errors: Accuracy of each kernel's kind, `[kernels]`.
-        moved: Bytes read and written per call, `[kernels, workloads]`: the record's, the weights of
-            the experts that are touched, less what weights of fewer bits save.
-        least_compute: Seconds per call that the necessary matrix FLOPs take at the peak of their
-            type, `[kernels, workloads]`; `seconds` are no less.
-        least_memory: Seconds per call that the bytes which L2 does not serve take at the bandwidth
-            of device memory, same shape; `seconds` are no less.
+        seconds: No less than either of the least seconds.
+        is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
+        errors: Accuracy of each kernel's kind.
+        moved: Bytes read and written: the record's, the weights of the experts that are touched,
+            less what weights of fewer bits save.
+        least_compute: Seconds that the necessary matrix FLOPs take at the peak of their type.
+        least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
+            memory.
     """
 
     kernels: Sequence[Kernel]
@@ -111,11 +106,14 @@ class KernelSeconds:
     least_memory: Floats
 
     def summed(self, per_call: Floats, numbers: Sequence[int] | slice = slice(None)) -> Floats:
-        """The sum over all calls of some kernels, `[workloads]`; default: of all kernels."""
-        calls = np.array([kernel.calls for kernel in self.kernels], dtype=np.float64)
+        """The sum over all calls of some kernels, for each workload; default: of all kernels."""
+        calls = np.array([*map(attrgetter("calls"), self.kernels)], np.float64)
         every = per_call * calls.reshape(-1, *[1] * (per_call.ndim - 1))
         total: Floats = every[numbers].sum(axis=0)
         return total
+
+
+_TOLD_APART_BY = attrgetter("operator", "dimensions", "dtype", "work", "stage")
 
 
 def kernel_seconds(
@@ -144,22 +142,22 @@ def kernel_seconds(
         return _on_cpu(kernels, device.cpu, device.gpu)
     between = weight_bytes(kernels) if weights_between is None else weights_between
     cold = not device.is_in_l2(between)
-    distinct, alike = kernels, [*range(len(kernels))]
-    with contextlib.suppress(TypeError):  # arrays are not hashable; such records are few
-        keys = [(each.operator, each.dimensions, each.dtype, each.work, each.stage)
-                for each in kernels]  # fmt: skip
+    keys = [*map(_TOLD_APART_BY, kernels)]
+    try:
         known = dict(zip(keys, kernels, strict=True))
-        places = {key: number for number, key in enumerate(known)}
-        distinct, alike = [*known.values()], [places[key] for key in keys]
+        places = dict(zip(known, count(), strict=False))
+        distinct, alike = [*known.values()], [*map(places.__getitem__, keys)]
+    except TypeError:  # arrays are not hashable; such records are few
+        distinct, alike = [*kernels], [*range(len(kernels))]
     shape = (len(distinct), *_shape(distinct))
-    seconds, moved, compute, memory = (np.zeros(shape) for _ in range(4))
+    seconds, moved, compute, memory = np.zeros((4, *shape))
     is_memory = np.zeros(shape, dtype=bool)
     errors: dict[int, KindError] = {}
     groups: dict[Hashable, list[int]] = {}
     for number, kernel in enumerate(distinct):
         groups.setdefault(_group_of(kernel), []).append(number)
     for numbers in groups.values():
-        group = _Group([distinct[number] for number in numbers], device, precision, cold)
+        group = _Group([*map(distinct.__getitem__, numbers)], device, precision, cold)
         fitted, error = group.fitted()
         moved[numbers] = group.moved
         is_memory[numbers], compute[numbers], memory[numbers] = group.least()
@@ -167,59 +165,57 @@ def kernel_seconds(
         seconds[numbers] = np.maximum(fitted, least)
         errors |= dict.fromkeys(numbers, error)
     return KernelSeconds(
-        kernels, seconds[alike], is_memory[alike], [errors[place] for place in alike],
+        kernels, seconds[alike], is_memory[alike], [*map(errors.__getitem__, alike)],
         moved[alike], compute[alike], memory[alike],
     )  # fmt: skip
 
 
 def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSeconds:
     """Seconds on a CPU, where they do not depend on what ran before."""
-    families = [cpu.family(kernel) for kernel in kernels]
-    seconds = np.array([[cpu.seconds(kernel)] for kernel in kernels])
+    seconds = np.array([*map(cpu.seconds, kernels)])
     flops = np.array([2.0 * kernel.work.macs for kernel in kernels])
     rates = np.array([1e12 * peaks.tflops(kernel.dtype) for kernel in kernels])
     moved = np.array([float(kernel.work.bytes_moved) for kernel in kernels])
-    errors = [
-        KindError(f"{name}.{dtype}", cpu.families[name, dtype].median,
-                  cpu.families[name, dtype].p90, False, False)
-        for name, dtype in families
-    ]  # fmt: skip
+    errors = []
+    for name, dtype in map(cpu.family, kernels):
+        found = cpu.families[name, dtype]
+        errors.append(KindError(f"{name}.{dtype}", found.median, found.p90, False, False))
     compute, memory = flops / rates, moved / (peaks.bandwidth_gb_s * 1e9)
     # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
     streamed = np.where(moved > cpu.CACHED_BYTES, memory, 0.0)
-    least = (np.minimum(each[:, None], seconds) for each in (compute, streamed))
     return KernelSeconds(
-        kernels, seconds, (memory > compute)[:, None], errors, moved[:, None], *least
-    )
+        kernels, seconds, memory > compute, errors, moved,
+        np.minimum(compute, seconds), np.minimum(streamed, seconds),
+    )  # fmt: skip
 
 
-def product_of(sizes: Dimensions) -> Gemm | None:
-    """The product that a kernel of these sizes is, or is equivalent to; None if it is none.
+def product_of(sizes: Dimensions) -> Dimensions:
+    """The product to which a convolution is equivalent; any other sizes as they are.
 
-    A convolution has one row per output position and one column per channel.
+    It has one row per output position and one column per channel.
     """
-    if isinstance(sizes, Convolution):
-        rows = sizes.images * sizes.positions
-        return Gemm(1, rows, sizes.out_channels, sizes.in_channels * sizes.taps)
-    return sizes if isinstance(sizes, Gemm) else None
+    if not isinstance(sizes, Convolution):
+        return sizes
+    rows = sizes.images * sizes.positions
+    return Gemm(1, rows, sizes.out_channels, sizes.in_channels * sizes.taps)
 
 
 def weight_bytes(kernels: Iterable[Kernel]) -> int:
     """Bytes of the weights of some kernels in 16 bits."""
     total = 0
     for kernel in kernels:
-        sizes, product = kernel.dimensions, product_of(kernel.dimensions)
-        if product is not None and kernel.operator not in ACTIVATION_PRODUCTS:
-            total += 2 * kernel.calls * product.n * product.k
+        sizes = product_of(kernel.dimensions)
+        if isinstance(sizes, Gemm) and kernel.operator not in ACTIVATION_PRODUCTS:
+            total += 2 * kernel.calls * sizes.n * sizes.k
         elif isinstance(sizes, Experts):
             total += 6 * kernel.calls * sizes.experts * sizes.hidden * sizes.inter
     return total
 
 
 def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
-    """Shape to which all sizes of the kernels broadcast; `(1,)` for plain integers."""
-    sizes = {np.shape(count) for each in kernels for count in (*each.dimensions, *each.work)}
-    return np.broadcast_shapes((1,), *sizes)
+    """Shape to which all sizes of the kernels broadcast; `()` for integers."""
+    sizes = chain(*map(attrgetter("dimensions", "work"), kernels))
+    return np.broadcast_shapes(*set(map(np.shape, chain.from_iterable(sizes))))
 
 
 # --- kernels that are priced together -------------------------------------------------------
@@ -265,33 +261,41 @@ class _Group:
     def __init__(
         self, members: Sequence[Kernel], device: Device, precision: Precision, cold: bool
     ) -> None:
-        self.members, self.device, self.precision, self.cold = members, device, precision, cold
-        self.width = _shape(members)
-        self.recorded = self._work("bytes_moved")
-        sizes, operator, self.dtype = members[0].dimensions, members[0].operator, members[0].dtype
-        self.sizes, self.kind = sizes, kind_of(sizes)
+        self.device, self.cold, self.width = device, cold, _shape(members)
+        self.works = [*map(attrgetter("work"), members)]
+        self.sizes = [*map(product_of, map(attrgetter("dimensions"), members))]
+        self.kind, self.dtype = kind_of(members[0].dimensions), members[0].dtype
+        self.recorded = self.column("bytes_moved")
+        operator = members[0].operator
         self.reads_weights = cold and operator not in ACTIVATION_PRODUCTS
-        is_quantized = isinstance(sizes, Gemm | Experts) and operator not in (
+        self.cache = precision.cache if operator == _CACHED else None
+        is_quantized = self.kind in ("gemm", "experts") and operator not in (
             ACTIVATION_PRODUCTS | UNQUANTIZED
         )
         self.weights = precision.weights if is_quantized else None
-        self.moved = self.recorded + self._weight_bytes_besides()
+        # Records lack the experts' weights, and have others in 16 bits.
+        size: float = _RECORDED_SIZE
+        if self.weights is not None:
+            size = product_types(device.gpu, self.dtype, self.weights).weight_bytes
+        self.moved = self.recorded
+        if self.kind == "experts":
+            tokens, hidden, inter, experts, top_k = map(self.column, Experts._fields)
+            touched: Floats = expected_experts(tokens, experts, top_k) * 3 * hidden * inter
+            self.moved = self.recorded + size * touched
+        elif self.weights is not None:
+            extra = (size - _RECORDED_SIZE) * self.column("n") * self.column("k")
+            self.moved = self.recorded + extra
 
-    def _work(self, name: str) -> Floats:
-        """A figure of each kernel's work, `[kernels, *width]`."""
-        figures = [np.broadcast_to(getattr(each.work, name), self.width) for each in self.members]
-        return np.asarray(figures, np.float64)
+    def column(self, name: str) -> Floats:
+        """A size or a figure of the work of each kernel.
 
-    def columns(self, *names: str) -> list[Floats]:
-        """Dimensions of the kernels, `[kernels, *width]`, or `[kernels, 1, ...]` for integers."""
-        found = []
-        for name in names:
-            sizes = [getattr(product_of(each.dimensions) or each.dimensions, name)
-                     for each in self.members]  # fmt: skip
-            is_whole = all(isinstance(size, int) for size in sizes)
-            shape = (1,) * len(self.width) if is_whole else self.width
-            found.append(np.asarray([np.broadcast_to(each, shape) for each in sizes], np.float64))
-        return found
+        `[kernels, *width]`, or `[kernels, 1, ...]` if all are integers.
+        """
+        sources: Sequence[object] = self.works if hasattr(Work, name) else self.sizes
+        values = [*map(attrgetter(name), sources)]
+        if {*map(type, values)} <= {int, bool}:
+            return np.array(values, np.float64).reshape(-1, *[1] * len(self.width))
+        return np.array([*map(partial(np.broadcast_to, shape=self.width), values)], np.float64)
 
     def rate(self) -> float:
         """FLOPs per second at the peak of the type in which they multiply."""
@@ -302,20 +306,6 @@ class _Group:
             raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
         return gpu.tflops(dtype) * 1e12
 
-    def _weight_bytes_besides(self) -> Floats | float:
-        """Bytes of weights of each kernel in addition to its record's, `[kernels, *width]`."""
-        size: float = _RECORDED_SIZE
-        if self.weights is not None:
-            size = product_types(self.device.gpu, self.dtype, self.weights).weight_bytes
-        if self.kind == "experts":
-            tokens, hidden, inter, experts, top_k = self.columns(*Experts._fields)
-            touched: Floats = expected_experts(tokens, experts, top_k) * 3 * hidden * inter
-            return size * touched
-        if self.weights is None:
-            return 0.0
-        n, k = self.columns("n", "k")
-        return (size - _RECORDED_SIZE) * n * k
-
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats | float, Floats]:
         """Whether memory bounds kernels, and the least seconds of compute and of memory."""
         moved, bandwidth = self.moved, self.device.gpu.bandwidth_gb_s * 1e9
@@ -325,56 +315,53 @@ class _Group:
         memory = np.where(self.device.is_in_l2(moved, cold=is_cold), 0.0, moved) / bandwidth
         if self.kind == "movement":
             return True, 0.0, memory
-        macs, rate = self._work("macs"), self.rate()
+        macs, rate = self.column("macs"), self.rate()
         is_memory: NDArray[np.bool_] = moved / bandwidth > 2 * macs / rate
         if self.kind.endswith("attention") and self.kind != "masked_attention":
-            skipped, *sizes = self.columns("skippable_scores", "head_dim", "value_dim")
-            macs -= skipped * sum(sizes)
+            width = self.column("head_dim") + self.column("value_dim")
+            macs = macs - self.column("skippable_scores") * width
         return is_memory, 2 * macs / rate, memory
 
     def fitted(self) -> tuple[Floats | float, KindError]:
         """Seconds of each kernel by the formula of its kind, and how accurate they are."""
         device, dtype, kind = self.device, self.dtype, self.kind
-        cache = self.precision.cache if self.members[0].operator == _CACHED else None
         if kind == "movement":
             dtype = device.gpu.tensor_dtype
             seconds = device.elementwise_seconds(np.maximum(1.0, self.recorded))
         elif kind == "gemm" and dtype == "float32" and not device.is_measured(kind, dtype):
             moved = device.elementwise_seconds(self.recorded, cold=self.cold)
             rate = _FLOAT32_SHARE * self.rate()
-            return moved + 2 * self._work("macs") / rate, _FLOAT32_ERROR
+            return moved + 2 * self.column("macs") / rate, _FLOAT32_ERROR
         elif kind == "gemm":
-            batch, m, n, k = self.columns(*Gemm._fields)
+            batch, m, n, k = map(self.column, Gemm._fields)
             seconds = device.gemm_seconds(
                 m, n, k, batch=batch, dtype=dtype, weights_dtype=self.weights,
                 cold=self.reads_weights,
             )  # fmt: skip
         elif kind == "experts":
             seconds = device.grouped_experts_seconds(
-                *self.columns(*Experts._fields), dtype=dtype, weights_dtype=self.weights,
+                *map(self.column, Experts._fields), dtype=dtype, weights_dtype=self.weights,
                 cold=self.cold,
             )  # fmt: skip
         elif kind == "masked_attention" and not device.is_measured(kind):
             return self._masked_attention(), _MASKED_ERROR
         else:
-            sizes = self.columns("batch", "queries", "keys", "heads", "head_dim")
+            sizes = map(self.column, ("batch", "queries", "keys", "heads", "head_dim"))
             if kind == "masked_attention":
                 seconds = device.masked_attention_seconds(*sizes, moved=self.recorded)
             else:
-                [kv_heads] = self.columns("kv_heads")
                 seconds = device.attention_seconds(
-                    *sizes, kv_heads=kv_heads, causal=kind != "encoder_attention", dtype=dtype,
-                    kv_dtype=cache, cold=kind == "generation_attention",
+                    *sizes, kv_heads=self.column("kv_heads"), causal=kind != "encoder_attention",
+                    dtype=dtype, kv_dtype=self.cache, cold=kind == "generation_attention",
                 )  # fmt: skip
-        found = device.fitted(kind, dtype, weights_dtype=self.weights, kv_dtype=cache)
-        name = f"{kind}.{self.weights or cache or dtype}"
+        found = device.fitted(kind, dtype, weights_dtype=self.weights, kv_dtype=self.cache)
+        name = f"{kind}.{self.weights or self.cache or dtype}"
         return seconds, KindError(name, found.median, found.p90, found.extrapolated, found.assumed)
 
     def _masked_attention(self) -> Floats:
         """Whole blocks at a share of the peak, or the bytes if they take longer."""
-        batch, queries, keys, heads, head_dim, value_dim = self.columns(
-            "batch", "queries", "keys", "heads", "head_dim", "value_dim"
-        )
+        names = ("batch", "queries", "keys", "heads", "head_dim", "value_dim")
+        batch, queries, keys, heads, head_dim, value_dim = map(self.column, names)
         blocks = np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
         flops = 2 * batch * heads * _MASKED_BLOCK**2 * blocks * (head_dim + value_dim)
         rate = _MASKED_SHARE * self.device.gpu.mma_share * self.rate()

@@ -241,8 +241,4 @@ def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -
         chosen = values[place] if len(values) > 1 else values[0]
         return float(np.sum(chosen * weights))
 
-    return Duration(
-        {kind: summed(seconds) for kind, seconds in duration.kinds.items()},
-        *map(summed, (duration.memory, duration.launches, duration.host, duration.nbytes)),
-        *map(summed, (duration.least_compute, duration.least_memory)),
-    )
+    return duration.mapped(summed)

@@ -254,10 +254,11 @@ class _Load:
 
 
 def _stage(duration: Duration) -> TimeStage:
+    band = duration.band()
     return TimeStage(
         seconds=float(duration.seconds),
-        low=duration.low,
-        high=duration.high,
+        low=band.low,
+        high=band.high,
         bound=duration.bound,
         peak_share=float(duration.least_compute / duration.seconds),
         bandwidth_share=float(duration.least_memory / duration.seconds),
@@ -309,8 +310,7 @@ class _Serving(Runtime):
             assumptions.precision,
         )  # fmt: skip
         T = workload.seq_len
-        prefill = self.served.prefill(self.views, T, workload.visual_tokens)
-        self.prefill = {name: duration.at(0) for name, duration in prefill.items()}
+        self.prefill = self.served.prefill(self.views, T, workload.visual_tokens)
         correction = assumptions.correction
         self.keys = self.served.keys(T, assumptions.lengths.running)
         decode = self.served.step(1, self.keys).times(assumptions.steps)

@@ -142,7 +142,7 @@ class ServedModel:
                     )
                     launches = sum(kernel.calls for kernel in kernels)
                     host = launches * self.server.launch_us * _US
-                    parts.append((stage, duration_of_kernels(priced).at(0), host))
+                    parts.append((stage, duration_of_kernels(priced), host))
             self._encoded[views] = parts
         return self._encoded[views]
 
@@ -157,8 +157,7 @@ class ServedModel:
         duration = duration_of_kernels(priced, launches=server.graph_us * _US)
         hidden = (server.hidden_step_us + server.hidden_sequence_us * B) * _US
         serial = (server.step_us + server.sequence_us * B) * _US
-        duration = duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
-        return duration.at(0) if isinstance(B, int) and isinstance(K, int) else duration
+        return duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
 
     def keys(self, T: Size, generated: Size) -> Size:
         """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.
