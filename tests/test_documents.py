@@ -18,7 +18,7 @@ from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import documents
 from dsocr_analyze.cli.commands import app
 from dsocr_analyze.cli.documents import DOCUMENTS
-from dsocr_analyze.report.opening import schema_of
+from dsocr_analyze.report.opening import dump_json, schema_of
 
 schemas = functools.cache(documents.schemas)
 
@@ -234,3 +234,11 @@ def test_every_module_of_a_report_has_its_own_counts(capsys):
     _, out, _ = run(capsys, "--page", "600x500", "--mode", "tiny", "--json", "-", "-q")
     for stage in json.loads(out)["stages"].values():
         assert all(module["own"].keys() >= {"flops"} for module in stage["by_module"].values())
+
+
+def test_texts_and_objects_of_a_list_stand_in_lines_of_their_own():
+    written = dump_json({"gpu": ("l4", "h100"), "views": [{"count": 1}], "sizes": (640, 1024)})
+    assert written.splitlines() == [
+        "{", '  "gpu": [', '    "l4",', '    "h100"', "  ],", '  "views": [', '    {"count": 1}',
+        "  ],", '  "sizes": [640, 1024]', "}",
+    ]  # fmt: skip

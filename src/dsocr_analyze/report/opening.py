@@ -228,7 +228,7 @@ def _dump(value: Any, depth: int) -> str:
         lines = []
         for key, item in value.items():
             lines.append(f"{_encoded(key)}: {_dump(item, depth + 1)}")
-    elif isinstance(value, list) and not {dict, str}.isdisjoint(map(type, value)):
+    elif isinstance(value, list | tuple) and not {dict, str}.isdisjoint(map(type, value)):
         lines = list(map(_encoded, value))
     else:
         return _encoded(value)
