@@ -15,7 +15,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.markdown import ReadableReport, answer_lines, answer_of
 from dsocr_analyze.report.table import bytes_text, flops_text
-from dsocr_analyze.timing.prediction import (
+from dsocr_analyze.timing import (
     Interval,
     LoadedGpu,
     TimeAssumptions,

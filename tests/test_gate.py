@@ -44,7 +44,7 @@ from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.document import Report, Unassigned, build_report
 from dsocr_analyze.report.opening import schema_of
-from dsocr_analyze.timing.prediction import TimeCorrection
+from dsocr_analyze.timing import TimeCorrection
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
 CREATED = __import__("datetime").datetime(2026, 1, 2)

@@ -48,7 +48,7 @@ from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.report.measured import inference_tables
 from dsocr_analyze.report.table import bytes_text, scaled, seconds_text
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.workload import ViewBatch
 
 ROOT = Path(__file__).parent.parent

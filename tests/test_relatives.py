@@ -411,8 +411,8 @@ def test_serving_steps_stop_growing_when_the_window_is_full():
     off = dataclasses.replace(
         on, dimensions=UNLIMITED.forms.dimensions(UNLIMITED.without_window(directory.config))
     )
-    assert on.page_bytes(900, 20_000) == 1028 * on.cache_bytes_per_token
-    assert off.page_bytes(900, 20_000) == (900 + 19_999) * off.cache_bytes_per_token
+    assert on.page_bytes(900, 20_000) == 1028 * on.page_bytes(1, 1)
+    assert off.page_bytes(900, 20_000) == (900 + 19_999) * off.page_bytes(1, 1)
     full = on.step(1, 1028).seconds
     assert [on.keys(900, generated) for generated in (50, 127, 128, 2_500)] == [
         950, 1027, 1028, 1028

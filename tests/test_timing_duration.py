@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
+from dsocr_analyze.timing import Interval
 from dsocr_analyze.timing.duration import (
     HOST_ERROR,
     Duration,
@@ -14,7 +15,6 @@ from dsocr_analyze.timing.duration import (
     total_duration,
 )
 from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
-from dsocr_analyze.timing.prediction import Interval
 
 GEMM = KindError("gemm.bfloat16", 0.05, 0.1, False, False)
 MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)

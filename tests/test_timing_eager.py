@@ -48,9 +48,8 @@ def run(*stages, **seconds):
 
 
 def microseconds(span):
-    return tuple(
-        round(1e6 * float(part), 6) for part in (sum(span.kinds.values()), span.launches, span.host)
-    )
+    parts = sum(span.kinds.values()), span.launches, span.host
+    return tuple(round(1e6 * float(part), 6) for part in parts)
 
 
 class TestByHand:

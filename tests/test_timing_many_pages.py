@@ -65,7 +65,7 @@ def times(host, dimensions, given, *, precision=NATIVE, offline=False, correctio
             given.workload(row),
             Assumptions(host, lengths(int(given.max_new_tokens[row])), float(given.prepare[row]),
                         workers=2, precision=precision, is_offline=offline,
-                        correction=job.correction_of(DEFAULT, device("l40s"))),
+                        correction=job.corrections.of(device("l40s"), host, DEFAULT.name)),
             (int(given.concurrency[row]),),
         )
         for row in range(len(given))

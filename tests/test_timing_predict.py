@@ -21,6 +21,7 @@ from dsocr_analyze.timing.kernel_seconds import KindError, kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
 from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
+from dsocr_analyze.workload import ViewBatch
 
 REFERENCE = dimensions_of(PUBLISHED)
 SMALL_DIRECTORY = small_directory()
@@ -429,7 +430,8 @@ class TestRuntimes:
     def test_pixels_are_copied_in_three_channels(self):
         host = dataclasses.replace(EAGER, pixel_bytes=2, link_gb_s=6.0)
         # 3 * (6 * 640**2 + 1024**2) values of two bytes at 6 GB/s.
-        assert host.copy_seconds([(6, 640), (1, 1024)]) == pytest.approx(21_037_056 / 6e9)
+        views = ViewBatch(6, 640), ViewBatch(1, 1024)
+        assert host.copy_seconds(views) == pytest.approx(21_037_056 / 6e9)
 
     @pytest.mark.parametrize("name", SERVERS)
     def test_every_server_serves(self, name):

@@ -19,6 +19,7 @@ from dsocr_analyze.tape.arrays import ArrayTape
 from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED
 from dsocr_analyze.timing.runtimes import SERVERS, Precision
 from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.workload import ViewBatch
 
 SERVED = DEFAULT.forms.served
 REFERENCE = dimensions_of(PUBLISHED)
@@ -242,9 +243,9 @@ class TestArrays:
     def test_prompts_of_arrays_take_what_each_takes(self):
         model = self.model(chunk_tokens=512)
         tokens, visual = np.array([500, 913, 2000]), np.array([490, 900, 1900])
-        together = model.prefill([(6, 640), (1, 1024)], tokens, visual)
+        together = model.prefill((ViewBatch(6, 640), ViewBatch(1, 1024)), tokens, visual)
         for index, (T, placed) in enumerate(zip(tokens, visual, strict=True)):
-            alone = model.prefill([(6, 640), (1, 1024)], int(T), int(placed))
+            alone = model.prefill((ViewBatch(6, 640), ViewBatch(1, 1024)), int(T), int(placed))
             for stage, span in alone.items():
                 one = at_index(together[stage], index)
                 assert one.seconds == pytest.approx(float(np.squeeze(span.seconds)), rel=1e-12)
@@ -291,7 +292,7 @@ class TestBytes:
             precision = Precision(cache=cache)
             return ServedModel(
                 DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"], precision
-            ).cache_bytes_per_token
+            ).page_bytes(1, 1)
 
         assert of(None) == 61_440
         assert of("float8") == of("int8") == 30_720

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.timing import TimeEntry
     from dsocr_analyze.timing.predict import TimeRequest
-    from dsocr_analyze.timing.prediction import TimeEntry
     from dsocr_analyze.timing.runtimes import Precision
 
 __all__ = [

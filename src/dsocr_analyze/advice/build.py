@@ -41,9 +41,9 @@ from dsocr_analyze.report.table import (
     ratio_text,
     scaled,
 )
+from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.workload import Mode, Workload
 from dsocr_analyze.workload.workload import position_warnings
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, toml
 
 from dsocr_analyze.archive.setting import CountOpening
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import TimeEntry
 
 __all__ = [
     "ALL_KINDS",

@@ -269,7 +269,10 @@ class TimeRequested:
 
     def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
         """The assumptions in words, with corrections from benchmarks on these GPUs."""
-        found = (self.job.correction_of(architecture, each) for each in self.profiles)
+        found = (
+            self.job.corrections.of(each, self.job.host, architecture.name)
+            for each in self.profiles
+        )
         return (*self.sentences, *(said for each in found for said in each.sentences()))
 
     def timers(
@@ -345,8 +348,8 @@ def time_columns(
         DeviceError: The GPU lacks a data type.
         WorkloadError: A number of new tokens is invalid.
     """
+    from dsocr_analyze.timing import cost_per_thousand_pages
     from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
-    from dsocr_analyze.timing.prediction import cost_per_thousand_pages
 
     architecture, job, n = timer.model.architecture, timer.job, len(workloads.grids)
     prepare: Any = job.preprocess_seconds

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.timing.prediction import TimeEntry
+    from dsocr_analyze.timing import TimeEntry
 
 __all__ = ["analyze"]
 

@@ -34,7 +34,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.failures import is_out_of_memory
 from dsocr_analyze.report import measured, opening, table
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
-from dsocr_analyze.timing import assumptions, prediction
+from dsocr_analyze.timing import TimeEntry, assumptions
 from dsocr_analyze.workload import AnyWorkload, Workload
 
 __all__ = [
@@ -300,7 +300,7 @@ def inferred(
 
 def predicted_seconds(
     session: DeepSeekOCRSession, workload: Workload, profiles: Sequence[Path] | None
-) -> prediction.TimeEntry | None:
+) -> TimeEntry | None:
     """Seconds predicted by the profile of the session's own device; None if there is none."""
     loaded = session.loaded
     try:
@@ -325,7 +325,7 @@ def inference_report(
     question: inference.Question,
     timed: inference.MeasuredInference,
     counted: Workload,
-    entry: prediction.TimeEntry | None,
+    entry: TimeEntry | None,
     *,
     has_own_tokenizer: bool,
     options: opening.Options = opening.NO_OPTIONS,
@@ -377,7 +377,7 @@ def inference_report(
 
 
 def _stages(
-    timed: inference.MeasuredInference, figures: PageFigures, entry: prediction.TimeEntry | None
+    timed: inference.MeasuredInference, figures: PageFigures, entry: TimeEntry | None
 ) -> dict[str, measured.MeasuredStage]:
     # A view that infer() skipped is absent.
     ran = {

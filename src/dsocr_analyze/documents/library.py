@@ -32,12 +32,12 @@ from dsocr_analyze.hardware.profile import all_profiles, device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.formula import wrapped
+from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, entry_of, runtime_of
-from dsocr_analyze.timing.prediction import TimeEntry
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 

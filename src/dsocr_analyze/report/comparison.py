@@ -24,7 +24,7 @@ from dsocr_analyze.report.opening import (
     opening_line,
     require_extra,
 )
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import TimeEntry
 
 if TYPE_CHECKING:
     import pandas as pd

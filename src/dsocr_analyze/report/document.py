@@ -39,7 +39,7 @@ from dsocr_analyze.report.opening import (
     workload_document,
 )
 from dsocr_analyze.report.table import counted
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.workload import Workload as PageWorkload
 
 if TYPE_CHECKING:

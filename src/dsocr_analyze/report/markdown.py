@@ -45,7 +45,7 @@ from dsocr_analyze.report.tables import (
     tables_of,
     top_modules,
 )
-from dsocr_analyze.timing.prediction import LoadedGpu, TimeEntry
+from dsocr_analyze.timing import LoadedGpu, TimeEntry
 
 __all__ = ["ReadableReport", "answer_lines", "answer_of", "mode_name"]
 

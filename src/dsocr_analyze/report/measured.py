@@ -17,7 +17,7 @@ from dsocr_analyze.figures import Count, Share
 from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.report.opening import PageOpening, model_text
 from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled, seconds_text
-from dsocr_analyze.timing.prediction import TimeCorrection
+from dsocr_analyze.timing import TimeCorrection
 from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure
 
 __all__ = [

@@ -26,7 +26,7 @@ from dsocr_analyze.report.table import (
     share_text,
 )
 from dsocr_analyze.report.time_tables import time_notes, time_tables
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import TimeEntry
 
 __all__ = [
     "AMOUNTS",

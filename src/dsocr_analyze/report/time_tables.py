@@ -17,7 +17,7 @@ from dsocr_analyze.report.table import (
     rate_text,
     seconds_text,
 )
-from dsocr_analyze.timing.prediction import Interval, TimeEntry, TimeStage
+from dsocr_analyze.timing import Interval, TimeEntry, TimeStage
 
 __all__ = [
     "TimeReport",

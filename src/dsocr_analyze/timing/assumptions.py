@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsocr_analyze.errors import WorkloadError
@@ -110,14 +111,29 @@ class _Assumed:
         order = "before the first page runs" if self.is_offline else "while the GPU works"
         if self.host.is_eager:
             order = "before each batch runs"
-        owners = {"the machine's" if host.computes else "the GPU's" for host in hosts}
-        [owner] = owners if len(owners) == 1 else ["each device's"]
-        return [
+        computing = {*map(attrgetter("computes"), hosts)}
+        owner = "the machine's" if True in computing else "the GPU's"
+        if len(computing) > 1:
+            owner = "each device's"
+        sentences = [
             f"preprocessing {preprocessing}, {self.workers} at a time, {order}",
             *said,
             f"{100 * self.reserved:g} % of {owner} memory is kept free",
-            *_runtime_sentences(self.host, self.precision),
+            "experts are chosen independently and evenly",
         ]
+        if self.host.is_eager:
+            return [*sentences, "a batch runs until its longest page ends; no autocast"]
+        sentences.append(
+            "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
+            " prefill passes run between decode steps"
+            + (" and also decode the running sequences" if self.host.mixes_prefill else "")
+        )
+        weights, cache = self.precision
+        if weights:
+            sentences.append(f"the decoder's linear layers, except router and head, use {weights}")
+        if cache:
+            sentences.append(f"the KV cache is {cache}")
+        return sentences
 
 
 @dataclass(frozen=True)
@@ -145,10 +161,6 @@ class Assumptions(_Assumed):
     preprocess_seconds: float
     is_preprocess_estimated: bool = False
     correction: Correction = NO_CORRECTION
-
-    def on(self, device: Device) -> Assumptions:
-        """These assumptions with the host figures that the GPU's profile may have measured."""
-        return replace(self, host=self.host.on(device))
 
     @property
     def steps(self) -> float:
@@ -189,15 +201,6 @@ class JobAssumptions(_Assumed):
     preprocess_seconds: float | None = None
     corrections: Corrections = NO_CORRECTIONS
 
-    @property
-    def is_eager(self) -> bool:
-        """Whether the runtime is `eager` rather than `serving`."""
-        return self.host.is_eager
-
-    def correction_of(self, architecture: Architecture, profile: Device) -> Correction:
-        """The correction that benchmarks of the server give for a model on a GPU."""
-        return self.corrections.of(profile, self.host, architecture.name)
-
     def of(
         self,
         architecture: Architecture,
@@ -222,7 +225,7 @@ class JobAssumptions(_Assumed):
         return Assumptions(
             self.host, self.lengths(workload.max_new_tokens), prepare, self.workers, self.precision,
             self.reserved, self.price_per_hour, self.is_offline, self.preprocess_seconds is None,
-            self.correction_of(architecture, profile),
+            self.corrections.of(profile, self.host, architecture.name),
         )  # fmt: skip
 
     def sentences(self, lengths: str, profiles: Iterable[Device] = ()) -> list[str]:
@@ -265,19 +268,3 @@ def _host_sentences(host: Host) -> list[str]:
         f"pixel values of {host.pixel_bytes} bytes are copied to the GPU at {host.link_gb_s:g} GB/s"
         f" ({host.link_source})",
     ]
-
-
-def _runtime_sentences(host: Host, precision: Precision) -> list[str]:
-    said = ["experts are chosen independently and evenly"]
-    if host.is_eager:
-        return [*said, "a batch runs until its longest page ends; no autocast"]
-    said += [
-        "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
-        " prefill passes run between decode steps"
-        + (" and also decode the running sequences" if host.mixes_prefill else ""),
-    ]
-    if precision.weights:
-        said.append(f"the decoder's linear layers, except router and head, use {precision.weights}")
-    if precision.cache:
-        said.append(f"the KV cache is {precision.cache}")
-    return said

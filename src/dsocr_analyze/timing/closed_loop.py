@@ -18,7 +18,6 @@ the arrival rate that keeps that many running. So the solver bisects on it, for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -43,53 +42,42 @@ _STEPS: Final = 1 << 16
 """Decode steps evaluated at once: numbers of keys times numbers of sequences."""
 
 
-@dataclass(frozen=True)
-class LoopTimes:
-    """How long the parts of a page take, in seconds: numbers, or arrays `[n]` for n loops.
-
-    Attributes:
-        prepare: CPU work before the page is sent to the GPU.
-        workers: Pages that the CPU prepares in parallel.
-        prefill: Its prefill pass.
-        chunks: Passes through the decoder in its prefill that also decode the running sequences;
-            0 if none does.
-        steps: Mean decode steps per page.
-        step: A decode step of 1, 2, ... sequences, `[C]`; `[tables, C]` for several tables.
-        carried: By how much that many running sequences lengthen a prefill chunk, same shape.
-        table: Index of the loop's table.
-    """
+class LoopTimes(NamedTuple):
+    """How long the parts of a page take, in seconds: numbers, or arrays `[n]` for n loops."""
 
     prepare: Figure
+    """CPU work before the page is sent to the GPU."""
     workers: int
+    """Pages that the CPU prepares in parallel."""
     prefill: Figure
     chunks: Figure
+    """Passes through the decoder in its prefill that also decode the running sequences, or 0."""
     steps: Figure
+    """Mean decode steps per page."""
     step: Floats
+    """A decode step of 1, 2, ... sequences, `[C]`; `[tables, C]` for several tables."""
     carried: Floats
+    """By how much that many running sequences lengthen a prefill chunk, same shape."""
     table: Size = 0
+    """Index of the loop's table."""
 
 
 class LoopPoint(NamedTuple):
-    """Closed loops in steady state; arrays `[n]`.
-
-    Attributes:
-        pages_per_second: Throughput.
-        prepare: Seconds until a page's pixels are ready, waiting included.
-        wait: Seconds of waiting for its prefill pass.
-        prefill: Seconds of that pass, running sequences included.
-        decode: Seconds from the first token to the last.
-        running: Mean number of sequences decoded together.
-        gpu_seconds: Least seconds of the GPU per page, with the best number of sequences up to C;
-            one over its capacity.
-    """
+    """Closed loops in steady state; arrays `[n]`, seconds are per page."""
 
     pages_per_second: Floats
     prepare: Floats
+    """Until its pixels are ready, waiting included."""
     wait: Floats
+    """Of waiting for its prefill pass."""
     prefill: Floats
+    """Of that pass, running sequences included."""
     decode: Floats
+    """From the first token to the last."""
     running: Floats
+    """Mean number of sequences decoded together."""
     gpu_seconds: Floats
+    """Least of the GPU, with the best number of sequences up to C: one over its capacity."""
 
     @property
     def first_token(self) -> Floats:
@@ -110,25 +98,34 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
         times: How long a page takes; `step` and `carried` cover at least C sequences.
     """
     width = np.shape(times.step)[-1]
-    size = max(1, min(_LOOPS, _CELLS // width))
-    parts = (slice(first, first + size) for first in range(0, len(clients), size))
-    points = [_Loops(clients, times, part).balanced() for part in parts]
+    of_loops = (times.prepare, times.prefill, times.chunks, times.steps)
+    columns = np.array(np.broadcast_arrays(clients, *of_loops), float)
+    first = np.broadcast_to(width * np.asarray(times.table), clients.shape)
+    step, carried = np.ravel(times.step), np.ravel(times.carried)
+    size, points = max(1, min(_LOOPS, _CELLS // width)), []
+    for begin in range(0, len(clients), size):
+        part = slice(begin, begin + size)
+        shared = first[part], times.workers, width, step, carried
+        loops = _Loops._make((*columns[:, part], *shared))
+        points.append(loops.balanced())
     return LoopPoint(*map(np.concatenate, zip(*points, strict=True)))
 
 
-class _Loops:
+class _Loops(NamedTuple):
     """Some of the loops, solved together; arrays `[n]`, and all tables concatenated."""
 
-    def __init__(self, clients: Integers, times: LoopTimes, part: slice) -> None:
-        self.clients, self.workers = clients[part].astype(float), times.workers
-        self.prepare, self.prefill, self.chunks, self.steps = (
-            np.broadcast_to(np.asarray(each, float), clients.shape)[part]
-            for each in (times.prepare, times.prefill, times.chunks, times.steps)
-        )
-        self.width = np.shape(times.step)[-1]
-        self.step, self.carried = np.ravel(times.step), np.ravel(times.carried)
-        # Where the loop's table begins.
-        self.first = self.width * np.broadcast_to(np.asarray(times.table, int), clients.shape)[part]
+    clients: Floats
+    prepare: Floats
+    prefill: Floats
+    chunks: Floats
+    steps: Floats
+    first: Integers
+    """Where the loop's table begins."""
+    workers: int
+    width: int
+    """Sequences in a table."""
+    step: Floats
+    carried: Floats
 
     def balanced(self) -> LoopPoint:
         """The loops in steady state, `[n]`."""
@@ -223,27 +220,23 @@ class _Loops:
 # --- the pages of a serving engine --------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ServedPages:
-    """n pages, each with its own concurrency; arrays `[n]`.
-
-    Attributes:
-        prompt: Tokens of the prompt.
-        prefill: Seconds of the prefill pass.
-        keys: Mean tokens in the cache of a running sequence.
-        steps: Mean decode steps per page.
-        prepare: CPU seconds before the model runs.
-        concurrency: Pages in flight.
-        fitting: Most concurrent pages that fit into memory; the others queue.
-    """
+class ServedPages(NamedTuple):
+    """n pages, each with its own concurrency; arrays `[n]`."""
 
     prompt: Integers
+    """Tokens."""
     prefill: Floats
+    """Seconds of the prefill pass."""
     keys: Integers
+    """Mean tokens in the cache of a running sequence."""
     steps: Floats
+    """Mean decode steps per page."""
     prepare: Floats
+    """CPU seconds before the model runs."""
     concurrency: Integers
+    """Pages in flight."""
     fitting: Integers
+    """Most concurrent pages that fit into memory; the others queue."""
 
 
 class ServedLoads(NamedTuple):
@@ -282,15 +275,9 @@ def served_loads(
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
         times = LoopTimes(
-            prepare=0.0 if is_offline else pages.prepare[rows],
-            workers=workers,
-            prefill=pages.prefill[rows],
-            chunks=chunks[rows],
-            steps=pages.steps[rows],
-            step=step,
-            carried=carried,
-            table=table,
-        )
+            0.0 if is_offline else pages.prepare[rows], workers, pages.prefill[rows],
+            chunks[rows], pages.steps[rows], step, carried, table,
+        )  # fmt: skip
         for column, values in zip(point, closed_loop(running[rows], times), strict=True):
             column[rows] = values
     rate, gpu_seconds = point.pages_per_second, point.gpu_seconds
@@ -329,10 +316,9 @@ def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floa
     """Seconds of a decode step of 1 to `most` sequences and of its attention, `[keys, most]`."""
     sequences = np.arange(1, most + 1)
     duration = served.step(sequences[None, :], keys[:, None])
-    attention = sum(
-        seconds
-        for kind, seconds in duration.kinds.items()
-        if kind.kind.startswith("generation_attention")
-    )
+    attention: Figure = 0.0
+    for kind, seconds in duration.kinds.items():
+        if kind.kind.startswith("generation_attention"):
+            attention = attention + seconds
     shape = (len(keys), most)
     return np.broadcast_to(duration.seconds, shape), np.broadcast_to(attention, shape)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from dsocr_analyze.timing.prediction import TimeCorrection
+from dsocr_analyze.timing import TimeCorrection
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.tape import Size
+from dsocr_analyze.timing import Bound, Interval
 from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
-from dsocr_analyze.timing.prediction import Bound, Interval
 
 __all__ = [
     "HOST_ERROR",

@@ -95,12 +95,12 @@ class PageTimer:
             ConfigError: Serving this model is not supported.
             DeviceError: There are no kernel times for its data type, or the GPU lacks something.
         """
-        check_model(model, is_eager=job.is_eager)
+        check_model(model, is_eager=job.host.is_eager)
         self.model, self.job = model, job
-        self.correction = job.correction_of(model.architecture, model.device)
+        self.correction = job.corrections.of(model.device, job.host, model.architecture.name)
         self._lengths = cache(job.lengths)
         self._served: ServedModel | None = None
-        if not job.is_eager:
+        if not job.host.is_eager:
             self._served = ServedModel(
                 model.architecture, model.dimensions, model.dtype, model.device, job.host,
                 job.precision,
@@ -139,8 +139,7 @@ class PageTimer:
                 continue
             found: tuple[Integers, Integers] = np.unique(T[rows], return_inverse=True)
             prompts, place = found
-            views = [(view.count, view.resolution) for view in kind.views]
-            stages = served.prefill(views, prompts, kind.visual_tokens)
+            stages = served.prefill(kind.views, prompts, kind.visual_tokens)
             duration = total_duration(stages.values())
             prefill[rows] = np.broadcast_to(duration.seconds, len(prompts))[place]
             text: Size = prompts - kind.visual_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import mul
 from typing import Final
 
 from dsocr_analyze.errors import WorkloadError
@@ -125,9 +126,7 @@ class OutputLengths:
     @property
     def mean(self) -> float:
         """Mean generated tokens per page."""
-        return math.fsum(
-            length * share for length, share in zip(self.lengths, self.shares, strict=True)
-        )
+        return math.fsum(map(mul, self.lengths, self.shares))
 
     @property
     def running(self) -> int:
@@ -136,8 +135,9 @@ class OutputLengths:
         A page of n tokens runs n times as long as one of a single token, at n / 2 tokens on
         average.
         """
-        pairs = zip(self.lengths, self.shares, strict=True)
-        squares = sum(share * length**2 for length, share in pairs)
+        squares = 0.0
+        for length, share in zip(self.lengths, self.shares, strict=True):
+            squares += share * length**2
         return max(1, round(squares / self.mean / 2))
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
-from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
-from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
-from dsocr_analyze.timing.eager import eager_pass, eager_step
-from dsocr_analyze.timing.prediction import (
+from dsocr_analyze.timing import (
     Bound,
     Interval,
     LoadedGpu,
@@ -29,6 +26,10 @@ from dsocr_analyze.timing.prediction import (
     TimeStage,
     cost_per_thousand_pages,
 )
+from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
+from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
+from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.workload import Workload
 
@@ -119,7 +120,6 @@ def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
     }
     if step is not None:
         bands["tpot_seconds"] = decode.times(1 / steps).band(step)
-    loads = [(each, alone if each == 1 else runtime.loaded(each)) for each in concurrency]
     return TimeEntry(
         gpu=profile.gpu.name,
         runtime=assumptions.runtime,
@@ -128,14 +128,14 @@ def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
             extrapolated=tuple(sorted(kind.kind for kind in kinds if kind.extrapolated)),
             assumed=tuple(sorted(kind.kind for kind in kinds if kind.assumed)),
         ),
-        stages={name: _stage(duration) for name, duration in durations.items()},
+        stages=dict(zip(durations, map(_stage, durations.values()), strict=True)),
         ttft_seconds=alone.first_token,
         tpot_seconds=step,
         page_seconds=alone.page,
         bands=bands,
         largest_concurrency=runtime.largest_concurrency,
         ridge_flops_per_byte=profile.gpu.ridge_flops_per_byte,
-        throughput=tuple(_throughput(runtime, *each) for each in loads),
+        throughput=tuple(map(partial(_throughput, runtime), concurrency)),
         assumptions=TimeAssumptions(
             host=assumptions.host.name,
             new_tokens_mean=assumptions.lengths.mean,
@@ -161,9 +161,11 @@ def runtime_of(
     stages: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> Runtime:
     """The runtime that the assumptions name, for one page; arguments and errors as in `predict`."""
-    check_model(model, is_eager=assumptions.runtime == "eager")
-    assumptions, one = assumptions.on(model.device), replace(workload, batch_size=1)
-    if assumptions.runtime == "eager":
+    check_model(model, is_eager=assumptions.host.is_eager)
+    # The profile may have measured the host's figures.
+    assumptions = replace(assumptions, host=assumptions.host.on(model.device))
+    one = replace(workload, batch_size=1)
+    if assumptions.host.is_eager:
         return _Eager(model, one, assumptions, stages)
     return _Serving(model, one, assumptions)
 
@@ -218,9 +220,8 @@ class Runtime(ABC):
 
     def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
         self.model, self.workload, self.assumptions = model, workload, assumptions
-        # Views of each vision call for all pages of a prompt.
-        views = [(view.count, view.resolution) for view in workload.views]
-        self.views = workload.prompt_pages * views
+        # Of each vision call for all pages of a prompt.
+        self.views = workload.prompt_pages * workload.views
 
     @cached_property
     @abstractmethod
@@ -236,8 +237,7 @@ class Runtime(ABC):
         """The steady state with this many concurrent pages."""
 
 
-@dataclass(frozen=True)
-class _Load:
+class _Load(NamedTuple):
     """A GPU in steady state; seconds are per page."""
 
     pages_per_second: float
@@ -265,9 +265,10 @@ def _stage(duration: Duration) -> TimeStage:
     )
 
 
-def _throughput(runtime: Runtime, concurrency: int, load: _Load) -> LoadedGpu:
+def _throughput(runtime: Runtime, concurrency: int) -> LoadedGpu:
     """Throughput with `concurrency` prompts in flight."""
     assumptions, price = runtime.assumptions, runtime.assumptions.price_per_hour
+    load = runtime.loaded(concurrency)
     # The bottleneck is what has the least capacity. The CPU's time is given, so where it is the
     # CPU, the rate is lower only if the GPU's capacity is.
     cpu_bound = assumptions.preprocess_seconds / assumptions.workers > load.gpu_seconds
@@ -276,15 +277,16 @@ def _throughput(runtime: Runtime, concurrency: int, load: _Load) -> LoadedGpu:
     prompts = Interval.within(value, error)
     if cpu_bound:
         prompts = Interval(low=min(value, 1 / (load.gpu_seconds * (1 + error))), high=value)
-    rates = [runtime.workload.prompt_pages * each for each in (value, prompts.low, prompts.high)]
+    pages = runtime.workload.prompt_pages
+    rate, low, high = pages * value, pages * prompts.low, pages * prompts.high
     cost, band = None, None
     if price is not None:
-        cost, most, least = (float(cost_per_thousand_pages(price, rate)) for rate in rates)
+        cost, most, least = map(partial(cost_per_thousand_pages, price), (rate, low, high))
         band = Interval(low=least, high=most)
     return LoadedGpu(
         concurrency=concurrency,
-        pages_per_second=rates[0],
-        pages_per_second_band=Interval(low=rates[1], high=rates[2]),
+        pages_per_second=rate,
+        pages_per_second_band=Interval(low=low, high=high),
         tokens_per_second=assumptions.lengths.mean * value,
         ttft_seconds=load.first_token,
         tpot_seconds=load.step_seconds(assumptions.steps),
@@ -315,7 +317,8 @@ class _Serving(Runtime):
         self.keys = self.served.keys(T, assumptions.lengths.running)
         decode = self.served.step(1, self.keys).times(assumptions.steps)
         self.decode = correction.decode(decode)
-        self.stages = {name: correction.prefill(each) for name, each in self.prefill.items()}
+        corrected = map(correction.prefill, self.prefill.values())
+        self.stages = dict(zip(self.prefill, corrected, strict=True))
         step = self.served.step(1, T + 1)
         self.stages[model.architecture.stages[-1].name] = correction.decode(step)
         self.fixed_bytes: int = self.served.fixed_bytes(workload)
@@ -335,7 +338,7 @@ class _Serving(Runtime):
         """Closed loop of this many clients; those that do not fit into memory queue."""
         assumptions, correction = self.assumptions, self.assumptions.correction
         first = total_duration(self.prefill.values())
-        pages = ServedPages(*(np.array([each]) for each in (
+        pages = ServedPages(*map(np.atleast_1d, (
             self.workload.seq_len, first.seconds, self.keys, assumptions.steps,
             assumptions.preprocess_seconds, concurrency, self.largest_concurrency,
         )))  # fmt: skip
@@ -343,7 +346,7 @@ class _Serving(Runtime):
             self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline,
             correction=correction,
         )  # fmt: skip
-        rate, first_token, page, together, gpu_seconds = (each.item() for each in loads)
+        rate, first_token, page, together, gpu_seconds = map(np.ndarray.item, loads)
         steps = self.served.step(together, self.keys).times(assumptions.steps / together)
         work = correction.prefill(first).plus(correction.decode(steps))
         return _Load(rate, first_token, page, work, gpu_seconds)

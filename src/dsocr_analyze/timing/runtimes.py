@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.errors import WorkloadError
@@ -16,6 +17,7 @@ from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["EAGER", "NATIVE", "RUNTIMES", "SERVERS", "Host", "Precision", "server_named"]
 
@@ -107,9 +109,11 @@ class Host:
         """Whether this is the eager runtime's host (with any figures), not a serving engine's."""
         return self.name == "eager"
 
-    def copy_seconds(self, views: Iterable[tuple[int, int]]) -> float:
-        """Seconds to copy views to the GPU, given (count, pixels per side) for each size."""
-        values = _CHANNELS * sum(count * side**2 for count, side in views)
+    def copy_seconds(self, views: Iterable[ViewBatch]) -> float:
+        """Seconds to copy views to the GPU."""
+        values = 0
+        for view in views:
+            values += _CHANNELS * view.count * view.resolution**2
         return values * self.pixel_bytes / (self.link_gb_s * 1e9)
 
 
@@ -131,43 +135,44 @@ EAGER: Final = Host(
     source="assumed: 8-10 us per operator of eager PyTorch with the views and modules around it",
 )
 
-SERVERS: Final = {
-    server.name: server
-    for server in (
-        Host(
-            "vllm", "vLLM 0.14 or later, asynchronous scheduling",
-            launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
-            step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-            chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
-            source="openfabric-systems/simllm pull 204: 0.54 ms per engine step, 12.7 us per"
-            " running request; chunks of 2048 as vLLM 0.11 logs (unslothai/unsloth issue 3555)",
-        ),
-        Host(
-            "vllm-v1", "vLLM 0.9 to 0.13, V1 engine, synchronous scheduling",
-            launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
-            step_us=600.0, sequence_us=13.0, hidden_step_us=0.0, hidden_sequence_us=0.0,
-            chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
-            source="the same work, not overlapped; kvcached pull 331 (Qwen3-0.6B on H100)",
-        ),
-        Host(
-            "vllm-v0", "vLLM 0.6 to 0.8, V0 engine, with a Python logits processor per sequence",
-            launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
-            step_us=1000.0, sequence_us=25.0, hidden_step_us=0.0, hidden_sequence_us=145.0,
-            chunk_tokens=8192, mixes_prefill=False, pixel_bytes=4, link_gb_s=6.0,
-            source="vllm issue 6913: output processing of 0.1 ms per running sequence; logits"
-            " processors run row by row, 45 us each with a scan for repeated n-grams; vLLM 0.7.2"
-            " serving GPT-2 takes 1.2 ms per step beyond the GPU's",
-        ),
-        Host(
-            "sglang", "SGLang with its overlap scheduler",
-            launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
-            step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-            chunk_tokens=8192, mixes_prefill=False, pixel_bytes=2, link_gb_s=6.0,
-            source="no idle GPU between decode batches (lmsys.org blog of 2024-12-04); the hidden"
-            " work as in vLLM",
-        ),
-    )
-}  # fmt: skip
+_SERVERS: Final = (
+    Host(
+        "vllm", "vLLM 0.14 or later, asynchronous scheduling",
+        launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
+        step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
+        chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
+        source="openfabric-systems/simllm pull 204: 0.54 ms per engine step, 12.7 us per"
+        " running request; chunks of 2048 as vLLM 0.11 logs (unslothai/unsloth issue 3555)",
+    ),
+    Host(
+        "vllm-v1", "vLLM 0.9 to 0.13, V1 engine, synchronous scheduling",
+        launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
+        step_us=600.0, sequence_us=13.0, hidden_step_us=0.0, hidden_sequence_us=0.0,
+        chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
+        source="the same work, not overlapped; kvcached pull 331 (Qwen3-0.6B on H100)",
+    ),
+    Host(
+        "vllm-v0", "vLLM 0.6 to 0.8, V0 engine, with a Python logits processor per sequence",
+        launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
+        step_us=1000.0, sequence_us=25.0, hidden_step_us=0.0, hidden_sequence_us=145.0,
+        chunk_tokens=8192, mixes_prefill=False, pixel_bytes=4, link_gb_s=6.0,
+        source="vllm issue 6913: output processing of 0.1 ms per running sequence; logits"
+        " processors run row by row, 45 us each with a scan for repeated n-grams; vLLM 0.7.2"
+        " serving GPT-2 takes 1.2 ms per step beyond the GPU's",
+    ),
+    Host(
+        "sglang", "SGLang with its overlap scheduler",
+        launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
+        step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
+        chunk_tokens=8192, mixes_prefill=False, pixel_bytes=2, link_gb_s=6.0,
+        source="no idle GPU between decode batches (lmsys.org blog of 2024-12-04); the hidden"
+        " work as in vLLM",
+    ),
+)  # fmt: skip
+
+SERVERS: Final[dict[str, Host]] = dict(
+    zip(map(attrgetter("name"), _SERVERS), _SERVERS, strict=True)
+)
 """Serving engines by name."""
 
 RUNTIMES: Final = ("eager", "serving")

@@ -5,8 +5,8 @@ Vision runs uncompiled, the prompt as compiled kernels, a decode step as one CUD
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -23,14 +23,12 @@ from dsocr_analyze.timing.duration import (
 )
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import ViewBatch, Workload
 
-__all__ = ["ServedModel", "View"]
+__all__ = ["ServedModel"]
 
 _US: Final = 1e-6
-
-View = tuple[int, int]
-"""Number of views in one vision call, and their pixels per side."""
+_CALLS: Final = attrgetter("calls")
 
 
 @dataclass
@@ -44,6 +42,7 @@ class ServedModel:
         device: The GPU.
         server: The engine.
         precision: Types of the decoder's weights and cache, if not `dtype`.
+        cache_bits: Bits per cached element.
 
     Raises:
         ConfigError: The engine is not modelled for these dimensions.
@@ -56,17 +55,13 @@ class ServedModel:
     device: Device
     server: Host
     precision: Precision = NATIVE
-    _encoded: dict[tuple[View, ...], list[tuple[str, Duration, float]]] = field(
+    _encoded: dict[tuple[ViewBatch, ...], list[tuple[str, Duration, float]]] = field(
         default_factory=dict, repr=False
     )
 
     def __post_init__(self) -> None:
         self.architecture.forms.served.check(self.dimensions)
-
-    @property
-    def cache_bits(self) -> int:
-        """Bits per cached element."""
-        return STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
+        self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
 
     @property
     def weights_bytes(self) -> int:
@@ -77,11 +72,6 @@ class ServedModel:
         quantized = self.architecture.forms.served.quantizable_params(self.dimensions)
         packed = quantized * STORED_BITS[self.precision.weights] // 8 + quantized // 64
         return (params - quantized) * self.dtype.nbytes + packed
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        """Bytes per token in the KV cache."""
-        return self.architecture.forms.served.cache_elements(self.dimensions) * self.cache_bits // 8
 
     def prompt_kernels(self, T: Size, visual: Size) -> tuple[Kernel, ...]:
         """Kernels of one chunk of a prompt, with all chunks taken as equal; see `chunks`."""
@@ -103,7 +93,7 @@ class ServedModel:
             B, K, self.dimensions, self.dtype, self.cache_bits
         )
 
-    def prefill(self, views: Sequence[View], T: Size, visual: Size) -> dict[str, Duration]:
+    def prefill(self, views: tuple[ViewBatch, ...], T: Size, visual: Size) -> dict[str, Duration]:
         """The stages of one page's prefill pass, with all calls of a stage added up.
 
         Args:
@@ -111,37 +101,29 @@ class ServedModel:
             T: Tokens of the prompt; an array for many prompts with the same views.
             visual: Visual tokens among them.
         """
-        encoded = self._vision(tuple(views))
-        kernels = self.prompt_kernels(T, visual)
-        chunks = self.chunks(T)
-        prompt = duration_of_kernels(kernel_seconds(kernels, self.device, self.precision))
-        prompt = prompt.times(chunks)
-        launches = sum(kernel.calls for kernel in kernels)
-        host = chunks * launches * self.server.compiled_launch_us * _US
+        chunks, kernels = self.chunks(T), self.prompt_kernels(T, visual)
+        priced = kernel_seconds(kernels, self.device, self.precision)
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
-        parts = [*encoded, (stage, prompt, host)]
-        times = stretch_times((duration.seconds, issued) for _, duration, issued in parts)
+        host = chunks * sum(map(_CALLS, kernels)) * self.server.compiled_launch_us * _US
+        parts = [*self._vision(views), (stage, duration_of_kernels(priced).times(chunks), host)]
         durations: dict[str, Duration] = {}
+        times = stretch_times([(each.seconds, issued) for _, each, issued in parts])
         for (name, duration, _), seconds in zip(parts, times, strict=True):
             waited = duration.plus(Duration(launches=np.maximum(seconds - duration.seconds, 0.0)))
             durations[name] = durations[name].plus(waited) if name in durations else waited
         return durations
 
-    def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Duration, float]]:
+    def _vision(self, views: tuple[ViewBatch, ...]) -> list[tuple[str, Duration, float]]:
         """Stage, GPU time and launch seconds of each part of each vision call."""
         if views not in self._encoded:
+            served, between = self.architecture.forms.served, self.weights_bytes
             first = self.architecture.stages[0].name
             parts = [(first, Duration(host=self.server.copy_seconds(views)), 0.0)]
-            for count, resolution in views:
-                kernels_of = self.architecture.forms.served.views(
-                    count, resolution, self.dimensions, self.dtype
-                )
+            for view in views:
+                kernels_of = served.views(view.count, view.resolution, self.dimensions, self.dtype)
                 for stage, kernels in kernels_of.items():
-                    priced = kernel_seconds(
-                        kernels, self.device, weights_between=self.weights_bytes
-                    )
-                    launches = sum(kernel.calls for kernel in kernels)
-                    host = launches * self.server.launch_us * _US
+                    priced = kernel_seconds(kernels, self.device, weights_between=between)
+                    host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
                     parts.append((stage, duration_of_kernels(priced), host))
             self._encoded[views] = parts
         return self._encoded[views]
@@ -183,7 +165,8 @@ class ServedModel:
 
     def page_bytes(self, T: Size, longest: Size) -> Size:
         """Bytes of a page's cache with T prompt tokens and `longest` generated ones."""
-        return self.keys(T, longest - 1) * self.cache_bytes_per_token
+        elements = self.architecture.forms.served.cache_elements(self.dimensions)
+        return self.keys(T, longest - 1) * (elements * self.cache_bits // 8)
 
     def fitting(self, fixed: Size, page: Size, reserved: float) -> Size:
         """Most pages whose caches fit into the remaining memory.

@@ -28,7 +28,7 @@ from dsocr_analyze.report.tables import (
     seconds_parts,
     stage_colours,
 )
-from dsocr_analyze.timing.prediction import TimeEntry
+from dsocr_analyze.timing import TimeEntry
 
 __all__ = [
     "Roof",

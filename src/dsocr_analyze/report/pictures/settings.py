@@ -13,8 +13,8 @@ from dsocr_analyze.report.table import counted
 if TYPE_CHECKING:
     from dsocr_analyze.figures import Model
     from dsocr_analyze.report.opening import Workload
+    from dsocr_analyze.timing import TimeEntry
     from dsocr_analyze.timing.assumptions import JobAssumptions
-    from dsocr_analyze.timing.prediction import TimeEntry
 
 __all__ = [
     "Setting",
