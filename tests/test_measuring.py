@@ -44,15 +44,18 @@ from dsocr_analyze.measuring import (
     cpu_passes,
     cpu_samples,
     machine,
-    memory,
-    preprocessing,
+    passes,
 )
 from dsocr_analyze.measuring.cpu_calibration import fitted, fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
-from dsocr_analyze.measuring.memory import can_keep_memory
-from dsocr_analyze.measuring.passes import Protocol, measure_page, measure_pages
+from dsocr_analyze.measuring.machine import can_keep_memory
+from dsocr_analyze.measuring.passes import (
+    Protocol,
+    measure_page,
+    measure_pages,
+    measured_preprocessing,
+)
 from dsocr_analyze.measuring.predicted import predicted_page
-from dsocr_analyze.measuring.preprocessing import measured_preprocessing
 from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import StageClock
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -379,7 +382,7 @@ def test_memory_that_a_call_gives_back_counts_while_it_has_it():
         big = torch.zeros(1000, dtype=torch.uint8)
         return big[:10].clone()
 
-    assert 1000 <= memory.allocated_at_most(CPU, call) < 1100
+    assert 1000 <= machine.allocated_at_most(CPU, call) < 1100
 
 
 def test_garbage_of_an_earlier_call_that_is_freed_during_a_later_one_does_not_lower_its_peak():
@@ -393,15 +396,15 @@ def test_garbage_of_an_earlier_call_that_is_freed_during_a_later_one_does_not_lo
 
     gc.disable()
     try:
-        assert memory.allocated_at_most(CPU, leave_garbage) == 2000
-        assert memory.allocated_at_most(CPU, call) == 1000
+        assert machine.allocated_at_most(CPU, leave_garbage) == 2000
+        assert machine.allocated_at_most(CPU, call) == 1000
     finally:
         gc.enable()
 
 
 FAULTS = """
 import resource, torch
-from dsocr_analyze.measuring.memory import kept_memory
+from dsocr_analyze.measuring.machine import kept_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -554,7 +557,7 @@ def uncollected():
 def test_no_tensor_outlives_its_sample(monkeypatch, uncollected):
     refs, alive = [], []
     makers = [lambda: [a_sample((3, 5), refs=refs), a_sample((4, 5), refs=refs)]] * 2
-    monkeypatch.setattr(cpu_samples, "sample_makers", lambda _: makers)
+    monkeypatch.setattr(cpu_samples, "samples_to_measure", lambda _: makers)
     monkeypatch.setattr(cpu_samples, "_seconds_of", lambda call, *_: call() is None or note())
 
     def note():
@@ -571,10 +574,9 @@ def test_no_tensor_outlives_its_sample(monkeypatch, uncollected):
 
 def test_no_tensor_of_a_real_sample_outlives_it(uncollected):
     made = cpu_samples._products_of([1, 2], 256, 512, torch.float32)
-    made += cpu_samples._alone_of(cpu_samples._attended, 1, 2, 9, 9, torch.float32, masked=True)
-    made += cpu_samples._alone_of(cpu_samples._convolved, (1, 3, 32), 8, 16, 16, torch.float32)
-    made += [make()[0] for each in cpu_samples._elements(torch.float32, random.Random(0))
-             for make in each[:1]]  # fmt: skip
+    made.append(cpu_samples._attended(1, 2, 9, 9, torch.float32, masked=True))
+    made.append(cpu_samples._convolved((1, 3, 32), 8, 16, 16, torch.float32))
+    made += [each[0] for each in cpu_samples._elements(torch.float32, random.Random(0))]
     tensors = tensors_alive()
     for sample in made:
         call = sample.call()
@@ -613,7 +615,7 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(monkeypatch):
     sizes = [(1, 6 * 10**9), *((rows, 4 * 10**9) for rows in range(2, 50))]
     makers = [functools.partial(lambda *each: [a_sample((each[0], 5), each[1], refs)], *size)
               for size in sizes]  # fmt: skip
-    monkeypatch.setattr(cpu_samples, "sample_makers", lambda _: makers)
+    monkeypatch.setattr(cpu_samples, "samples_to_measure", lambda _: makers)
     monkeypatch.setattr(cpu_samples, "_macs_per_second", lambda _: 1e9)
     monkeypatch.setattr(cpu_samples, "_seconds_of", seconds_of)
     monkeypatch.setattr(cpu_samples, "time", clock)
@@ -625,11 +627,16 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(monkeypatch):
     assert [each.seconds for each in alone.kernels()] == [10.0 * number for number in range(1, 11)]
 
 
+def kind_of_sample(made):
+    if not isinstance(made, cpu_samples.Sample):
+        return made.func
+    names = ("batched", "attention True", "attention False", "convolution")
+    return next((name for name in names if made.group.startswith(name)), "other")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_any_first_part_of_the_samples_has_every_kind(dtype):
-    kinds = [each.func if each.func is not cpu_samples._alone_of else each.args[0]
-             if each.args[0] is not cpu_samples._attended else each.keywords["masked"]
-             for each in cpu_samples.sample_makers(dtype)]  # fmt: skip
+    kinds = [kind_of_sample(each) for each in cpu_samples.samples_to_measure(dtype)]
     assert len(kinds) > 400
     shares = collections.Counter(kinds)
     assert len(shares) == 6
@@ -946,13 +953,13 @@ def test_preprocessing_is_measured_per_prompt(monkeypatch):
     one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), (768, 1024), 2)
     assert len(one.samples) == 2
     assert one.fastest > 0
-    threads, prepare, seen = torch.get_num_threads(), preprocessing._prepare, []
+    threads, prepare, seen = torch.get_num_threads(), passes._prepare, []
 
     def noted(*page):
         seen.append(torch.get_num_threads())
         return prepare(*page)
 
-    monkeypatch.setattr(preprocessing, "_prepare", noted)
+    monkeypatch.setattr(passes, "_prepare", noted)
     squeezed = DEFAULT.plan(page=(90, 120), crop_mode=False, image_size=512)
     torch.set_num_threads(2)
     try:

@@ -25,10 +25,8 @@ from dsocr_analyze.measuring import (
     infer_call,
     inference,
     machine,
-    memory,
     passes,
     predicted,
-    preprocessing,
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.failures import is_out_of_memory
@@ -178,7 +176,7 @@ def measurement(
         if isinstance(workload, Workload) and architecture.closed_forms is not None:
             announce("preprocessing")
             content = architecture.closed_forms.crop_grids.page_in_views(workload)[-1].content
-            timed = preprocessing.measured_preprocessing(workload, content, protocol.repeats)
+            timed = passes.measured_preprocessing(workload, content, protocol.repeats)
             prepared = timed.beside(assumptions.estimated_preprocessing(architecture, workload))
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
@@ -200,7 +198,7 @@ def measurement(
         autocast=protocol.autocast,
         repeats=protocol.repeats,
         warmups=protocol.warmups,
-        keeps_memory=memory.can_keep_memory(model.device),
+        keeps_memory=machine.can_keep_memory(model.device),
         steps=protocol.steps,
         profile=source,
         unpredicted=unpredicted,
@@ -221,7 +219,7 @@ def _predicted(
     workload: AnyWorkload,
     protocol: passes.Protocol,
     profiles: Sequence[Path] | None,
-) -> tuple[predicted.Predicted, str | None, str | None]:
+) -> tuple[passes.Predicted, str | None, str | None]:
     """The prediction, the source of its seconds, and the reason if there are none."""
     model, architecture = session.loaded, session.architecture
     device = machine.matching_device(model.device, kept_files.known_profiles(profiles))
@@ -231,11 +229,11 @@ def _predicted(
     )
     if device is not None:
         try:
-            found = predicted.predicted_page(model, workload, architecture, protocol, device)
+            found = passes.predicted_page(model, workload, architecture, protocol, device)
             return found, device.source, None
         except DeviceError as error:  # measure anyway
             why = words.in_options(str(error), error.arguments)
-    return predicted.predicted_page(model, workload, architecture, protocol, None), None, why
+    return passes.predicted_page(model, workload, architecture, protocol, None), None, why
 
 
 def measurement_said(found: measured.Measurement) -> Said:
@@ -269,7 +267,7 @@ def inferred(
     is used.
     """
     has_own = is_regular(directory.tokenizer_file)
-    tokenizer = infer_call.load_tokenizer(directory) if has_own else infer_call.stand_in_tokenizer()
+    tokenizer = inference.load_tokenizer(directory) if has_own else inference.stand_in_tokenizer()
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     parse_device(device, computes=True)
@@ -289,7 +287,7 @@ def inferred(
         base_size=planned.base_size,
         image_size=planned.image_size,
         crop_mode=planned.crop_mode,
-        text_tokens=infer_call.text_tokens(tokenizer, question.prompt),
+        text_tokens=inference.text_tokens(tokenizer, question.prompt),
         max_new_tokens=timed.tokens,
     )
     return inference_report(
@@ -401,7 +399,7 @@ def _stages(
 
 
 def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
-    model, stand_ins = session.loaded, infer_call.stands_in_for_torchvision(session.loaded)
+    model, stand_ins = session.loaded, inference.stands_in_for_torchvision(session.loaded)
     notes = {
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
         " autocast to bfloat16, whose casts add bytes but no FLOPs": True,

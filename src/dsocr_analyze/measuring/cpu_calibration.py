@@ -6,11 +6,9 @@ import copy
 import dataclasses
 import datetime as dt
 import os
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -34,18 +32,21 @@ from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Gemm, Kernel
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
-from dsocr_analyze.measuring.memory import give_back_memory, kept_memory
+from dsocr_analyze.measuring.machine import (
+    CPU_NAME,
+    device_title,
+    give_back_memory,
+    kept_memory,
+)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.generation import Generation, left_as_it_was
 from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.model.process_settings import exclusive
 
-__all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted", "fitted_families"]
+__all__ = ["calibrated_cpu", "fitted", "fitted_families"]
 
 
-CPU_NAME: Final = "cpu"
-"""Name of the profile of this machine's CPU."""
 _CPU: Final = torch.device("cpu")
 _LEAST_ROUNDS: Final = 2
 _ROUND_SECONDS: Final = 90.0
@@ -239,7 +240,7 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Gpu(
         name=CPU_NAME,
-        title=f"{cpu_title()}, {threads} threads",
+        title=device_title(_CPU),
         tensor_tflops=float(f"{(rates['bfloat16'] or highest) / 1e12:.4g}"),
         float32_tflops=float(f"{(rates['float32'] or highest) / 1e12:.4g}"),
         bandwidth_gb_s=float(f"{moved / 1e9:.4g}"),
@@ -256,17 +257,6 @@ def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
         isinstance(kernel.dimensions, Gemm) and kernel.dimensions.m == 1
     )
     return kernel.work.bytes_moved / seconds if large else 0.0
-
-
-def cpu_title() -> str:
-    """The CPU's name according to the system."""
-    file = Path("/proc/cpuinfo")
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return " ".join(value.split())
-    return platform.processor() or platform.machine()
 
 
 # --- least squares ---------------------------------------------------------------------------

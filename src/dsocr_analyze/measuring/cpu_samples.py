@@ -12,21 +12,20 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, ParamSpec, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch.nn import functional as F
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.measuring.memory import give_back_memory
+from dsocr_analyze.measuring.machine import give_back_memory
 from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["KernelsAlone", "Make", "MeasuredKernel", "Sample", "sample_makers"]
+__all__ = ["KernelsAlone", "Made", "MeasuredKernel", "Sample", "samples_to_measure"]
 
 _COLD_BYTES: Final = 300e6
 """Bytes of weight copies that calls cycle through, since in a pass no weight is still cached."""
@@ -34,55 +33,43 @@ _MOST_MACS: Final = 20e9
 """Limit per call; larger calls take the same time per MAC."""
 
 
-_Inputs = ParamSpec("_Inputs")
-
 Run: TypeAlias = Callable[[], Value]
 """Runs a kernel on tensors that it holds."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A kernel to measure.
-
-    Attributes:
-        group: Key shared by samples of nearly the same size; a group is held out as a whole.
-        call: Makes its tensors, which live as long as the call that it returns.
-        macs: Multiply-accumulates of a call; 0 for what only moves bytes.
-    """
+class Sample(NamedTuple):
+    """A kernel to measure."""
 
     group: str
+    """Shared by samples of nearly the same size, which are held out together."""
     call: Callable[[], Run]
+    """Makes its tensors, which live as long as the call that it returns."""
     macs: int = 0
+    """Multiply-accumulates of a call; 0 for what only moves bytes."""
 
 
-Make = Callable[[], list[Sample]]
-"""Makes samples, with the tensors that they share, which live only as long as the samples."""
+Made: TypeAlias = Sample | Callable[[], list[Sample]]
+"""A sample, or what makes several with the tensors that they share, which live as long as they."""
 
 
-def sample_makers(dtype: torch.dtype) -> list[Make]:
-    """Makers of all samples in a data type, in a fixed order.
+def samples_to_measure(dtype: torch.dtype) -> list[Made]:
+    """All samples in a data type, in a fixed order.
 
     Each kind begins with a quick one; the others are shuffled and spread evenly, so that any first
     part has all kinds, and a disturbance affects all of them.
     """
     chance = random.Random(0)
-    kinds = [
-        [*each]
-        for each in (
-            _products(dtype, chance),
-            _batched_products(dtype, chance),
-            _masked_attention(dtype),
-            _attention(dtype),
-            _convolutions(dtype),
-            *_elements(dtype, chance),
-        )
-    ]
-    for makers in kinds:
-        first, *others = makers
+    kinds: list[Iterable[Made]] = [
+        _products(dtype, chance), _batched_products(dtype, chance), _masked_attention(dtype),
+        _attention(dtype), _convolutions(dtype), *_elements(dtype, chance),
+    ]  # fmt: skip
+    placed: list[tuple[float, Made]] = []
+    for samples in kinds:
+        first, *others = samples
         chance.shuffle(others)
-        makers[:] = [first, *others]
-    placed = [(place / len(makers), make) for makers in kinds for place, make in enumerate(makers)]
-    return [make for _, make in sorted(placed, key=lambda pair: pair[0])]
+        count = 1 + len(others)
+        placed += [(place / count, made) for place, made in enumerate([first, *others])]
+    return [made for _, made in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -110,7 +97,7 @@ _WIDTHS: Final = (
 _ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
 
 
-def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Made]:
     for n, k in _WIDTHS:
         near = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
         yield partial(_products_of, near, n, k, dtype)
@@ -135,25 +122,19 @@ def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: tor
     return Sample(f"product {round(2 * math.log2(m))} {n} {k}", call, m * n * k)
 
 
-def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Made]:
     for _ in range(24):  # eager attention over a prompt
         T, heads = _drawn(chance, 40, 1600), chance.choice([1, 5, 10])
-        yield partial(_alone_of, _batched, heads, T, T, 128, dtype)
-        yield partial(_alone_of, _batched, heads, T, 128, T, dtype)
+        yield _batched(heads, T, T, 128, dtype)
+        yield _batched(heads, T, 128, T, dtype)
     for _ in range(12):  # and over a cache
         K, heads = _drawn(chance, 40, 3000), 10
-        yield partial(_alone_of, _batched, heads, 1, K, 128, dtype)
-        yield partial(_alone_of, _batched, heads, 1, 128, K, dtype)
+        yield _batched(heads, 1, K, 128, dtype)
+        yield _batched(heads, 1, 128, K, dtype)
     for _ in range(12):  # SAM's relative positions: few columns
         windows = _drawn(chance, 4, 300)
-        yield partial(_alone_of, _batched, 14, windows * 14, 14, 64, dtype)
-        yield partial(_alone_of, _batched, 64, windows * 8, 64, 64, dtype)
-
-
-def _alone_of(
-    make: Callable[_Inputs, Sample], *args: _Inputs.args, **kwargs: _Inputs.kwargs
-) -> list[Sample]:
-    return [make(*args, **kwargs)]
+        yield _batched(14, windows * 14, 14, 64, dtype)
+        yield _batched(64, windows * 8, 64, 64, dtype)
 
 
 def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
@@ -168,17 +149,17 @@ def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
 # --- attention and convolutions --------------------------------------------------------------
 
 
-def _masked_attention(dtype: torch.dtype) -> Iterator[Make]:
+def _masked_attention(dtype: torch.dtype) -> Iterator[Made]:
     for batch in (4, 9, 25, 50):
-        yield partial(_alone_of, _attended, batch, 12, 196, 196, dtype, masked=True)
+        yield _attended(batch, 12, 196, 196, dtype, masked=True)
     for side in (16, 24, 32, 40, 52, 64):
-        yield partial(_alone_of, _attended, 1, 12, side * side, side * side, dtype, masked=True)
+        yield _attended(1, 12, side * side, side * side, dtype, masked=True)
 
 
-def _attention(dtype: torch.dtype) -> Iterator[Make]:
+def _attention(dtype: torch.dtype) -> Iterator[Made]:
     for batch, tokens in ((1, 65), (1, 101), (2, 101), (6, 101), (1, 197), (1, 257), (4, 257),
                           (1, 401), (1, 800), (1, 1300)):  # fmt: skip
-        yield partial(_alone_of, _attended, batch, 16, tokens, tokens, dtype, masked=False)
+        yield _attended(batch, 16, tokens, tokens, dtype, masked=False)
 
 
 def _attended(
@@ -194,7 +175,7 @@ def _attended(
     return Sample(f"attention {masked} {batch} {keys}", call, macs)
 
 
-def _convolutions(dtype: torch.dtype) -> Iterator[Make]:
+def _convolutions(dtype: torch.dtype) -> Iterator[Made]:
     for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512)):
         grid = side // 16
         for inputs, outputs, size, step, pixels in (
@@ -204,11 +185,9 @@ def _convolutions(dtype: torch.dtype) -> Iterator[Make]:
             (256, 512, 3, 2, grid),
             (512, 1024, 3, 2, grid // 2),
         ):
-            yield partial(
-                _alone_of, _convolved, (images, inputs, pixels), outputs, size, step, dtype
-            )
+            yield _convolved((images, inputs, pixels), outputs, size, step, dtype)
     for images in (1, 4):
-        yield partial(_alone_of, _convolved, (images, 3, 224), 1024, 14, 14, dtype)
+        yield _convolved((images, 3, 224), 1024, 14, 14, dtype)
 
 
 def _convolved(
@@ -231,15 +210,12 @@ _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_00
 """Elements per tensor, before random variation."""
 
 
-def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Make]]:
-    """Makers of each operator."""
+def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Sample]]:
+    """Samples of each operator."""
     for name, call_of in (*_of_two(), *_of_one(dtype), *_of_layouts()):
         several = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
-        yield [partial(_element, name, call_of, max(1, rows), dtype) for rows in several]
-
-
-def _element(name: str, call_of: CallOf, rows: int, dtype: torch.dtype) -> list[Sample]:
-    return [Sample(f"{name} {rows}", partial(call_of, rows, dtype))]
+        yield [Sample(f"{name} {max(1, rows)}", partial(call_of, max(1, rows), dtype))
+               for rows in several]  # fmt: skip
 
 
 CallOf = Callable[[int, torch.dtype], Run]
@@ -346,51 +322,36 @@ _HELD_OUT: Final = 64
 """Groups out of 256 that a fit does not see."""
 
 
-@dataclass(frozen=True)
-class MeasuredKernel:
-    """A kernel record and how long it took.
-
-    Attributes:
-        kernel: The record.
-        seconds: Seconds per call.
-        is_held_out: Whether it is held out to measure the error of a fit.
-        calls_in_pass: Calls in a measured pass; 0 if it ran alone.
-    """
+class MeasuredKernel(NamedTuple):
+    """A kernel record and how long it took."""
 
     kernel: Kernel
     seconds: float
+    """Per call."""
     is_held_out: bool
+    """Whether it is held out to measure the error of a fit."""
     calls_in_pass: int = 0
+    """In a measured pass; 0 if it ran alone."""
 
 
 class KernelsAlone:
-    """Measures every sample that is a single kernel on the CPU, each on its own.
-
-    Args:
-        dtype: Data type.
-    """
+    """Measures every sample in a data type that is a single kernel, each on its own, on the CPU."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._makers = sample_makers(dtype)
-        self._kernels: dict[tuple[int, int], Kernel | None] = {}
-        self._fastest: dict[tuple[int, int], MeasuredKernel] = {}
+        self._made = samples_to_measure(dtype)
+        self._fastest: dict[tuple[int, int], MeasuredKernel | None] = {}
 
     def kernels(self) -> list[MeasuredKernel]:
         """What was measured so far: the fastest turn of each sample."""
-        return [*self._fastest.values()]
+        return [each for each in self._fastest.values() if each is not None]
 
     def run(self, deadline: float, on_progress: Callable[[str], None]) -> None:
-        """Measure the samples once, in a fixed order, until the deadline.
-
-        Args:
-            deadline: When to stop, of the monotonic clock.
-            on_progress: Called with what is being measured.
-        """
+        """Measure the samples once, in a fixed order, until the deadline of the monotonic clock."""
         seconds = deadline - time.monotonic()
         # Calls that would take too much of the time are left out.
         most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
-        count = len(self._makers)
+        count = len(self._made)
         for number in range(count):
             began = time.monotonic()
             if began >= deadline:
@@ -401,25 +362,24 @@ class KernelsAlone:
             self._measure(number, most_macs, seconds / (4 * count), stop)
 
     def _measure(self, number: int, most_macs: float, seconds: float, stop: float) -> None:
-        """Measure the samples of a maker; its tensors are freed on return."""
-        samples = self._makers[number]()
+        """Measure some samples; the tensors that they share are freed on return."""
+        made = self._made[number]
+        samples = [made] if isinstance(made, Sample) else made()
         places = [*range(len(samples))]
         random.Random(number).shuffle(places)  # since there may be no time for the last ones
-        for key in ((number, place) for place in places):
+        for place in places:
             safe_point()
-            sample = samples[key[1]]
+            sample, key = samples[place], (number, place)
             if sample.macs > most_macs:
                 continue
             call = sample.call()
-            if key not in self._kernels:
-                self._kernels[key] = _record_of(call)
-            kernel = self._kernels[key]
-            if kernel is not None:
+            if key not in self._fastest:
+                kernel, held_out = _record_of(call), _is_held_out(sample.group)
+                self._fastest[key] = kernel and MeasuredKernel(kernel, math.inf, held_out)
+            before = self._fastest[key]
+            if before is not None:
                 found = _seconds_of(call, seconds, stop)
-                before = self._fastest.get(key)
-                if before is None or found < before.seconds:
-                    held_out = _is_held_out(sample.group)
-                    self._fastest[key] = MeasuredKernel(kernel, found, held_out)
+                self._fastest[key] = before._replace(seconds=min(found, before.seconds))
             del call  # before the next one's tensors are made
             if time.monotonic() >= stop:
                 return

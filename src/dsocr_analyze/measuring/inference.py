@@ -16,7 +16,7 @@ from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, Workloa
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.infer_call import inferring
-from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
+from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock, timer_of
 from dsocr_analyze.model.failures import blamed_on
 from dsocr_analyze.model.generation import left_as_it_was

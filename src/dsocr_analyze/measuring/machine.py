@@ -1,25 +1,56 @@
-"""A device's name, versions and free memory, and its profile."""
+"""A device: its name, versions and profile, free memory, and the memory of timed calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import ctypes
+import gc
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
-from dsocr_analyze.measuring.cpu_calibration import CPU_NAME, cpu_title
+from dsocr_analyze.model.torch_calls import Value
 
-__all__ = ["device_title", "free_bytes", "matching_device", "versions"]
+__all__ = [
+    "CPU_NAME",
+    "allocated_at_most",
+    "can_keep_memory",
+    "device_title",
+    "free_bytes",
+    "give_back_memory",
+    "kept_memory",
+    "matching_device",
+    "versions",
+]
+
+CPU_NAME: Final = "cpu"
+"""Name of the profile of this machine's CPU."""
 
 
 def device_title(device: torch.device) -> str:
     """The device's name for readers."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{cpu_title()}, {torch.get_num_threads()} threads"
+    return f"{_cpu_title()}, {torch.get_num_threads()} threads"
+
+
+def _cpu_title() -> str:
+    file = Path("/proc/cpuinfo")
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
 
 
 def versions(device: torch.device) -> dict[str, str]:
@@ -39,23 +70,105 @@ def free_bytes(device: torch.device) -> int:
 
 
 def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device | None:
-    """The device with its profile; None if there is no profile for exactly this device.
+    """The device with its profile, one of those `known` by name; None if there is none for it.
 
     A CPU's profile must be for the same CPU with the same number of threads.
-
-    Args:
-        device: The device.
-        known: Profiles by name.
     """
     if device.type == "meta":
         return None
     if device.type == "cpu":
-        profile = known.get(CPU_NAME)
-        if profile is None or profile.gpu.title != device_title(device):
-            return None
-        return profile
+        found = known.get(CPU_NAME)
+        return found if found and found.gpu.title == device_title(device) else None
     try:
         name = catalogue_name(torch.cuda.get_device_name(device), known)
     except DeviceError:
         return None
     return known[name]
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def allocated_at_most(device: torch.device, function: Callable[[], Value]) -> int:
+    """Peak bytes of one call on a device, including its result but not earlier allocations.
+
+    On CUDA, bytes that tensors and kernels requested, not what the allocator keeps in its pool; on
+    the CPU, from the profiler's record of every allocation. Scratch inside kernels is included.
+    """
+    gc.collect()  # garbage of earlier calls, freed during this one, would count against its peak
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        kept = function()
+        most: int = torch.cuda.max_memory_allocated(device) - before
+        del kept
+        return most
+    with _quiet_profiler(), profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True
+    ) as ran:  # fmt: skip
+        kept = function()
+    del kept
+    changes = sorted(
+        (event.start_ns(), place, event.nbytes())
+        for place, event in enumerate(ran.profiler.kineto_results.events())
+        if event.name() == "[memory]"
+    )
+    alive = most = 0
+    for _, _, nbytes in changes:
+        alive += nbytes
+        most = max(most, alive)
+    return most
+
+
+@contextlib.contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Suppress the profiler's log lines on stderr."""
+    name = "KINETO_LOG_LEVEL"  # read when a process profiles for the first time
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+_TRIM_THRESHOLD: Final = -1
+_MOST_MAPPINGS: Final = -4
+"""Parameters of mallopt(3)."""
+_DEFAULT_TRIM_BYTES: Final = 128 * 1024
+_DEFAULT_MAPPINGS: Final = 65536
+
+
+def can_keep_memory(device: torch.device) -> bool:
+    """Whether freed memory can be kept: on the CPU with glibc; a GPU's allocator always does."""
+    return device.type != "cpu" or platform.libc_ver()[0] == "glibc"
+
+
+@contextlib.contextmanager
+def kept_memory(device: torch.device) -> Iterator[None]:
+    """While the body runs, freed memory of a device stays in the process.
+
+    By default glibc returns every large tensor to the system and gets it back page by page, zeroed;
+    the cost depends on what the machine did before and is up to half of a pass. Allocators made for
+    inference (jemalloc, tcmalloc, CUDA's caching allocator) keep the memory.
+    """
+    if device.type != "cpu" or not can_keep_memory(device):
+        yield
+        return
+    library = ctypes.CDLL(None)
+    library.mallopt(_MOST_MAPPINGS, 0)
+    library.mallopt(_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1))
+    try:
+        yield
+    finally:
+        library.mallopt(_MOST_MAPPINGS, _DEFAULT_MAPPINGS)
+        library.mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_BYTES)
+        library.malloc_trim(0)
+
+
+def give_back_memory() -> None:
+    """Return what is kept and not in use, so that what follows does not come on top of it."""
+    if can_keep_memory(torch.device("cpu")):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,18 +1,21 @@
-"""Time real passes of a page, stage by stage."""
+"""Time real passes of a page, stage by stage, and its preprocessing."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import numpy as np
 import torch
+from PIL import Image, ImageOps
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.measuring.memory import allocated_at_most, kept_memory
+from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock, Timer, timer_of
 from dsocr_analyze.model.failures import blamed_on
@@ -20,9 +23,9 @@ from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.workload import AnyWorkload
+from dsocr_analyze.workload import AnyWorkload, Workload
 
-__all__ = ["MeasuredPage", "Protocol", "measure_page", "measure_pages"]
+__all__ = ["MeasuredPage", "Protocol", "measure_page", "measure_pages", "measured_preprocessing"]
 
 _REFERENCE_SIZE: Final = 1024
 """Side of a square product that shows how busy the machine is with other work."""
@@ -61,9 +64,9 @@ class MeasuredPage:
     """Measured passes of a page, or of a batch of pages.
 
     Attributes:
-        stages: Seconds by stage, in the architecture's order; one step for the decode stage.
-        prefill: Seconds of the prefill pass.
-        reference: Seconds of a product of fixed size, run before every repeat.
+        stages: By stage, in the architecture's order; one step for the decode stage.
+        prefill: Of the prefill pass.
+        reference: Of a product of fixed size, run before every repeat.
         peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """
 
@@ -81,19 +84,7 @@ def measure_page(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MeasuredPage:
-    """Run a workload's prefill pass and first decode steps repeatedly.
-
-    Args:
-        model: A model on a device that computes.
-        workload: The page, the text and the batch.
-        architecture: The model's architecture.
-        protocol: How to measure.
-        on_progress: Called with what starts.
-
-    Raises:
-        ModelCodeError: The model's code raised.
-        DeviceError: The device ran out of memory.
-    """
+    """`measure_pages` for one workload."""
     return measure_pages(model, [workload], architecture, protocol, on_progress=on_progress)[0]
 
 
@@ -105,14 +96,10 @@ def measure_pages(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[MeasuredPage]:
-    """The same for several workloads in turn, so that a disturbance affects a repeat of each.
+    """Run the prefill pass and first decode steps of workloads repeatedly.
 
-    Args:
-        model: A model on a device that computes.
-        workloads: The pages.
-        architecture: The model's architecture.
-        protocol: How to measure.
-        on_progress: Called with what starts.
+    They run in turn, so that a disturbance affects a repeat of each. The model is on a device that
+    computes; `on_progress` is called with what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -218,3 +205,55 @@ def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
             factor @ factor
             found.append(timer.seconds(start, timer.mark()))
     return min(found)
+
+
+# --- preprocessing ---------------------------------------------------------------------------
+
+
+def measured_preprocessing(
+    workload: Workload, content: tuple[int, int], repeats: int
+) -> MeasuredSeconds:
+    """Seconds of one CPU thread for the resizes and tensors of `infer()`, on pages of noise.
+
+    `content` is the width and height of the page in the global view; the rest is padding.
+    """
+    width, height = workload.page
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    page = Image.fromarray(noise)
+    threads = torch.get_num_threads()
+    found = []
+    torch.set_num_threads(1)
+    try:
+        for _ in range(repeats + 1):
+            safe_point()
+            start = time.perf_counter()
+            for _ in range(workload.prompt_pages):
+                _prepare(page, workload, content)
+            found.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
+    return MeasuredSeconds.of(found[1:])  # the first one warms up
+
+
+def _prepare(page: Image.Image, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:
+    image_size, base_size = workload.image_size, workload.base_size
+    if not workload.crop_mode:
+        if content == (image_size, image_size):  # stretched, ignoring its aspect ratio
+            return [_tensor(page.resize(content))]
+        return [_tensor(ImageOps.pad(page, (image_size, image_size), color=(127, 127, 127)))]
+    views = [_tensor(ImageOps.pad(page, (base_size, base_size), color=(127, 127, 127)))]
+    columns, rows = workload.grid
+    if columns * rows > 1:
+        large = page.resize((columns * image_size, rows * image_size))
+        for row in range(rows):
+            for column in range(columns):
+                left, top = column * image_size, row * image_size
+                tile = large.crop((left, top, left + image_size, top + image_size))
+                views.append(_tensor(tile))
+    return views
+
+
+def _tensor(view: Image.Image) -> torch.Tensor:
+    """The view as `[3, side, side]`, from -1 to 1, in bfloat16."""
+    pixels = torch.from_numpy(np.array(view)).permute(2, 0, 1).contiguous().to(torch.float32)
+    return pixels.div_(255).sub_(0.5).div_(0.5).to(torch.bfloat16)
