@@ -1,6 +1,7 @@
 """A CUDA GPU is calibrated: what is measured, what is launched, and what is fitted to it."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -30,7 +31,7 @@ from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
-from dsocr_analyze.measuring.installed_gpu import FoundGpu, described_gpu, found_gpu, step_times
+from dsocr_analyze.measuring.installed_gpu import described_gpu, found_gpu, step_times
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]
@@ -95,7 +96,8 @@ def calibrated(found, timer, *, budget=600.0, cases=some_cases, say=lambda _: No
 
 
 def whole(name):
-    return FoundGpu(gpu_catalogue()[name], True, "measured 2026-11-22: driver 1, torch 2")
+    source = "measured 2026-11-22: driver 1, torch 2"
+    return dataclasses.replace(gpu_catalogue()[name], source=source)
 
 
 @pytest.fixture(scope="module")
@@ -460,7 +462,7 @@ class TestUnknownGpu:
         assert 0.5 * peak.tensor_tflops < gpu.tensor_tflops < 1.1 * peak.tensor_tflops
         assert 0.5 * peak.bandwidth_gb_s < gpu.bandwidth_gb_s < 1.1 * peak.bandwidth_gb_s
         timer = NoisyTimer("l40s", has_experts=False)
-        text = calibrated(FoundGpu(gpu, False, "mine"), timer, cases=lambda *key: (
+        text = calibrated(gpu, timer, cases=lambda *key: (
             some_cases(*key)[:120] if key[0] in ("gemm", "movement") else []
         ))  # fmt: skip
         file = tmp_path / "own.toml"
@@ -486,9 +488,8 @@ class TestUnknownGpu:
     )  # fmt: skip
     def test_its_name_is_its_own_and_it_is_like_its_kin(self, monkeypatch, found, name, like):
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-        described = found_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
-        assert not described.is_catalogued
-        gpu = described.gpu
+        gpu = found_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
+        assert gpu.name not in gpu_catalogue()
         assert (gpu.name, gpu.like) == (name, like)
         assert gpu.rocm_target == ("gfx942" if "AMD" in found.name else "")
         assert gpu.has_flash_attention == (found.major >= 8)
@@ -506,8 +507,8 @@ class TestUnknownGpu:
             there = properties(name, sms=132, memory=memory, capability=(9, 0))
             monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, p=there: p)
             found = found_gpu(torch.device("cuda:0"), "bfloat16", NoisyTimer("l40s"))
-            assert found.gpu.name.startswith(expected)
-            assert found.is_catalogued == (expected in gpu_catalogue())
+            assert found.name.startswith(expected)
+            assert (found.name in gpu_catalogue()) == (expected in gpu_catalogue())
             assert f" on {name}: driver 580.65.06, torch {torch.__version__}, CUDA 13.0" in (
                 found.source
             )

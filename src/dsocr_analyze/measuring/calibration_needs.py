@@ -35,8 +35,7 @@ _LIMITS: Final = (
 def free_memory_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be allocated before the machine or any limit of this process ends it.
 
-    Args:
-        root: The folder that holds `proc` and `sys`.
+    `root` is the folder that holds `proc` and `sys`.
     """
     return min([_of_machine(root), *_of_control_groups(root), *_of_process(root)])
 
@@ -111,11 +110,9 @@ def has_passes(seconds: float) -> bool:
 
 
 def stated_memory(seconds: float, *, on_cpu: bool) -> str:
-    """The memory that a calibration takes at most, with everything that it imports.
+    """The memory that a calibration of so many seconds takes at most, with all that it imports.
 
-    Args:
-        seconds: Time for the whole calibration.
-        on_cpu: Whether the CPU itself is measured, not a GPU.
+    `on_cpu`: the CPU itself is measured, not a GPU.
     """
     text = f"{_bytes(seconds, on_cpu=on_cpu) / 1e9:.1f} GB of memory"
     return text if on_cpu else f"{text} and {GPU_BYTES / 1e9:.1f} GB of the GPU's"
@@ -128,11 +125,7 @@ def _bytes(seconds: float, *, on_cpu: bool) -> int:
 
 
 def check_memory(seconds: float, *, on_cpu: bool) -> None:
-    """Check that the memory is there, before any is taken.
-
-    Args:
-        seconds: Time for the whole calibration.
-        on_cpu: Whether the CPU itself is measured, not a GPU.
+    """Check that the memory of `stated_memory` is there, before any is taken.
 
     Raises:
         DeviceError: The machine, a control group or a limit of the process has less.

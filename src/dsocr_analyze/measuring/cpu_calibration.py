@@ -79,8 +79,7 @@ def calibrated_cpu(
     """Measure the CPU with torch's number of threads.
 
     Args:
-        budget_seconds: Time for all of it. It is used up by measuring more often, and kept by
-            measuring less.
+        budget_seconds: Used up by measuring more often, and kept by measuring less.
         has_passes: Whether kernels are measured in passes too, which takes more time and memory.
         dtypes: Data types.
         on_progress: Called with what is being measured.
@@ -187,10 +186,8 @@ def _family(family: str, members: list[MeasuredKernel]) -> Fitted:
 def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
     """The kernels of a decode step of a tiny model, and its seconds: the fastest of some runs.
 
-    What the kernels do not explain is the time of Python and torch.
-
-    Args:
-        deadline: When no further step begins, of the monotonic clock.
+    What the kernels do not explain is the time of Python and torch. After the deadline, of the
+    monotonic clock, no further step begins.
     """
     directory = ModelDirectory.read(DEFAULT.reference)
     config = copy.deepcopy(dict(directory.config))
@@ -229,13 +226,14 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
 
 def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu:
     """The highest rates that any kernel reached."""
-    rows = list(measured)
-    rates = {"float32": 0.0, "bfloat16": 0.0}
-    for each in rows:
-        if isinstance(each.kernel.dimensions, Gemm) and each.kernel.dtype in rates:
-            rate = 2 * each.kernel.work.macs / each.seconds
-            rates[each.kernel.dtype] = max(rates[each.kernel.dtype], rate)
-    moved = max(_bytes_per_second(each.kernel, each.seconds) for each in rows)
+    rates, bandwidth = {"float32": 0.0, "bfloat16": 0.0}, 0.0
+    for kernel, seconds, *_ in measured:
+        product = kernel.dimensions if isinstance(kernel.dimensions, Gemm) else None
+        if product is not None and kernel.dtype in rates:
+            rates[kernel.dtype] = max(rates[kernel.dtype], 2 * kernel.work.macs / seconds)
+        moved = kernel.work.bytes_moved  # by what moves far more than fits in caches
+        if moved > CpuKernels.CACHED_BYTES or (product is not None and product.m == 1):
+            bandwidth = max(bandwidth, moved / seconds)
     highest = max(rates.values())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Gpu(
@@ -243,20 +241,12 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
         title=device_title(_CPU),
         tensor_tflops=float(f"{(rates['bfloat16'] or highest) / 1e12:.4g}"),
         float32_tflops=float(f"{(rates['float32'] or highest) / 1e12:.4g}"),
-        bandwidth_gb_s=float(f"{moved / 1e9:.4g}"),
+        bandwidth_gb_s=float(f"{bandwidth / 1e9:.4g}"),
         memory_gb=max(1, round(memory / 1e9)),
         source=source,
         sms=threads,
         l2_mb=1,
     )
-
-
-def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
-    """Bandwidth of kernels that move far more than fits in caches; 0 for others."""
-    large = kernel.work.bytes_moved > CpuKernels.CACHED_BYTES or (
-        isinstance(kernel.dimensions, Gemm) and kernel.dimensions.m == 1
-    )
-    return kernel.work.bytes_moved / seconds if large else 0.0
 
 
 # --- least squares ---------------------------------------------------------------------------
@@ -280,10 +270,7 @@ def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
     Args:
         sizes: `[rows, columns]`, none below 0.
         seconds: `[rows]`, all above 0.
-        importance: `[rows]`, weight of each row.
-
-    Returns:
-        `[columns]`.
+        importance: `[rows]`.
     """
     relative = sizes / seconds[:, None]
     scale = relative.max(axis=0)

@@ -12,8 +12,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,21 +36,17 @@ _STEPS: Final = 3
 """Decode steps after each prefill pass."""
 
 
-@dataclass(frozen=True)
-class PageOfPass:
-    """A page whose kernels are measured.
-
-    Attributes:
-        base_size: Side of the global view, pixels.
-        image_size: Side of a tile, pixels; 0 for no tiles.
-        page: Width and height in pixels, which decide the number of tiles.
-        is_held_out: Whether its kernels measure the error of a fit instead of entering it.
-    """
+class PageOfPass(NamedTuple):
+    """A page whose kernels are measured."""
 
     base_size: int
+    """Side of the global view, pixels."""
     image_size: int = 0
+    """Side of a tile, pixels; 0 for no tiles."""
     page: tuple[int, int] = (1000, 1400)
+    """Width and height in pixels, which decide the number of tiles."""
     is_held_out: bool = False
+    """Whether its kernels measure the error of a fit instead of entering it."""
 
 
 _PAGES: Final = (
@@ -83,36 +78,27 @@ def shallow_network(dtype: torch.dtype) -> LoadedModel:
 
 
 class TimedPasses:
-    """Runs the passes of some pages repeatedly and times their operators.
-
-    Args:
-        model: The network, on the CPU.
-
-    Attributes:
-        fastest: Of every page, the fastest run of each stage so far.
-    """
+    """Runs the passes of some pages repeatedly on the CPU and times their operators."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
-        self.fastest: dict[PageOfPass, _Run] = {}
+        self._fastest: dict[PageOfPass, _Run] = {}
+        """Of every page, the fastest run of each stage so far."""
 
     def run(self, deadline: float, on_progress: Callable[[str], None] = lambda _: None) -> None:
         """Run the pages in turn until the deadline, when the pass that is running is given up.
 
-        The first time, pages that are not reached in half of the time are left out.
-
-        Args:
-            deadline: When to stop, of the monotonic clock.
-            on_progress: Called with what is being measured.
+        The first time, pages that are not reached in half of the time are left out. The deadline is
+        of the monotonic clock.
         """
         began = time.monotonic()
-        if not self.fastest:
+        if not self._fastest:
             for page in _PAGES:
-                half = (began + deadline) / 2 if self.fastest else deadline
+                half = (began + deadline) / 2 if self._fastest else deadline
                 if not self._run(page, half, on_progress):
                     break
-        while self.fastest and all(
-            self._run(page, deadline, on_progress) for page in tuple(self.fastest)
+        while self._fastest and all(
+            self._run(page, deadline, on_progress) for page in tuple(self._fastest)
         ):
             pass
 
@@ -122,8 +108,8 @@ class TimedPasses:
         found = _timed(self._model, page, deadline)
         if found is None:
             return False
-        before = self.fastest.get(page, found)
-        self.fastest[page] = {
+        before = self._fastest.get(page, found)
+        self._fastest[page] = {
             stage: min(before[stage], run, key=_seconds_of) for stage, run in found.items()
         }
         return True
@@ -134,7 +120,7 @@ class TimedPasses:
         Times are from the fastest run of each stage, as they are when pages are measured.
         """
         found = []
-        for page, run in self.fastest.items():
+        for page, run in self._fastest.items():
             equal: dict[Kernel, list[float]] = defaultdict(list)
             for operators in run.values():
                 for kernels, seconds in operators:
@@ -163,13 +149,6 @@ class _TimeIsUp(Exception):  # noqa: N818 - no error
 
 def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None:
     """Run a page's passes once; None if the deadline came first."""
-    try:
-        return _timed_by(model, page, deadline)
-    except _TimeIsUp:
-        return None
-
-
-def _timed_by(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run:
     safe_point()
     workload = DEFAULT.plan(
         page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
@@ -184,11 +163,14 @@ def _timed_by(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run:
         clock.begin(trace)
         return trace
 
-    with exclusive(), left_as_it_was(model.module), running(model.device), clock:
-        with recorder:
-            generation = Generation(model, workload, DEFAULT, begin)
-            traces = [generation.prefill(), *map(generation.step, range(_STEPS))]
-        clock.finish()
+    try:
+        with exclusive(), left_as_it_was(model.module), running(model.device), clock:
+            with recorder:
+                generation = Generation(model, workload, DEFAULT, begin)
+                traces = [generation.prefill(), *map(generation.step, range(_STEPS))]
+            clock.finish()
+    except _TimeIsUp:
+        return None
     found: _Run = defaultdict(list)
     for trace, timed in clock.passes:
         # Operators between passes, which make their inputs, are not in any kept trace.
@@ -207,14 +189,10 @@ def _stage_of(kernel: Kernel) -> str:
 
 
 class _OperatorClock(TorchDispatchMode):
-    """Runs below a recorder and times each operator that the recorder books.
+    """Runs below a recorder, entered inside it, and times each operator that the recorder books.
 
-    Args:
-        recorder: The recorder; its mode must be entered inside this one.
-        deadline: When it raises `_TimeIsUp`, of the monotonic clock.
-
-    Attributes:
-        passes: Traces with the kernels and seconds of each operator that has kernels, in order.
+    At the deadline it raises `_TimeIsUp`. `passes` are traces with the kernels and seconds of each
+    operator that has kernels.
     """
 
     def __init__(self, recorder: Recorder, deadline: float) -> None:

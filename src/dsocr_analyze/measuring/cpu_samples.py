@@ -11,8 +11,9 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import setitem
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
@@ -59,10 +60,10 @@ def samples_to_measure(dtype: torch.dtype) -> list[Made]:
     part has all kinds, and a disturbance affects all of them.
     """
     chance = random.Random(0)
-    kinds: list[Iterable[Made]] = [
+    kinds: list[list[Made]] = [[*each] for each in (
         _products(dtype, chance), _batched_products(dtype, chance), _masked_attention(dtype),
         _attention(dtype), _convolutions(dtype), *_elements(dtype, chance),
-    ]  # fmt: skip
+    )]  # fmt: skip
     placed: list[tuple[float, Made]] = []
     for samples in kinds:
         first, *others = samples
@@ -138,12 +139,13 @@ def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Mad
 
 
 def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
-    def call() -> Run:
-        one, other = _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
-        return lambda: torch.matmul(one, other)
-
-    group = f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}"
-    return Sample(group, call, batch * m * n * k)
+    return Sample(
+        f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}",
+        lambda: partial(
+            torch.matmul, _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
+        ),
+        batch * m * n * k,
+    )
 
 
 # --- attention and convolutions --------------------------------------------------------------
@@ -169,7 +171,7 @@ def _attended(
         q = _filled(batch, heads, queries, 64, dtype=dtype)
         k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
         bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
-        return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return partial(F.scaled_dot_product_attention, q, k, v, attn_mask=bias)
 
     macs = 2 * batch * heads * queries * keys * 64
     return Sample(f"attention {masked} {batch} {keys}", call, macs)
@@ -195,13 +197,15 @@ def _convolved(
 ) -> Sample:
     images, inputs, pixels = shape
 
-    def call() -> Run:
-        x = _filled(images, inputs, pixels, pixels, dtype=dtype)
-        weight = _filled(outputs, inputs, size, size, dtype=dtype)
-        return lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0)
-
-    macs = images * (pixels // step) ** 2 * inputs * outputs * size**2
-    return Sample(f"convolution {shape} {size}", call, macs)
+    return Sample(
+        f"convolution {shape} {size}",
+        lambda: partial(
+            F.conv2d, _filled(images, inputs, pixels, pixels, dtype=dtype),
+            _filled(outputs, inputs, size, size, dtype=dtype), stride=step,
+            padding=1 if size == 3 else 0,
+        ),
+        images * (pixels // step) ** 2 * inputs * outputs * size**2,
+    )  # fmt: skip
 
 
 # --- everything else -------------------------------------------------------------------------
@@ -210,103 +214,82 @@ _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_00
 """Elements per tensor, before random variation."""
 
 
+Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
+"""From a number of rows of 1280 elements to the tensors of an operator."""
+
+
 def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Sample]]:
     """Samples of each operator."""
-    for name, call_of in (*_of_two(), *_of_one(dtype), *_of_layouts()):
-        several = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
-        yield [Sample(f"{name} {max(1, rows)}", partial(call_of, max(1, rows), dtype))
-               for rows in several]  # fmt: skip
+    for name, (tensors, operator) in _operators(dtype).items():
+        sizes = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
+        yield [Sample(f"{name} {max(1, rows)}", partial(_called, operator, tensors, max(1, rows)))
+               for rows in sizes]  # fmt: skip
 
 
-CallOf = Callable[[int, torch.dtype], Run]
-"""From a number of rows of 1280 elements, and a type, to a call."""
+def _called(operator: Callable[..., Value], tensors: Tensors, rows: int) -> Run:
+    return partial(operator, *tensors(rows))
 
 
-def _calling(operator: Callable[..., Value], *others: bool) -> CallOf:
-    """Calls an operator on a tensor and on `others`: whole ones too, or, if False, a row."""
+def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Value]]]:
+    """What makes the tensors of each operator, and the operator, by name."""
 
-    def make(rows: int, dtype: torch.dtype) -> Run:
-        tensors = [_tensor(rows if whole else 1, dtype) for whole in (True, *others)]
-        return lambda: operator(*tensors)
+    def whole(rows: int) -> torch.Tensor:
+        return _filled(rows, 1280, dtype=dtype)
 
-    return make
+    def one(rows: int) -> list[torch.Tensor]:
+        return [whole(rows)]
 
+    def two(rows: int) -> list[torch.Tensor]:
+        return [whole(rows), whole(rows)]
 
-def _of_two() -> Iterator[tuple[str, CallOf]]:
-    operators: dict[str, Callable[..., Value]] = {
-        "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-    }  # fmt: skip
-    for name, operator in operators.items():
-        yield name, _calling(operator, True)
-        yield f"{name} of a row", _calling(operator, False)
+    def with_row(rows: int) -> list[torch.Tensor]:
+        return [whole(rows), whole(1)]
 
-
-def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
-    wide = torch.float32
+    wide, weight = torch.float32, torch.ones(1280, dtype=dtype)
     other = wide if dtype != wide else torch.bfloat16
-    weight = torch.ones(1280, dtype=dtype)
-    operators: dict[str, Callable[[torch.Tensor], Value]] = {
-        "neg": torch.neg, "sigmoid": torch.sigmoid, "gelu": F.gelu, "silu": F.silu,
-        "cos": torch.cos, "sin": torch.sin, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
-        "pow": lambda x: x.pow(2), "mul by a number": lambda x: x * 1.702,
-        "mean": lambda x: x.mean(-1, keepdim=True), "sum": lambda x: x.sum(-1),
-        "softmax": lambda x: F.softmax(x, dim=-1, dtype=wide),
-        "native_layer_norm": lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6),
-        "_to_copy": lambda x: x.to(other),
-        "topk": lambda x: torch.topk(x, 6, dim=-1),
-        "sort": lambda x: x.view(-1)[: 6 * len(x)].argsort(),
-        "masked_fill": lambda x: x.masked_fill(x > 0, 0.0),
+    return {
+        "add": (two, torch.add), "add of a row": (with_row, torch.add),
+        "sub": (two, torch.sub), "sub of a row": (with_row, torch.sub),
+        "mul": (two, torch.mul), "mul of a row": (with_row, torch.mul),
+        "div": (two, torch.div), "div of a row": (with_row, torch.div),
+        "neg": (one, torch.neg), "sigmoid": (one, torch.sigmoid), "gelu": (one, F.gelu),
+        "silu": (one, F.silu), "cos": (one, torch.cos), "sin": (one, torch.sin),
+        "sqrt": (one, torch.sqrt), "rsqrt": (one, torch.rsqrt),
+        "pow": (one, lambda x: x.pow(2)), "mul by a number": (one, lambda x: x * 1.702),
+        "mean": (one, lambda x: x.mean(-1, keepdim=True)), "sum": (one, lambda x: x.sum(-1)),
+        "softmax": (one, lambda x: F.softmax(x, dim=-1, dtype=wide)),
+        "native_layer_norm": (one, lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6)),
+        "_to_copy": (one, lambda x: x.to(other)),
+        "topk": (one, lambda x: torch.topk(x, 6, dim=-1)),
+        "sort": (one, lambda x: x.view(-1)[: 6 * len(x)].argsort()),
+        "masked_fill": (one, lambda x: x.masked_fill(x > 0, 0.0)),
+        "clone of heads": (
+            lambda rows: [whole(rows).view(rows, 10, 128).transpose(0, 1)], torch.Tensor.contiguous,
+        ),
+        "clone of windows": (
+            lambda rows: [
+                torch.zeros(1, 14, max(1, rows // 14), 14, 92, dtype=dtype).permute(0, 2, 1, 3, 4)
+            ],
+            torch.Tensor.contiguous,
+        ),
+        "cat": (with_row, lambda x, row: torch.cat((x, row))),
+        "index": (
+            lambda rows: [whole(rows), torch.randint(rows, (rows,))], lambda x, places: x[places],
+        ),
+        "index_put": (
+            lambda rows: [whole(rows), torch.randperm(rows), whole(rows)], setitem,
+        ),
+        "embedding": (
+            lambda rows: [
+                torch.randint(20_000, (rows,)), torch.zeros(20_000, 1280, dtype=dtype)
+            ],
+            F.embedding,
+        ),
+        "constant_pad_nd": (
+            lambda rows: [torch.zeros(1, *[max(1, math.isqrt(rows))] * 2, 1280, dtype=dtype)],
+            lambda x: F.pad(x, (0, 0, 0, 6, 0, 6)),
+        ),
     }  # fmt: skip
-    for name, operator in operators.items():
-        yield name, _calling(operator)
-
-
-def _of_layouts() -> Iterator[tuple[str, CallOf]]:
-    def heads(rows: int, dtype: torch.dtype) -> Run:
-        x = _tensor(rows, dtype).view(rows, 10, 128).transpose(0, 1)
-        return x.contiguous
-
-    def windows(rows: int, dtype: torch.dtype) -> Run:
-        side = max(1, rows // 14)
-        x = torch.zeros(1, 14, side, 14, 92, dtype=dtype).permute(0, 2, 1, 3, 4)
-        return x.contiguous
-
-    def cat(rows: int, dtype: torch.dtype) -> Run:
-        x, y = _tensor(rows, dtype), _tensor(1, dtype)
-        return lambda: torch.cat((x, y))
-
-    def index(rows: int, dtype: torch.dtype) -> Run:
-        x, places = _tensor(rows, dtype), torch.randint(rows, (rows,))
-        return lambda: x[places]
-
-    def index_put(rows: int, dtype: torch.dtype) -> Run:
-        x, y, places = _tensor(rows, dtype), _tensor(rows, dtype), torch.randperm(rows)
-
-        def put() -> None:
-            x[places] = y
-
-        return put
-
-    def embedding(rows: int, dtype: torch.dtype) -> Run:
-        table, places = torch.zeros(20_000, 1280, dtype=dtype), torch.randint(20_000, (rows,))
-        return lambda: F.embedding(places, table)
-
-    def pad(rows: int, dtype: torch.dtype) -> Run:
-        side = max(1, math.isqrt(rows))
-        x = torch.zeros(1, side, side, 1280, dtype=dtype)
-        return lambda: F.pad(x, (0, 0, 0, 6, 0, 6))
-
-    yield "clone of heads", heads
-    yield "clone of windows", windows
-    yield "cat", cat
-    yield "index", index
-    yield "index_put", index_put
-    yield "embedding", embedding
-    yield "constant_pad_nd", pad
-
-
-def _tensor(rows: int, dtype: torch.dtype) -> torch.Tensor:
-    return _filled(rows, 1280, dtype=dtype)
 
 
 # --- measuring them --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times import coefficients as records
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
@@ -37,7 +37,7 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
-from dsocr_analyze.measuring.installed_gpu import FoundGpu, KernelTimer, found_gpu, host_figures
+from dsocr_analyze.measuring.installed_gpu import found_gpu, host_figures
 from dsocr_analyze.model.failures import is_out_of_memory
 from dsocr_analyze.model.process_settings import exclusive
 
@@ -72,15 +72,12 @@ Say = Callable[[str], None]
 def calibrated_gpu(
     device: torch.device, *, on_progress: Say, budget_seconds: float = _BUDGET_SECONDS
 ) -> str:
-    """Measure a GPU and its host.
+    """The text of a profile of a CUDA device and its host, which are measured.
 
     Args:
-        device: A CUDA device.
+        device: The device.
         on_progress: Called with what is being measured, and with the error of each fit.
         budget_seconds: Time for all of it.
-
-    Returns:
-        The text of a device profile that `profile_from_file` reads.
 
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
@@ -99,7 +96,7 @@ def calibrated_gpu(
             on_progress("warming up the clocks")
             kernels.warm_up()
             found = found_gpu(device, dtype, kernels)
-            on_progress(f"{found.gpu.title}: the host")
+            on_progress(f"{found.title}: the host")
             host = host_figures(device)
             return calibrated_profile(found, kernels, host, end - time.monotonic(), on_progress)
     except (RuntimeError, MemoryError) as error:
@@ -133,8 +130,8 @@ def _has_bfloat16(device: torch.device) -> bool:
 
 
 def calibrated_profile(
-    found: FoundGpu,
-    timer: KernelTimer,
+    gpu: Gpu,
+    timer: GpuKernels,
     host: MeasuredHost,
     budget_seconds: float,
     on_progress: Say,
@@ -144,7 +141,7 @@ def calibrated_profile(
     """The text of a GPU's profile, given a timer for its kernels.
 
     Args:
-        found: The GPU.
+        gpu: The GPU, whose source is that of the profile.
         timer: Times its kernels.
         host: Measured host figures.
         budget_seconds: Time for measuring kernels, and for the fits.
@@ -154,7 +151,7 @@ def calibrated_profile(
     Raises:
         DeviceError: Too little was measured of every kind.
     """
-    wanted = {key: share for key, share in _SHARES.items() if _is_wanted(*key, found.gpu, timer)}
+    wanted = {key: share for key, share in _SHARES.items() if _is_wanted(*key, gpu, timer)}
     parts = []
     end, shares_left = time.monotonic() + budget_seconds, sum(wanted.values())
     for (kind, dtype), share in wanted.items():
@@ -166,7 +163,7 @@ def calibrated_profile(
         if rows is None or not _is_enough(rows):
             on_progress(f"{name}: too few measurements; left out")
             continue
-        text, median = _fitted_kind(kind, dtype, rows, found.gpu)
+        text, median = _fitted_kind(kind, dtype, rows, gpu)
         on_progress(
             f"{name}: {len(rows.seconds)} kernels measured;"
             f" median error {100 * median:.1f} % on kernels held out of the fit"
@@ -174,30 +171,29 @@ def calibrated_profile(
         parts.append(text)
     if not parts:
         raise DeviceError(
-            f"too few kernels of {found.gpu.title} could be measured in {budget_seconds:g} s;"
+            f"too few kernels of {gpu.title} could be measured in {budget_seconds:g} s;"
             " give it more time or more free memory"
         )
-    head = top_text(name=found.gpu.name, source=found.source)
-    own = [] if found.is_catalogued else [gpu_text(found.gpu)]
+    head = top_text(name=gpu.name, source=gpu.source)
+    own = [] if gpu.name in gpu_catalogue() else [gpu_text(gpu)]
     return "\n".join([head, *own, host_text(host), *parts])
 
 
-def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: KernelTimer) -> bool:
+def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: GpuKernels) -> bool:
     """Whether to measure a kind here.
 
     Grouped experts are a serving engine's kernels: if a shipped profile has those for this GPU,
     torch's add nothing.
     """
-    shipped = all_profiles().get(gpu.name)
-    if kind == "experts" and shipped is not None:
-        known = shipped.kinds.get((kind, dtype))
+    if kind == "experts" and gpu.name in gpu_catalogue():
+        known = all_profiles()[gpu.name].kinds.get((kind, dtype))
         if known is not None and not known.extrapolated:
             return False
     return timer.can_launch(kind)
 
 
 def _measured_rows(
-    kind: str, cases: Sequence[Case], timer: KernelTimer, deadline: float, name: str,
+    kind: str, cases: Sequence[Case], timer: GpuKernels, deadline: float, name: str,
     on_progress: Say,
 ) -> Rows | None:  # fmt: skip
     """Measure as many cases as there is time for, skipping those that do not fit into memory."""

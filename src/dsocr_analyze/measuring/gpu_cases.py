@@ -17,6 +17,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.kernel_times.fitting import SEED, Rows, held_out_groups
+from dsocr_analyze.hardware.kernel_times.machine import Floats
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS, kind_of, product_of
@@ -49,18 +50,17 @@ class Case(NamedTuple):
     """One kernel, or one layer's experts, in 16 bits unless `dtype` is float32."""
 
     kind: str
-    """Kernel kind of a device profile."""
+    """As in a device profile."""
     sizes: CaseSizes
     cold: bool = False
     """Whether weights, or cached keys and values, come from device memory."""
     dtype: str = "bfloat16"
-    """Type in a device profile; `bfloat16` stands for the GPU's own 16-bit type."""
+    """As in a device profile; `bfloat16` stands for the GPU's own 16-bit type."""
     operator: str = ""
     """For movement: a key of `MOVED_BYTES`."""
 
     @property
     def _figures(self) -> tuple[int, int, tuple[int, ...]]:
-        """Multiply-accumulates, bytes, and the sizes that define the group."""
         size, s = 4 if self.dtype == "float32" else 2, self.sizes
         match s:
             case Gemm(batch, m, n, k):
@@ -109,13 +109,7 @@ def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:
 
 
 def rows_of(cases: Sequence[Case], seconds: Sequence[float], version: str) -> Rows:
-    """Cases of one kind as columns for its formula.
-
-    Args:
-        cases: The cases.
-        seconds: Seconds of each.
-        version: What launched the kernels.
-    """
+    """Measured cases of one kind as columns for its formula; `version` launched the kernels."""
     groups = [case.group for case in cases]
     return Rows(
         _columns(cases), np.array(seconds), held_out_groups(groups), np.ones(len(cases), bool),
@@ -123,19 +117,18 @@ def rows_of(cases: Sequence[Case], seconds: Sequence[float], version: str) -> Ro
     )  # fmt: skip
 
 
-def _columns(cases: Sequence[Case]) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
-    def column(values: Iterable[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.array([*values], dtype=np.float64)
-
+def _columns(cases: Sequence[Case]) -> dict[str, Floats]:
     if isinstance(cases[0].sizes, Elements):
-        return {"moved": column(case.nbytes for case in cases)}
-    names = [name for name in cases[0].sizes._fields if name not in _NO_COLUMN]
-    columns = {name: column(getattr(case.sizes, name) for case in cases) for name in names}
-    columns["cold"] = column(case.cold for case in cases)
+        return {"moved": np.array([case.nbytes for case in cases], float)}
+    columns = {
+        name: np.array([getattr(case.sizes, name) for case in cases], float)
+        for name in cases[0].sizes._fields
+        if name not in _NO_COLUMN
+    }
+    columns["cold"] = np.array([case.cold for case in cases], float)
     if isinstance(cases[0].sizes, Experts):
-        columns["touched"] = np.asarray(
-            expected_experts(*(columns[name] for name in ("tokens", "experts", "top_k")))
-        )
+        tokens, experts, top_k = (columns[name] for name in ("tokens", "experts", "top_k"))
+        columns["touched"] = np.asarray(expected_experts(tokens, experts, top_k))
         columns |= {"gated": np.ones(len(cases)), "fallback": np.zeros(len(cases))}
     return columns
 
@@ -246,10 +239,6 @@ def _heads(draw: random.Random, known: Iterable[tuple[int, int]]) -> list[tuple[
     return [*dict.fromkeys((*known, *others))]
 
 
-def _attention(batch: int, queries: int, keys: int, heads: int, head_dim: int) -> Attention:
-    return Attention(batch, heads, heads, queries, keys, head_dim, head_dim)
-
-
 def _batch(draw: random.Random, most: int, elements: int) -> int:
     """A random batch size, given the elements of the largest tensor per sequence."""
     return _between(draw, 1, max(1, min(most, _MOST_ELEMENTS // elements)))
@@ -276,7 +265,8 @@ def _unmasked(draw: random.Random, kind: str) -> Iterator[Case]:
         for _ in range(_EACH):
             keys = _between(draw, fewest, longest)
             batch = _batch(draw, most, keys * heads * size)
-            sizes = _attention(batch, 1 if is_step else keys, keys, heads, size)
+            queries = 1 if is_step else keys
+            sizes = Attention(batch, heads, heads, queries, keys, size, size)
             yield Case(kind, sizes, cold=is_step and draw.random() < 0.75)
 
 
@@ -290,7 +280,7 @@ def _masked(draw: random.Random) -> Iterator[Case]:
         for length in dict.fromkeys(lengths):
             for _ in range(_EACH // 3):
                 batch = _batch(draw, 128, length * heads * (length + size))
-                sizes = _attention(batch, length, length, heads, size)._replace(masked=True)
+                sizes = Attention(batch, heads, heads, length, length, size, size, masked=True)
                 yield Case("masked_attention", sizes)
 
 

@@ -37,13 +37,9 @@ _BY_FLASH: Final = ("context_attention", "generation_attention")
 
 
 class KernelCalls:
-    """Makes calls of kernels on a device.
+    """Makes calls of kernels on a device, in its 16-bit type.
 
-    Args:
-        device: The device.
-        dtype: Its 16-bit type.
-        has_flash: Whether the decoder's attention uses flash-attn; None for whether it is
-            installed.
+    The decoder's attention uses flash-attn if `has_flash`, by default if it is installed.
     """
 
     def __init__(
@@ -164,12 +160,7 @@ _FLUSH_BYTES: Final = 1 << 29
 
 
 class GpuKernels(KernelCalls):
-    """Launches kernels on a GPU and times them.
-
-    Args:
-        device: The GPU.
-        dtype: Its 16-bit type.
-    """
+    """Launches kernels on a GPU, in its 16-bit type, and times them."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from PIL import Image
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
@@ -46,8 +47,7 @@ class Question:
     """Arguments of `infer()`, under its own names.
 
     Attributes:
-        image_file: The image.
-        prompt: The prompt, which contains `IMAGE_TOKEN` once.
+        prompt: Contains `IMAGE_TOKEN` once.
         base_size: Pixels per side of the global view in crop mode.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the page is cut into local views.
@@ -80,8 +80,6 @@ class Question:
 
 def check_image(file: Path) -> None:
     """Raise PageError if an image's pixels cannot be read."""
-    from PIL import Image
-
     try:
         with opened(file) as content, Image.open(content) as image:
             image.load()
@@ -89,34 +87,23 @@ def check_image(file: Path) -> None:
         raise PageError(f"cannot read image {str(file)!r}: {error}") from error
 
 
-@dataclass(frozen=True)
-class PassShape:
-    """The parts of a prefill pass's input that decide its cost.
-
-    Attributes:
-        batch_size: Prompts.
-        seq_len: Tokens per prompt.
-        visual_tokens: The page's tokens among them.
-        grid: Columns and rows of local views.
-        views: One batch per vision call.
-    """
+class PassShape(NamedTuple):
+    """The parts of a prefill pass's input that decide its cost."""
 
     batch_size: int
     seq_len: int
+    """Tokens per prompt."""
     visual_tokens: int
+    """The page's tokens among them."""
     grid: tuple[int, int]
+    """Columns and rows of local views."""
     views: tuple[ViewBatch, ...]
+    """One batch per vision call."""
 
     @classmethod
     def planned(cls, workload: Workload) -> PassShape:
         """The shape of the counted pass."""
-        return cls(
-            workload.batch_size,
-            workload.seq_len,
-            workload.visual_tokens,
-            workload.grid,
-            workload.views,
-        )
+        return cls(*(getattr(workload, name) for name in cls._fields))
 
     @classmethod
     def given(cls, inputs: ForwardInputs) -> PassShape:
@@ -139,9 +126,9 @@ class MeasuredInference:
     """Result and times of one call of `infer()`.
 
     Attributes:
-        ran: The shape of its prefill pass.
-        text: The text it read, without the end token.
-        tokens: Generated tokens, including the end token.
+        ran: Its prefill pass.
+        text: Without the end token.
+        tokens: Generated, including the end token.
         prefill: Seconds of the prefill pass by stage.
         steps: Seconds of each decode step.
         preprocess_seconds: Seconds before `generate`: the image's pixels, the prompt's tokens.
@@ -161,20 +148,13 @@ class MeasuredInference:
     peak_bytes: int
 
     def differences(self, counted: Workload) -> tuple[str, ...]:
-        """Where its passes differ from the counted ones, one line per difference.
-
-        Args:
-            counted: The counted workload, for the same number of tokens.
-        """
-        planned = PassShape.planned(counted)
-        pairs = [
-            (field.name, getattr(self.ran, field.name), getattr(planned, field.name))
-            for field in fields(PassShape)
-        ]
-        pairs.append(("decode steps", len(self.steps), counted.max_new_tokens - 1))
+        """Where its passes differ from those counted for as many tokens, a line per difference."""
+        names = (*PassShape._fields, "decode steps")
+        measured = (*self.ran, len(self.steps))
+        planned = (*PassShape.planned(counted), counted.max_new_tokens - 1)
         return tuple(
             f"infer() ran with {name} {_text(ran)}, but {_text(count)} was counted"
-            for name, ran, count in pairs
+            for name, ran, count in zip(names, measured, planned, strict=True)
             if ran != count
         )
 
@@ -201,14 +181,9 @@ def measure_inference(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MeasuredInference:
-    """Call the model's `infer()`: once for the memory of its prefill pass, then for its seconds.
+    """Call a model's `infer()`: once for the memory of its prefill pass, then for its seconds.
 
-    Args:
-        model: A vendor's model, on a device that computes.
-        tokenizer: The tokenizer for `infer()`.
-        question: Its other arguments.
-        architecture: The model's architecture.
-        on_progress: Called with what starts.
+    The vendor's model is on a device that computes; `on_progress` is called with what starts.
 
     Raises:
         ConfigError: The model has no `infer()`.
@@ -290,17 +265,8 @@ def _text_of(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
 class _Call:
     """One call of `infer()`, observed at its `generate` and at the model's forward.
 
-    Args:
-        model: The model.
-        run_pass: Runs each pass.
-        most_tokens: Tokens after which generation stops; None for `infer()`'s own limit.
-
-    Attributes:
-        began: Start of `infer()`, in seconds of the host's clock.
-        generate_began: Start of `generate`.
-        generate_ended: End of `generate`.
-        ended: End of `infer()`.
-        new_ids: The generated tokens.
+    `run_pass` runs each pass, and generation stops after `most_tokens`, None for `infer()`'s own
+    limit. Times are of the host's clock, in seconds; `new_ids` are the generated tokens.
     """
 
     def __init__(self, model: LoadedModel, run_pass: RunPass, most_tokens: int | None) -> None:

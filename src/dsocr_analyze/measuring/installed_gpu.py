@@ -1,19 +1,19 @@
-"""The installed GPU: its catalogue name or measured peaks, and the figures of its host.
-
-The host: launches, values it waits for, steps of `generate`, copies.
-"""
+"""The installed GPU, from the catalogue or with measured peaks, and the figures of its host."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
+import shutil
 import statistics
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,78 +25,22 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Elements, Gemm
 from dsocr_analyze.measuring.gpu_cases import Case
 from dsocr_analyze.measuring.stage_clock import timer_of
-from dsocr_analyze.model.process_settings import quiet_transformers
+from dsocr_analyze.model.process_settings import quiet_transformers, replaced
 from dsocr_analyze.model.torch_calls import Arguments, Keywords, Operator, Value
 
 if TYPE_CHECKING:
+    from torch.cuda import _CudaDeviceProperties
     from transformers import LlamaForCausalLM
 
+    from dsocr_analyze.measuring.gpu_kernels import GpuKernels
+
 __all__ = [
-    "FoundGpu",
-    "KernelTimer",
-    "Properties",
     "StepTimes",
     "described_gpu",
     "found_gpu",
     "host_figures",
     "step_times",
 ]
-
-
-class KernelTimer(Protocol):
-    """Times the kernels of a device."""
-
-    def seconds(self, case: Case) -> float:
-        """Seconds of one call of a kernel."""
-
-    def framework(self, kind: str) -> str:
-        """What launches the kernels of a kind, with its version."""
-
-    def can_launch(self, kind: str) -> bool:
-        """Whether kernels of a kind are available."""
-
-
-class Properties(Protocol):
-    """The part of `torch.cuda.get_device_properties()` used here."""
-
-    @property
-    def name(self) -> str:
-        """The driver's name for the GPU."""
-
-    @property
-    def multi_processor_count(self) -> int:
-        """Streaming multiprocessors; of the slice if the GPU is partitioned."""
-
-    @property
-    def total_memory(self) -> int:
-        """Bytes; of the slice if the GPU is partitioned."""
-
-    @property
-    def L2_cache_size(self) -> int:  # noqa: N802 - torch's name
-        """Bytes of level-2 cache."""
-
-    @property
-    def major(self) -> int:
-        """Major number of the compute capability."""
-
-    @property
-    def minor(self) -> int:
-        """Minor number of the compute capability."""
-
-
-@dataclass(frozen=True)
-class FoundGpu:
-    """An installed GPU.
-
-    Attributes:
-        gpu: Its description.
-        is_catalogued: Whether it is in the catalogue.
-        source: Date, driver and library versions.
-    """
-
-    gpu: Gpu
-    is_catalogued: bool
-    source: str
 
 
 _LIKE: Final = (
@@ -111,32 +55,31 @@ _STREAMED: Final = 1 << 27
 """Elements copied to measure the bandwidth."""
 
 
-def found_gpu(device: torch.device, dtype: str, timer: KernelTimer) -> FoundGpu:
-    """The GPU of a device.
+def found_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
+    """The GPU of a CUDA device, as of today's driver and libraries.
 
-    Args:
-        device: A CUDA device.
-        dtype: Its 16-bit type.
-        timer: Times its kernels if it is not in the catalogue.
+    It is the catalogue's if it is all of one: a slice counts as a GPU of its own. What the
+    catalogue lacks has a name of its own and peaks that the timer measures, in its 16-bit type.
     """
-    properties = torch.cuda.get_device_properties(device)
+    properties, catalogue = torch.cuda.get_device_properties(device), gpu_catalogue()
     hip = getattr(torch.version, "hip", None)
     made_with = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
     source = (
         f"measured {dt.datetime.now(tz=dt.UTC).date()} on {properties.name}:"
         f" {_driver()}torch {torch.__version__}, {made_with}"
     )
-    known = _catalogued(properties)
-    if known is not None:
-        return FoundGpu(known, True, source)
-    return FoundGpu(described_gpu(properties, dtype, source, timer), False, source)
+    with contextlib.suppress(DeviceError):
+        gpu = catalogue[catalogue_name(properties.name, catalogue)]
+        if (
+            properties.multi_processor_count == gpu.sms
+            and properties.total_memory >= _LEAST_MEMORY * gpu.memory_bytes
+        ):
+            return replace(gpu, source=source)
+    return described_gpu(properties, dtype, source, timer)
 
 
 def _driver() -> str:
     """The driver's version from nvidia-smi, or an empty string."""
-    import shutil
-    import subprocess
-
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""
@@ -148,29 +91,10 @@ def _driver() -> str:
     return f"driver {said.split()[0]}, " if said.split() else ""
 
 
-def _catalogued(properties: Properties) -> Gpu | None:
-    """The catalogue entry if this is the whole GPU; a slice counts as a GPU of its own."""
-    catalogue = gpu_catalogue()
-    try:
-        gpu = catalogue[catalogue_name(properties.name, catalogue)]
-    except DeviceError:
-        return None
-    is_whole = (
-        properties.multi_processor_count == gpu.sms
-        and properties.total_memory >= _LEAST_MEMORY * gpu.memory_bytes
-    )
-    return gpu if is_whole else None
-
-
-def described_gpu(properties: Properties, dtype: str, source: str, timer: KernelTimer) -> Gpu:
-    """Describe a GPU that is not in the catalogue, with measured peaks.
-
-    Args:
-        properties: The driver's properties of it.
-        dtype: Its 16-bit type.
-        source: Date and versions.
-        timer: Times its kernels.
-    """
+def described_gpu(
+    properties: _CudaDeviceProperties, dtype: str, source: str, timer: GpuKernels
+) -> Gpu:
+    """A GPU that is not in the catalogue, with its 16-bit type and measured peaks."""
     capability = float(f"{properties.major}.{properties.minor}")
     target = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
     rocm = target if target.startswith("gfx") else ""
@@ -193,7 +117,7 @@ def described_gpu(properties: Properties, dtype: str, source: str, timer: Kernel
     )
 
 
-def _own_name(properties: Properties) -> str:
+def _own_name(properties: _CudaDeviceProperties) -> str:
     """A name that does not match any GPU of the catalogue."""
     name = plain_name(properties.name)
     try:
@@ -203,7 +127,7 @@ def _own_name(properties: Properties) -> str:
     return f"{name}-{properties.multi_processor_count}-sms"
 
 
-def _tflops(timer: KernelTimer, dtype: str) -> float:
+def _tflops(timer: GpuKernels, dtype: str) -> float:
     products = (Case("gemm", Gemm(1, size, size, size), dtype=dtype) for size in _SQUARES)
     return max(2 * each.macs / timer.seconds(each) for each in products) / 1e12
 
@@ -230,71 +154,49 @@ _NO_KERNEL: Final = frozenset({
 
 
 def host_figures(device: torch.device) -> MeasuredHost:
-    """Measure the host of a GPU.
-
-    Args:
-        device: A CUDA device.
-    """
+    """Measure the host of a CUDA device."""
     with torch.cuda.device(device):
         steps = step_times(device)
         tiny = torch.zeros(64, device=device)
-        issued = _microseconds(lambda: tiny.add_(1).sum(), device)
-        waited = _microseconds(lambda: tiny.add_(1).sum().item(), device)
+        issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATS)
+        waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATS)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         with torch.cuda.graph(graph):
             tiny.add_(1)
-        started = _microseconds(graph.replay, device)
+        started = _seconds(graph.replay, device, _REPEATS)
+    pageable = torch.ones(_COPIED, dtype=torch.uint8)
     return MeasuredHost(
         launch_us=steps.launch_us,
-        sync_us=max(_LEAST_US, waited - issued),
+        sync_us=max(_LEAST_US, 1e6 * (waited - issued)),
         step_us=steps.between_us,
-        graph_us=max(_LEAST_US, started),
-        link_gb_s=_link_gb_s(device),
+        graph_us=max(_LEAST_US, 1e6 * started),
+        link_gb_s=_COPIED / _seconds(lambda: pageable.to(device), device, 1) / 1e9,
     )
 
 
-def _microseconds(run: Callable[[], Value], device: torch.device) -> float:
-    """Microseconds per run of many consecutive ones."""
-    timer = timer_of(device)
-    found = []
-    for _ in range(5):
-        timer.wait()
-        start = time.perf_counter()
-        for _ in range(_REPEATS):
-            run()
-        timer.wait()
-        found.append((time.perf_counter() - start) / _REPEATS)
-    return 1e6 * statistics.median(found)
-
-
-def _link_gb_s(device: torch.device) -> float:
-    """Rate of a copy to the GPU from memory that is not pinned, GB/s."""
-    there = torch.ones(_COPIED, dtype=torch.uint8)
-    timer = timer_of(device)
-    found = []
+def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> float:
+    """Seconds per run of consecutive ones: the median of some rounds, after a first one."""
+    timer, found = timer_of(device), []
     for _ in range(6):
         timer.wait()
         start = time.perf_counter()
-        there.to(device)
+        for _ in range(repeats):
+            run()
         timer.wait()
-        found.append(time.perf_counter() - start)
-    return _COPIED / statistics.median(found[1:]) / 1e9
+        found.append((time.perf_counter() - start) / repeats)
+    return statistics.median(found[1:])
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Times of `generate` steps, inside the model and between its calls.
-
-    Attributes:
-        operators: Operators launched per step.
-        inside_us: Microseconds per call of the model.
-        between_us: Microseconds from the end of one call to the start of the next.
-    """
+class StepTimes(NamedTuple):
+    """Times of `generate` steps, inside the model and between its calls."""
 
     operators: int
+    """Launched per step."""
     inside_us: float
+    """Per call of the model."""
     between_us: float
+    """From the end of one call to the start of the next."""
 
     @property
     def launch_us(self) -> float:
@@ -303,11 +205,7 @@ class StepTimes:
 
 
 def step_times(device: torch.device) -> StepTimes:
-    """Run `generate` as `infer()` does, on a decoder so small that only the host matters.
-
-    Args:
-        device: The device to run on.
-    """
+    """Run `generate` as `infer()` does, on a decoder so small that only the host matters."""
     model = _small_decoder(device)
     counts: list[int] = []
     spans: list[tuple[float, float]] = []
@@ -356,17 +254,16 @@ def _generate(
     def watched(*args: Value, **kwargs: Value) -> Value:
         return around(functools.partial(forward, *args, **kwargs))
 
-    model.forward = watched
-    try:
-        with torch.no_grad(), quiet_transformers(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.generate(
-                tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=steps,
-                min_new_tokens=steps, do_sample=False, use_cache=True, eos_token_id=1,
-                pad_token_id=0, no_repeat_ngram_size=_NGRAM,
-            )  # fmt: skip
-    finally:
-        model.forward = forward
+    with (
+        replaced(model, "forward", watched), torch.no_grad(), quiet_transformers(),
+        warnings.catch_warnings(),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore")
+        model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=steps,
+            min_new_tokens=steps, do_sample=False, use_cache=True, eos_token_id=1,
+            pad_token_id=0, no_repeat_ngram_size=_NGRAM,
+        )  # fmt: skip
 
 
 class _Launches(TorchDispatchMode):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -22,11 +23,7 @@ Transform: TypeAlias = Callable[[Any], Picture]
 
 
 class Compose:
-    """Applies transforms in sequence.
-
-    Args:
-        transforms: The transforms.
-    """
+    """Applies transforms in sequence."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = transforms
@@ -43,20 +40,13 @@ class ToTensor:
 
     def __call__(self, picture: Image) -> torch.Tensor:
         """Returns the picture as a tensor."""
-        import numpy as np
-
         pixels = torch.from_numpy(np.array(picture, copy=True))
         values = pixels.permute(2, 0, 1).contiguous()
         return values.to(torch.get_default_dtype()).div(255)
 
 
 class Normalize:
-    """`(x - mean) / std`, per channel.
-
-    Args:
-        mean: One value per channel.
-        std: One value per channel.
-    """
+    """`(x - mean) / std`, with one value of each per channel."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.mean, self.std = mean, std

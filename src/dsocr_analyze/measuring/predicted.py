@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -23,17 +24,13 @@ from dsocr_analyze.workload import AnyWorkload, Workload
 __all__ = ["Predicted", "predicted_page"]
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions from the kernel records of a page.
-
-    Attributes:
-        stages: Seconds by stage; empty without a profile of the device.
-        peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
-    """
+class Predicted(NamedTuple):
+    """Predictions from the kernel records of a page."""
 
     stages: Mapping[str, Duration]
+    """By stage; empty without a profile of the device."""
     peak_bytes: int
+    """Of the prefill pass, excluding weights and inputs."""
 
 
 def predicted_page(
@@ -43,15 +40,9 @@ def predicted_page(
     protocol: Protocol,
     device: Device | None,
 ) -> Predicted:
-    """Predict what `measure_page` measures with the same arguments.
+    """Predict what `measure_page` measures with the same arguments; no seconds without a device.
 
-    Args:
-        model: The model on the device that computes.
-        workload: The page.
-        architecture: The model's architecture.
-        protocol: How the page is measured; under autocast, or without closed forms, the records are
-            from a trace on the device itself.
-        device: The device with its profile; None if there is no profile.
+    Under autocast, or without closed forms, the records are from a trace on the device itself.
 
     Raises:
         DeviceError: The profile lacks the data type.
@@ -64,13 +55,13 @@ def predicted_page(
     spans: dict[str, Duration] = {}
     if device is not None:
         decode = None if architecture.decode is None else architecture.decode.name
-        prefill = {name: kernels for name, kernels in records.items() if name != decode}
+        step = None if decode is None else records.pop(decode, None)
         host = EAGER.on(device)
-        spans = eager_pass(prefill, device, host)
-        if decode is not None and decode in records:
+        spans = eager_pass(records, device, host)
+        if decode is not None and step is not None:
             # A step alone, without the work of `generate` between steps.
             alone = replace(host, step_us=0.0, sequence_us=0.0)
-            spans[decode] = eager_step(records[decode], device, alone, workload.batch_size)
+            spans[decode] = eager_step(step, device, alone, workload.batch_size)
     return Predicted(spans, peak)
 
 

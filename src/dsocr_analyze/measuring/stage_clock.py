@@ -1,7 +1,4 @@
-"""Seconds of stages: a pass's timeline, cut at the start and end of each stage's modules.
-
-Device clocks set the marks on it.
-"""
+"""Seconds of stages: a pass's timeline, cut at the start and end of each stage's modules."""
 
 from __future__ import annotations
 
@@ -75,12 +72,7 @@ def timer_of(device: torch.device) -> Timer:
 
 
 class Laps:
-    """The timeline of one pass.
-
-    Args:
-        timer: The device's clock.
-        stage: The stage in which the pass begins.
-    """
+    """The timeline of one pass, which begins in a stage."""
 
     def __init__(self, timer: Timer, stage: str) -> None:
         self._timer = timer
@@ -119,15 +111,7 @@ class StageClock:
     """Times the passes of a model by stage, at the modules that a trace assigns operators to.
 
     Vision stages get the time of their own modules, the prefill stage the rest of the prefill
-    pass, the decode stage all of a step.
-
-    Args:
-        model: The model.
-        stages: The architecture's stages.
-        timer: The clock of the model's device.
-
-    Attributes:
-        is_decoding: Whether the next passes are decode steps.
+    pass, the decode stage all of a step. `is_decoding` says that the next passes are such steps.
     """
 
     def __init__(self, model: torch.nn.Module, stages: Sequence[Stage], timer: Timer) -> None:
