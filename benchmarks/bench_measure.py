@@ -26,8 +26,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title
-from dsocr_analyze.measuring.passes import Protocol, measure_pages
-from dsocr_analyze.measuring.predicted import predicted_page
+from dsocr_analyze.measuring.passes import Protocol, measure_pages, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import Workload

@@ -36,12 +36,14 @@ from dsocr_analyze.cli.device_runs import inference_report, predicted_seconds
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring import picture_transforms
-from dsocr_analyze.measuring.infer_call import load_tokenizer, stand_in_tokenizer, text_tokens
 from dsocr_analyze.measuring.inference import (
     MeasuredInference,
     PassShape,
     Question,
+    load_tokenizer,
     measure_inference,
+    stand_in_tokenizer,
+    text_tokens,
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model

@@ -54,8 +54,8 @@ from dsocr_analyze.measuring.passes import (
     measure_page,
     measure_pages,
     measured_preprocessing,
+    predicted_page,
 )
-from dsocr_analyze.measuring.predicted import predicted_page
 from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import StageClock
 from dsocr_analyze.session import DeepSeekOCRSession

@@ -1,8 +1,6 @@
 """Errors a user can fix: one base class, and an exit code for each.
 
-The command line turns every `AnalyzeError` into one line on stderr and its `exit_code`; library
-callers catch the class they can handle. Messages name the wrong value and the right ones, and use
-the library's names for arguments.
+The command line turns every `AnalyzeError` into one line on stderr and its `exit_code`.
 """
 
 from __future__ import annotations
@@ -32,11 +30,9 @@ __all__ = [
 class AnalyzeError(Exception):
     """Base of every error that dsocr-analyze raises on purpose.
 
-    Args:
-        message: What is wrong, and what would be right.
-        arguments: Names of arguments that occur in the message, such as `base_size` or
-            `device='cpu'`, and `the analytic engine`; the command line prints its own option names
-            instead. Leave out names used in another sense, such as a column or a config key.
+    The message says what is wrong, and what would be right. `arguments` are the names of arguments
+    in it, such as `base_size` or `device='cpu'`, and `the analytic engine`, but none in another
+    sense, such as a column: the command line prints its own option names instead.
     """
 
     exit_code = 2

@@ -48,10 +48,7 @@ def read_toml(path: Path) -> TomlTable:
 class TomlTable:
     """One table, read key by key; keys that were never read are rejected at the end.
 
-    Args:
-        file: Its file, for messages.
-        where: Its dotted path in the file, empty for the top level.
-        values: Its contents.
+    Messages name its file and `where`, its dotted path there, empty for the top level.
     """
 
     def __init__(self, file: str, where: str, values: Table) -> None:

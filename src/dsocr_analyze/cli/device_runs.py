@@ -22,11 +22,9 @@ from dsocr_analyze.hardware import fit, profile
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import (
     cpu_calibration,
-    infer_call,
     inference,
     machine,
     passes,
-    predicted,
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.failures import is_out_of_memory

@@ -70,14 +70,10 @@ def family_of(kernel: Kernel) -> str:
 
 
 def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The family and type whose coefficients apply to a kernel; None if none was measured.
+    """The measured family and type whose coefficients apply to a kernel; None if none was measured.
 
     Its own if measured. Otherwise, except for products, attention and convolutions, its operator in
     another type, then a measured operator of the same kind.
-
-    Args:
-        kernel: The record.
-        known: Measured families and types.
     """
     every = list(known)
     family = family_of(kernel)
@@ -154,12 +150,11 @@ def _split(
 
 @dataclass(frozen=True)
 class CpuKernels:
-    """Measurements of a CPU.
+    """Measurements of a CPU with a number of threads.
 
     Attributes:
-        threads: Threads per kernel.
         operator_us: Overhead of Python and torch per operator of a model, microseconds.
-        families: Fitted families, by family and data type.
+        families: By family and data type.
         CACHED_BYTES: Bytes that caches may serve; a kernel that moves more streams from memory.
     """
 
@@ -170,11 +165,7 @@ class CpuKernels:
     CACHED_BYTES: ClassVar = 10**8
 
     def family(self, kernel: Kernel) -> tuple[str, str]:
-        """Family and type whose coefficients apply to a kernel.
-
-        Raises:
-            DeviceError: No such kernel was measured.
-        """
+        """The `known_family` of a kernel; raises DeviceError if there is none."""
         found = known_family(kernel, self.families)
         if found is None:
             types = sorted({dtype for name, dtype in self.families if name == "product"})

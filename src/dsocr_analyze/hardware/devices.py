@@ -33,25 +33,20 @@ MI300 and MI350 series."""
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as sold.
+    """One GPU as sold; `devices.toml` explains the figures, whose 0 is for unsupported or unknown.
 
     Attributes:
         name: Its name in the catalogue.
         title: Its name for readers.
         tensor_tflops: Dense rate of `tensor_dtype` matrix products, TFLOP/s.
-        memory_gb: As sold, in GB.
-        source: Of the figures.
-        tensor_dtype: Type of that rate; GPUs with float16 here have no bfloat16.
-        weak: Figures that are poorly sourced; empty for none.
+        tensor_dtype: GPUs with float16 here have no bfloat16.
+        weak: Figures that are poorly sourced.
         sms: Streaming multiprocessors (compute units).
-        l2_mb: Level-2 cache, MB.
-        float8_tflops: Dense rate of float8 matrix products, TFLOP/s; 0 if unsupported.
-        int8_tops: Dense rate of int8 matrix products, 10^12 operations/s; 0 if unsupported.
-        float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s; 0 if unknown.
+        float8_tflops: Dense rate of float8 matrix products, TFLOP/s.
+        int8_tops: Dense rate of int8 matrix products, 10^12 operations/s.
+        float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s.
         mma_share: Fraction of `tensor_tflops` that kernels written for Ampere can reach.
-        compute_capability: NVIDIA's; 0 for other vendors or if unknown.
-        rocm_target: AMD's architecture name; empty for other vendors.
-        like: GPU whose measured kernel times are used if this one has none; empty for none.
+        like: GPU whose measured kernel times are used if this one has none.
     """
 
     name: str
@@ -84,7 +79,7 @@ class Gpu:
 
     @property
     def weight_dtypes(self) -> tuple[str, ...]:
-        """Types of stored weights; integers are converted to 16 bits before the product."""
+        """Types of stored weights; integers become 16 bits before the product."""
         return tuple(dict.fromkeys((*self.dtypes, "int8", "int4")))
 
     @property
@@ -131,11 +126,7 @@ def gpu_aliases() -> dict[str, str]:
 
 
 def catalogue_name(name: str, known: Mapping[str, object]) -> str:
-    """The entry of `known` that `name` or one of its aliases refers to.
-
-    Raises:
-        DeviceError: There is none; the message names the closest.
-    """
+    """The entry of `known` that a name or alias refers to; raises DeviceError if there is none."""
     plain = plain_name(name)
     found = plain if plain in known else gpu_aliases().get(plain, "")
     if found in known:

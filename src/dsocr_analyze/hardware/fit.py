@@ -51,17 +51,12 @@ Part = Literal["weights", "inputs", "cache", "activations", "logits"]
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that a batch needs at its two peaks.
-
-    Attributes:
-        weights_bytes: All parameters.
-        prefill: Everything else alive at the peak of a prefill pass.
-        decode: Everything else alive in the last decode step.
-    """
+    """Bytes that a batch needs: weights, and what else is alive at its two peaks."""
 
     weights_bytes: int
     prefill: BytesAlive
     decode: BytesAlive
+    """In the last decode step."""
 
     @property
     def total_bytes(self) -> int:
@@ -71,8 +66,8 @@ class MemoryNeed:
     def limit(self, usable_bytes: int) -> tuple[Part, Literal["prefill", "decode"] | None]:
         """What takes the most of a memory that is too small for this need, and at which peak.
 
-        The weights, which are always present, if they alone do not fit, else the largest part of
-        the larger peak; `activations` are the rest of it: not inputs, cache or logits.
+        The weights if they alone do not fit, else the largest part of the larger peak;
+        `activations` are the rest of it.
         """
         if self.weights_bytes > usable_bytes:
             return "weights", None
@@ -146,16 +141,7 @@ def memory_need(
     flash_attention: bool,
     order: Order = "at once",
 ) -> MemoryNeed:
-    """The memory that a workload needs, from the closed forms.
-
-    Args:
-        architecture: The model's architecture.
-        dimensions: The model's dimensions.
-        workload: The page and the batch.
-        dtype: Type of weights and activations.
-        flash_attention: FlashAttention instead of eager attention.
-        order: How its pages prefill; see `ASSUMPTIONS`.
-    """
+    """The memory that a workload needs, from the closed forms; `ASSUMPTIONS` explain the order."""
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
     prefill = architecture.forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
@@ -178,17 +164,9 @@ def fit(
     flash_attention: bool,
     reserved: float,
 ) -> GpuFit:
-    """Whether `workload` fits into `gpu`, and the largest batches that do.
+    """Whether a workload fits into a GPU, and the largest batches that do.
 
-    Args:
-        gpu: The GPU.
-        architecture: The model's architecture.
-        dimensions: The model's dimensions.
-        workload: The page and the requested batch.
-        dtype: Type of weights and activations.
-        flash_attention: FlashAttention instead of eager attention.
-        reserved: Fraction of the memory, from 0 to below 1, kept for the driver, the allocator and
-            kernels.
+    `reserved` is the fraction of the memory kept for the driver, the allocator and kernels.
 
     Raises:
         WorkloadError: `reserved` is out of range.

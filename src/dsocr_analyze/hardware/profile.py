@@ -1,10 +1,9 @@
 """Device profiles, read from TOML and written: fitted coefficients per kernel kind and data type.
 
-A shipped profile is `profiles/<name>.toml`. A user's profile has the same format, plus a table
-`[gpu]` if the GPU is not in the catalogue. A kind without its own coefficients is extrapolated: it
-uses those of the GPU named by `like`, with this GPU's own peaks. A user's profile of a GPU with a
-shipped one falls back to that for anything it leaves out. `[host]` has measurements of the machine
-around the GPU.
+A shipped profile is `profiles/<name>.toml`. A user's has the same format, plus `[gpu]` if the GPU
+is not in the catalogue. A kind without coefficients is extrapolated: it uses those of the GPU named
+by `like`, with this GPU's own peaks. A user's profile of a GPU with a shipped one falls back to
+that. `[host]` has measurements of the machine around the GPU.
 
 A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
 `derived` if its coefficients were not fitted; its errors are then assumed. Experts also state
@@ -74,14 +73,12 @@ _OF_GPU: Final = (
 
 
 def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
-    """The GPU with this name or alias, with its profile.
+    """The GPU with this name (any case), alias, or name that torch reports.
 
-    Args:
-        name: Catalogue name, alias, or the name that torch reports; case does not matter.
-        profiles: Files with the user's own profiles.
+    `profiles` are files with the user's own.
 
     Raises:
-        DeviceError: There is no such GPU (the message names close matches), or a file is wrong.
+        DeviceError: There is no such GPU, or a file is wrong.
     """
     known = all_profiles(profiles)
     return known[catalogue_name(name, known)]
@@ -157,12 +154,10 @@ def _profile(
 
 
 def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> Device:
-    """Read a user's profile.
+    """Read a user's profile, a TOML file as in `profiles/`, with `name`.
 
-    Args:
-        file: TOML as in `profiles/`, with `name`; `[gpu]` has the keys of `devices.toml` and may be
-            left out for a GPU of the catalogue.
-        known: Profiles that `like` may name; default: the shipped ones.
+    `[gpu]` has the keys of `devices.toml` and may be left out for a GPU of the catalogue; its
+    `like` may name one of `known`, by default the shipped ones.
 
     Raises:
         DeviceError: It cannot be read, or something in it is missing, unknown or impossible.

@@ -51,16 +51,15 @@ _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
 """Median and 90th percentile error assumed for products with weight-only integers.
 
-Their times are not fitted: they are those of 16-bit weights with fewer bytes to stream, as if
-converting integers to 16 bits were free. Errors against measured libraries (median / 90th
-percentile; aiconfigurator-core 0.12.0, printed by `benchmarks/bench_kernel_times.py`):
+Their times are those of 16-bit weights with fewer bytes to stream, as if converting integers were
+free. Errors against measured libraries (aiconfigurator-core 0.12.0, printed by
+`benchmarks/bench_kernel_times.py`):
 
-- TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8 and 24 / 57 % in int4; measured times are
-  a third longer up to 4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
+- TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8, 24 / 57 % in int4; a third longer up to
+  4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
 - SGLang 0.5.6's int8 products on H100 take three to four times as long, outside the band.
-- Experts in int4, mostly one model's sizes: vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 /
-  53 to 83 %, with thousands of tokens taking two to three times as long on Hopper and Blackwell;
-  SGLang's on A100 29 / 132 %.
+- Experts in int4: vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 / 53 to 83 %, two to three
+  times as long for thousands of tokens on Hopper and Blackwell; SGLang's on A100 29 / 132 %.
 """
 
 
@@ -139,11 +138,10 @@ class Device:
 
     Attributes:
         gpu: As sold; for a CPU, with the rates that it reached.
-        source: Source of the kernel times.
-        licence: Their licence.
+        source: Of the kernel times.
         kinds: Coefficients by (kind, data type), including those taken from another GPU.
-        host: Measurements of the machine around it; None if there are none.
-        cpu: Measured kernel families if it is a CPU, to which no formula here applies; else None.
+        host: None if it was not measured.
+        cpu: For a CPU, to which no formula here applies; else None.
     """
 
     gpu: Gpu
@@ -159,7 +157,7 @@ class Device:
         return self.cpu is None and all(each.extrapolated for each in self.kinds.values())
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
-        """Whether its profile has a kernel kind in a data type, its own or another GPU's."""
+        """Whether it has coefficients of a kernel kind, its own or another GPU's."""
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.kinds
 
     def fitted(
@@ -172,13 +170,9 @@ class Device:
     ) -> Fitted:
         """Coefficients, origin and error of a kernel kind in a data type.
 
-        Those of products with int8 or int4 weights are of 16 bits, with an assumed error.
-
-        Args:
-            kind: A key of `COEFFICIENTS`.
-            dtype: Data type.
-            weights_dtype: Of a product's weights (gemm, experts); None for `dtype`.
-            kv_dtype: Of cached keys and values, if not `dtype`.
+        `kind` is a key of `COEFFICIENTS`; `weights_dtype` is for products (gemm, experts),
+        `kv_dtype` for attention. With int8 or int4 weights they are those of 16 bits, with an
+        assumed error.
 
         Raises:
             DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
@@ -247,9 +241,8 @@ class Device:
     ) -> Seconds:
         """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
 
-        In float8, includes quantizing the `m` rows, and `batch` must be 1. `weights_dtype` is the
-        type of the `[k, n]` weights, by default `dtype`; with float8 the rows are quantized too,
-        int8 and int4 are multiplied in 16 bits and were not measured (see the error of `fitted`).
+        `weights_dtype` is that of `[k, n]`, by default `dtype`. float8 includes quantizing the `m`
+        rows, and `batch` must be 1; int8 and int4 are multiplied in 16 bits.
 
         Raises:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
@@ -327,16 +320,14 @@ class Device:
             head_dim: Elements per head.
             kv_heads: Key heads; default `heads`.
             causal: Whether later keys are masked.
-            dtype: Data type.
-            kv_dtype: Of cached keys and values: float8, int8 or int4; default `dtype`. Only
-                generation is measured in float8; otherwise the 16-bit kernel is assumed to read
-                fewer bytes.
-            cold: Read everything from device memory.
+            dtype: Of the queries.
+            kv_dtype: Of cached keys and values: float8, int8 or int4; default `dtype`. Except for
+                generation in float8, the 16-bit kernel is assumed to read fewer bytes.
+            cold: See `Device`.
 
         Raises:
             DeviceError: The GPU or the kind lacks a type.
-            WorkloadError: A size is impossible: below 1, more queries than keys under a causal
-                mask, or heads that are not a multiple of `kv_heads`.
+            WorkloadError: A size is impossible.
         """
         from dsocr_analyze.hardware.kernel_times import attention
 
@@ -393,18 +384,16 @@ class Device:
             inter: Width within an expert.
             experts: Routed experts in the layer.
             top_k: Experts per token.
-            touched: Experts with at least one token; default: the expected number,
-                E (1 - (1 - k/E)^tokens).
+            touched: Experts with a token; default: the expected E (1 - (1 - k/E)^tokens).
             gated: Whether an expert has a gate (SwiGLU).
             activation: silu, relu2 or gelu; some libraries have a slower kernel for gelu.
-            dtype: Data type.
+            dtype: Of the tokens.
             weights_dtype: As for `gemm_seconds`.
-            cold: Read everything from device memory.
+            cold: See `Device`.
 
         Raises:
-            DeviceError: The GPU or the kind lacks a type, or the two types cannot be multiplied.
-            WorkloadError: A size is impossible, such as `top_k` above `experts`, or the activation
-                is unknown.
+            DeviceError: The GPU or the kind lacks a type, or the two cannot be multiplied.
+            WorkloadError: A size is impossible, or the activation unknown.
         """
         from dsocr_analyze.hardware.kernel_times import products
 

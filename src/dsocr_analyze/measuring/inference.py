@@ -1,31 +1,54 @@
-"""Time the vendor's `infer()` on one image, pass by pass and stage by stage."""
+"""Time the vendor's `infer()` on one image, pass by pass and stage by stage.
+
+The vendor's files are not edited; what `infer()` needs more than a bare pass is set up around it,
+and everything is restored on the way out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import time
-from collections.abc import Callable, Mapping
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from PIL import Image
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
-from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
+from dsocr_analyze.errors import (
+    ConfigError,
+    ModelCodeError,
+    ModelDirectoryError,
+    PageError,
+    WorkloadError,
+)
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.measuring.infer_call import inferring
+from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock, timer_of
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.failures import blamed_on
-from dsocr_analyze.model.generation import left_as_it_was
+from dsocr_analyze.model.forward import running_unwatched
+from dsocr_analyze.model.generation import flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
-from dsocr_analyze.model.process_settings import exclusive, replaced
+from dsocr_analyze.model.process_settings import (
+    answered,
+    exclusive,
+    quiet_transformers,
+    replaced,
+)
+from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.model.torch_calls import Function, Value
+from dsocr_analyze.model.unused_imports import is_missing
 from dsocr_analyze.workload import ViewBatch, Workload
-from dsocr_analyze.workload.workload import IMAGE_TOKEN
+from dsocr_analyze.workload.workload import IMAGE_TOKEN, text_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -35,7 +58,11 @@ __all__ = [
     "PassShape",
     "Question",
     "check_image",
+    "load_tokenizer",
     "measure_inference",
+    "stand_in_tokenizer",
+    "stands_in_for_torchvision",
+    "text_tokens",
 ]
 
 RunPass = Callable[[Callable[[], Value]], Value]
@@ -204,7 +231,7 @@ def measure_inference(
             on_progress,
         ) as announce,
         left_as_it_was(model.module),
-        inferring(model),
+        _inferring(model),
     ):  # fmt: skip
         announce("memory of the prefill pass")
         peak_bytes = _peak_bytes(model, tokenizer, question)
@@ -223,7 +250,7 @@ def measure_inference(
         call = _Call(model, timed, question.most_tokens)
         with clock.attached():
             call.run(tokenizer, question, save_results=question.save_results)
-        ran = call.first_pass
+        ran, (began, generate_began, generate_ended, ended) = call.first_pass, call.times
         prefill, *steps = (laps.seconds() for laps in passes)
     return MeasuredInference(
         ran=ran,
@@ -231,9 +258,9 @@ def measure_inference(
         tokens=len(call.new_ids),
         prefill=prefill,
         steps=tuple(sum(step.values()) for step in steps),
-        preprocess_seconds=call.generate_began - call.began,
-        generate_seconds=call.generate_ended - call.generate_began,
-        infer_seconds=call.ended - call.began,
+        preprocess_seconds=generate_began - began,
+        generate_seconds=generate_ended - generate_began,
+        infer_seconds=ended - began,
         peak_bytes=peak_bytes,
     )
 
@@ -266,14 +293,15 @@ class _Call:
     """One call of `infer()`, observed at its `generate` and at the model's forward.
 
     `run_pass` runs each pass, and generation stops after `most_tokens`, None for `infer()`'s own
-    limit. Times are of the host's clock, in seconds; `new_ids` are the generated tokens.
+    limit. `times` are when `infer()` began, and `generate`, and when these ended, in seconds of
+    the host's clock; `new_ids` are the generated tokens.
     """
 
     def __init__(self, model: LoadedModel, run_pass: RunPass, most_tokens: int | None) -> None:
         self._model, self._run_pass, self._most_tokens = model, run_pass, most_tokens
         self._timer = timer_of(model.device)
         self._first_pass: PassShape | None = None
-        self.began = self.generate_began = self.generate_ended = self.ended = 0.0
+        self.times: list[float] = []
         self.new_ids: list[int] = []
 
     def run(
@@ -285,7 +313,7 @@ class _Call:
             replaced(module, "generate", self._watched_generate(module.generate)),
             replaced(module, "forward", self._watched_forward(module.forward)),
         ):
-            self.began = self._now()
+            self._note_time()
             module.infer(
                 tokenizer,
                 prompt=question.prompt,
@@ -296,7 +324,7 @@ class _Call:
                 crop_mode=question.crop_mode,
                 save_results=save_results,
             )
-            self.ended = self._now()
+            self._note_time()
 
     @property
     def first_pass(self) -> PassShape:
@@ -308,9 +336,9 @@ class _Call:
             )
         return self._first_pass
 
-    def _now(self) -> float:
+    def _note_time(self) -> None:
         self._timer.wait()
-        return time.perf_counter()
+        self.times.append(time.perf_counter())
 
     def _watched_generate(
         self, generate: Callable[..., torch.Tensor]
@@ -320,9 +348,9 @@ class _Call:
             if self._most_tokens is not None:
                 kwargs.pop("max_length", None)  # Unlimited-OCR's name for the limit
                 kwargs["max_new_tokens"] = self._most_tokens
-            self.generate_began = self._now()
+            self._note_time()
             ids = generate(*args, **kwargs)
-            self.generate_ended = self._now()
+            self._note_time()
             prompt = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
             self.new_ids = ids[0, prompt.shape[1] :].tolist()
             return ids
@@ -338,3 +366,110 @@ class _Call:
             return self._run_pass(functools.partial(forward, *args, **kwargs))
 
         return watched
+
+
+# --- its environment --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _inferring(model: LoadedModel) -> Iterator[None]:
+    """Sets up the environment for a model's `infer()`, on any device that computes."""
+    device = model.device
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            running_unwatched(device, flash_attention, has_weights=model.has_weights)
+        )
+        # It permanently disables the initialisation of layers.
+        for layer in (torch.nn.Linear, torch.nn.LayerNorm):
+            stack.enter_context(replaced(layer, "reset_parameters", layer.reset_parameters))
+        # transformers warns about a temperature that greedy generation ignores.
+        quiet = [("ignore", None, UserWarning, None, 0), *warnings.filters]
+        stack.enter_context(replaced(warnings, "filters", quiet))
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        else:
+            autocast = torch.amp.autocast_mode.autocast
+            stack.enter_context(
+                answered(autocast, "__init__", _autocast_on(device, autocast.__init__))
+            )
+        code = _code_of(model)
+        if stands_in_for_torchvision(model):
+            stack.enter_context(replaced(code, "transforms", picture_transforms))
+        yield
+
+
+def stands_in_for_torchvision(model: LoadedModel) -> bool:
+    """Whether the code of `infer()` needs torchvision, which is not installed."""
+    transforms = getattr(_code_of(model), "transforms", None)
+    return is_missing(getattr(transforms, "ToTensor", None))
+
+
+def _code_of(model: LoadedModel) -> types.ModuleType:
+    """The module that defines the model's class."""
+    return sys.modules[type(model.module).__module__]
+
+
+def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callable[..., None]:
+    """A region's constructor that replaces CUDA by the given device."""
+
+    def __init__(  # noqa: N807 - replaces it
+        self: torch.autocast, device_type: str, *args: Value, **kwargs: Value
+    ) -> None:
+        original(self, device.type if device_type == "cuda" else device_type, *args, **kwargs)
+
+    return __init__
+
+
+# --- the tokenizer ---------------------------------------------------------------------------
+
+
+_BOS: Final = "<bos>"
+_EOS: Final = "<eos>"
+
+
+def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
+    """Loads the directory's tokenizer with transformers, without executing its code.
+
+    Raises:
+        ModelDirectoryError: It cannot be read, or does not name its end-of-sequence token.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    read_tokenizer_file(directory.tokenizer_file)  # transformers reads any file it finds there
+    with named_tokenizer_failures(directory.tokenizer_file), quiet_transformers():
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+            str(directory.path), local_files_only=True
+        )
+    if tokenizer.eos_token_id is None:
+        raise ModelDirectoryError(
+            f"the tokenizer in {str(directory.path)!r} has no 'eos_token'; set it in"
+            " its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def stand_in_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of 258 tokens: BOS (0), the end of sequence (1), and every byte.
+
+    Text becomes more tokens than with a trained tokenizer; higher token ids have no text.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([_BOS, _EOS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=_BOS,
+        eos_token=_EOS,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def text_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
+    """Tokens of a prompt besides the visual ones, including BOS."""
+    parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
+    return 1 + sum(map(len, parts))

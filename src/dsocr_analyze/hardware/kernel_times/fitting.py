@@ -1,7 +1,7 @@
 """Measured kernel times, the formulas' predictions for them, and fits of coefficients to them.
 
-A fit is robust least squares on log time, from several starts. Whole groups of rows are held out of
-it, chosen by a hash of the sizes that define a group; its error is stated on those.
+A fit is robust least squares on log time, from several starts. Whole groups of rows, chosen by a
+hash of their sizes, are held out of it; its error is stated on those.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class Rows:
     """Rows of one table.
 
     Attributes:
-        sizes: Columns by name, floats. `batch` of products and `cold` are optional: without them
-            every row is one product, and its bytes may be in L2.
-        seconds: Measured seconds.
+        sizes: Columns by name. Without `batch` every row is one product, without `cold` its bytes
+            may be in L2.
         held_out: Whether a row's group is held out.
         within: Whether a row is in the range for which errors are stated.
         group: Sizes that define the group, one row per row.
@@ -172,16 +171,7 @@ _EXPERT_LIMITS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb
 
 @dataclasses.dataclass(frozen=True)
 class FitErrors:
-    """Relative errors of a fit.
-
-    Attributes:
-        training_rows: Rows used in the fit.
-        training_median: Median error on them.
-        held_out_rows: Rows that the fit did not see.
-        held_out_groups: Groups of those rows.
-        held_out_median: Median error on them.
-        held_out_p90: 90th percentile of that error.
-    """
+    """Relative errors of a fit, on the rows used in it and on those that it did not see."""
 
     training_rows: int
     training_median: float
@@ -230,14 +220,8 @@ def fitted(
 ) -> tuple[records.Coefficients, float]:  # fmt: skip
     """Coefficients from robust least squares on log time, and the remaining cost.
 
-    Args:
-        kind: The kernel kind.
-        rows: The measured rows.
-        gpu: The chip, with its peaks.
-        dtype: Data type.
-        start: The first guess; its integer coefficients are kept.
-        starts: Number of starts: one at the guess, the others near it.
-        evaluations: Most evaluations per start.
+    One of the starts is at the guess `start`, whose integer coefficients are kept, the others are
+    near it; each takes at most so many evaluations.
     """
     from scipy.optimize import least_squares
 

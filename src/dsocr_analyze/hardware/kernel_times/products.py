@@ -50,17 +50,8 @@ def gemm_seconds(
     The library picks the fastest of its tiles and split-k factors. Tiles of one wave run in
     parallel, each at its share of an SM's peak; waves run one after the other. Memory streams at
     its share of the bandwidth after a ramp. The two overlap, and the launch is added. For few rows
-    and medium-sized matrices the library is known to pick a slow kernel.
-
-    Args:
-        m: Rows.
-        n: Columns.
-        k: Inner size; all three broadcast.
-        weight_bytes: Bytes per element of the `[k, n]` weights.
-        machine: The chip.
-        c: Its coefficients.
-        batch: Number of products, each with its own inputs.
-        activation_bytes: Bytes per element of inputs and outputs.
+    and medium-sized matrices the library is known to pick a slow kernel. A weight of `[k, n]` has
+    `weight_bytes`, an input or output `activation_bytes`.
     """
     tiles = dict(zip(_TILES, (
         c.share_256x128, c.share_128x256, c.share_128x128,
@@ -109,10 +100,10 @@ _QUANTIZED_BYTES: Final = 3
 def scaled_gemm_seconds(
     m: Floats, n: Floats, k: Floats, machine: Machine, c: records.ScaledGemmCoefficients
 ) -> Floats:
-    """Seconds of the kernel that quantizes the rows and of one product.
+    """Seconds of the kernel that quantizes the rows and of one product `[m, k] x [k, n]`.
 
-    Libraries choose the tile of these kernels by m alone and do not split k. Arguments as for
-    `gemm_seconds`; weights have one byte per element, outputs two.
+    Libraries choose the tile of these kernels by m alone and do not split k. Weights have one byte
+    per element, outputs two.
     """
     tiles = TILES[c.tiles]
     shares = (c.share_16, c.share_64, c.share_128, c.share_256, c.share_more)
