@@ -1,10 +1,9 @@
 """Times of a CPU's kernels: sums of contributions, each a size times a fitted coefficient.
 
-Cost per unit depends on the size (with few rows, weights are read for little work; a large output
-touches new memory pages), so a contribution may be split between nodes of that size: `macs@64` gets
-most of a product of 70 rows, `macs@256` the rest. The sum is linear in the coefficients, which are
-fitted by non-negative least squares, by family and data type. Coefficients are microseconds per
-call, per million multiply-accumulates, per million elements or per million bytes.
+Cost per unit depends on the size, so a contribution may be split between nodes of that size:
+`macs@64` gets most of a product of 70 rows, `macs@256` the rest. Coefficients, fitted by
+non-negative least squares, are microseconds per call, or per million multiply-accumulates, elements
+or bytes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Device profiles, read from TOML and written: fitted coefficients per kernel kind and data type.
 
 A shipped profile is `profiles/<name>.toml`. A user's has the same format, plus `[gpu]` if the GPU
-is not in the catalogue. A kind without coefficients is extrapolated: it uses those of the GPU named
-by `like`, with this GPU's own peaks. A user's profile of a GPU with a shipped one falls back to
-that. `[host]` has measurements of the machine around the GPU.
+is not in the catalogue, and falls back to a shipped one of its GPU. A kind without coefficients is
+extrapolated: it uses those of the GPU named by `like`, with this GPU's own peaks.
 
 A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
-`derived` if its coefficients were not fitted; its errors are then assumed. Experts also state
-`left_out_*`: the error on each training group under a fit to the others.
+`derived` if its coefficients were not fitted; its errors are then assumed.
 
 A user's file is checked entry by entry; tests check the shipped ones in the same way.
 """
@@ -200,22 +198,14 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
 
 
 def check_gpu(entry: Any, where: str) -> None:
-    """Check the table of a GPU; `where` names it in messages.
-
-    Raises:
-        DeviceError: It is no table, or a key is missing, unknown or impossible.
-    """
+    """Raise DeviceError, which names `where`, for what is wrong in the table of a GPU."""
     _check_record(entry, Gpu, where, _OF_GPU)
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
 
 
 def check_kinds(table: Table, where: str) -> None:
-    """Check what a profile says of each kernel kind; `where` names the file in messages.
-
-    Raises:
-        DeviceError: Something is missing, unknown or impossible.
-    """
+    """Raise DeviceError, which names `where`, for what is wrong in a profile's kernel kinds."""
     for kind in COEFFICIENTS:
         entries = table.get(kind, {})
         _check(isinstance(entries, dict), f"{where}: {kind}", "a table of data types", entries)

@@ -111,21 +111,18 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTyp
 
 @dataclass(frozen=True)
 class MeasuredHost:
-    """Measured overhead of the machine around a GPU.
-
-    Attributes:
-        launch_us: Per operator of uncompiled model code, including views and Python around it.
-        sync_us: Per value that the host waits for.
-        step_us: Between two decode steps of `generate`.
-        graph_us: Per launch of a CUDA graph.
-        link_gb_s: Rate of copies to the GPU from memory that is not pinned, GB/s.
-    """
+    """Measured overhead of the machine around a GPU."""
 
     launch_us: float
+    """Per operator of uncompiled model code, including views and Python around it."""
     sync_us: float
+    """Per value that the host waits for."""
     step_us: float
+    """Between two decode steps of `generate`."""
     graph_us: float
+    """Per launch of a CUDA graph."""
     link_gb_s: float
+    """Of copies to the GPU from memory that is not pinned."""
 
 
 @dataclass(frozen=True)

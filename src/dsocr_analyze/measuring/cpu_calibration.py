@@ -76,13 +76,10 @@ def calibrated_cpu(
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Device:
-    """Measure the CPU with torch's number of threads.
+    """Measure the CPU with torch's number of threads, in passes too if it `has_passes`.
 
-    Args:
-        budget_seconds: Used up by measuring more often, and kept by measuring less.
-        has_passes: Whether kernels are measured in passes too, which takes more time and memory.
-        dtypes: Data types.
-        on_progress: Called with what is being measured.
+    The time is used up by measuring more often, and kept by measuring less. `on_progress` is called
+    with what is being measured.
 
     Raises:
         DeviceError: Too little was measured in that time.

@@ -1,8 +1,7 @@
 """Kernels in real passes: the time of each operator while a shallow reference network runs.
 
-A kernel alone finds caches and memory as its last call left them; in a pass it finds them as the
-previous operators left them, and writes to memory pages that were just mapped. The network is the
-published one with fewer layers; its pages are not those of the published modes.
+In a pass, a kernel finds caches and memory as the previous operators left them. The pages are not
+those of the published modes.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ _PAGES: Final = (
 def shallow_network(dtype: torch.dtype) -> LoadedModel:
     """The reference network with its published widths, and fewer layers, experts and words.
 
-    It takes 1.9 GB in float32. There are enough layers for a median: the first ones run with
-    threads and caches as the previous stage left them, and take up to 50 % longer.
+    It takes 1.9 GB in float32. The first layers of a stage take up to 50 % longer, so there are
+    enough for a median.
     """
     directory = ModelDirectory.read(DEFAULT.reference)
     config = copy.deepcopy(dict(directory.config))

@@ -72,12 +72,9 @@ Say = Callable[[str], None]
 def calibrated_gpu(
     device: torch.device, *, on_progress: Say, budget_seconds: float = _BUDGET_SECONDS
 ) -> str:
-    """The text of a profile of a CUDA device and its host, which are measured.
+    """The text of a profile of a CUDA device and its host, which are measured in so many seconds.
 
-    Args:
-        device: The device.
-        on_progress: Called with what is being measured, and with the error of each fit.
-        budget_seconds: Time for all of it.
+    `on_progress` is called with what is being measured, and with the error of each fit.
 
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
@@ -138,15 +135,9 @@ def calibrated_profile(
     *,
     cases: Callable[[str, str], Sequence[Case]] = gpu_cases,
 ) -> str:
-    """The text of a GPU's profile, given a timer for its kernels.
+    """The text of a GPU's profile, whose source is the GPU's, given a timer for its kernels.
 
-    Args:
-        gpu: The GPU, whose source is that of the profile.
-        timer: Times its kernels.
-        host: Measured host figures.
-        budget_seconds: Time for measuring kernels, and for the fits.
-        on_progress: Called with what is being measured.
-        cases: From a kind and a data type to the cases to measure, in order of priority.
+    `cases` are those to measure of a kind and a data type, in order of priority.
 
     Raises:
         DeviceError: Too little was measured of every kind.

@@ -198,7 +198,7 @@ class GpuKernels(KernelCalls):
         """Seconds of one call of a kernel.
 
         Raises:
-            OutOfMemoryError: The kernel does not fit into memory.
+            OutOfMemoryError: It does not fit into memory.
             RuntimeError: The library has no such kernel for this GPU.
         """
         free, _ = torch.cuda.mem_get_info(self._device)

@@ -156,12 +156,11 @@ class MeasuredInference:
         ran: Its prefill pass.
         text: Without the end token.
         tokens: Generated, including the end token.
-        prefill: Seconds of the prefill pass by stage.
+        prefill: Seconds by stage.
         steps: Seconds of each decode step.
-        preprocess_seconds: Seconds before `generate`: the image's pixels, the prompt's tokens.
-        generate_seconds: Seconds inside `generate`: all passes and the time between them.
-        infer_seconds: Seconds of the whole call.
-        peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
+        preprocess_seconds: Before `generate`: the image's pixels, the prompt's tokens.
+        generate_seconds: All passes and the time between them.
+        peak_bytes: Of the prefill pass, excluding weights and inputs.
     """
 
     ran: PassShape
@@ -431,7 +430,7 @@ def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
     """Loads the directory's tokenizer with transformers, without executing its code.
 
     Raises:
-        ModelDirectoryError: It cannot be read, or does not name its end-of-sequence token.
+        ModelDirectoryError: It cannot be read, or names no end-of-sequence token.
     """
     from transformers import PreTrainedTokenizerFast
 

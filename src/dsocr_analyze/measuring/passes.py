@@ -49,11 +49,9 @@ _REFERENCE_SIZE: Final = 1024
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to measure.
+    """How to measure: timed repeats of all passes, and untimed ones before them.
 
     Attributes:
-        repeats: Timed repeats of all passes.
-        warmups: Untimed repeats before them.
         steps: Decode steps per repeat; a sample is their mean.
         autocast: Whether passes run under bfloat16 autocast, like the vendor's `infer()`.
 
@@ -81,7 +79,6 @@ class MeasuredPage:
 
     Attributes:
         stages: By stage, in the architecture's order; one step for the decode stage.
-        prefill: Of the prefill pass.
         reference: Of a product of fixed size, run before every repeat.
         peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """

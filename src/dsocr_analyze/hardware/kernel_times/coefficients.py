@@ -237,16 +237,14 @@ class Fitted:
     """Coefficients of a kernel kind in a data type.
 
     Attributes:
-        coefficients: Of the kind's formula; for a CPU, microseconds per unit of each contribution.
+        coefficients: Of the kind's formula; for a CPU, of each contribution.
         median: Median relative error on the held-out groups.
         p90: 90th percentile of that error.
         held_out_rows: Rows behind these two errors; 0 if they are assumed.
-        training_rows: Rows used in the fit.
         gpu: The GPU whose kernels were measured.
         framework: What launched them, with its version.
-        held_out_groups: Groups of the held-out rows.
         extrapolated: Whether they are from another GPU, with a wider error.
-        derived: What they were derived from if they were not fitted; empty if fitted.
+        derived: What they were derived from if they were not fitted.
         assumed: Whether the two errors are assumed, not measured.
     """
 

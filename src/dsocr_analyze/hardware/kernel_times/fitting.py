@@ -49,9 +49,8 @@ class Rows:
     Attributes:
         sizes: Columns by name. Without `batch` every row is one product, without `cold` its bytes
             may be in L2.
-        held_out: Whether a row's group is held out.
         within: Whether a row is in the range for which errors are stated.
-        group: Sizes that define the group, one row per row.
+        group: Sizes that define a row's group.
         version: What launched the kernels, with its version.
     """
 
