@@ -1,7 +1,7 @@
 """CSV and Parquet files of any kind of row, read in batches.
 
-A caller defines the kind of rows and the columns it wants (`RowKind`); a file is opened
-(`open_rows`), and its columns are converted to whole numbers (`whole_numbers`).
+A caller says what the rows are (`RowKind`), opens a file (`open_rows`), and converts its columns
+(`whole_numbers`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import enum
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,19 +55,16 @@ _BLANK: Final = r"^\s*$"
 _SIGNED: Final = r"^\s*[+-]?[0-9]+(?:\.0*)?\s*$"
 
 
-def whole_numbers(
-    name: str, column: Any, most: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint8] | None]:
-    """A column as int64, and the reasons why some values are not usable.
+def whole_numbers(name: str, column: Any, most: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """A column of numbers or of text as int64, and the `Reason` why a value is not usable.
 
     Args:
         name: The column's name, for the error.
-        column: An Arrow array of n numbers, or of numbers as text.
+        column: An Arrow array, `[n]`.
         most: Largest valid value; the smallest is 1.
 
     Returns:
-        A copy of the numbers, `[n]`, with 1 for unusable ones; and the `Reason` of each, `[n]`,
-        0 for usable ones, or None if all are usable.
+        A copy of the numbers, `[n]`, with 1 for unusable ones; and the reasons, `[n]`, 0 for none.
 
     Raises:
         WorkloadError: The column has a non-numeric type.
@@ -75,103 +73,54 @@ def whole_numbers(
         column = column.combine_chunks()
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    types, kind = pa.types, column.type
-    if types.is_dictionary(kind):
+    if types.is_dictionary(column.type):
         column = column.dictionary_decode()
-        kind = column.type
-    if types.is_decimal(kind):
-        column, kind = column.cast(pa.string()), pa.string()
+    kind = column.type
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    is_whole = np.ones(len(column), bool)
     if types.is_integer(kind):
-        plain = column.fill_null(1) if column.null_count else column
-        numbers = plain.to_numpy(zero_copy_only=False)
-        reasons = _out_of_range(numbers, most)
-    elif types.is_floating(kind):
+        numbers = column.fill_null(1).to_numpy(zero_copy_only=False)
+    elif types.is_floating(kind):  # as pandas writes integers: 1240.0, and NaN for a missing value
         numbers = column.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
-        numbers, reasons = _from_floats(numbers, most)
-    elif _holds_text(kind):
-        numbers, reasons = _from_text(column, most)
+        missing, is_whole = np.isnan(numbers), np.floor(numbers) == numbers
+    elif types.is_decimal(kind) or any(holds_text(kind) for holds_text in _TEXTS):
+        text = column.cast(pa.string()) if types.is_decimal(kind) else column
+        text = text.cast(pa.binary())  # kernels for strings would fail on invalid UTF-8
+        digits = pc.struct_field(pc.extract_regex(text, _WHOLE), "digits")
+        numbers = digits.cast(pa.string()).cast(pa.int64()).fill_null(0).to_numpy()
+        if digits.null_count:
+            missing, is_whole = (
+                pc.match_substring_regex(text, pattern).fill_null(True).to_numpy(False)
+                for pattern in (_BLANK, _SIGNED)
+            )
     elif types.is_null(kind):
-        numbers, reasons = np.ones(len(column), np.int64), None
+        numbers = np.ones(len(column), np.int64)
     else:
         raise WorkloadError(f"column {name!r} holds {kind}; give whole numbers")
-    if column.null_count:
-        missing = column.is_null().to_numpy(zero_copy_only=False)
-        reasons = np.where(missing, np.uint8(Reason.MISSING), 0 if reasons is None else reasons)
-        reasons = reasons.astype(np.uint8, copy=False)
-    if reasons is not None:
-        numbers = np.where(reasons == 0, numbers, 1)
-    return numbers.astype(np.int64), reasons
-
-
-def _holds_text(kind: Any) -> bool:
-
-    return any(
-        test(kind)
-        for test in (
-            types.is_string,
-            types.is_large_string,
-            types.is_string_view,
-            types.is_binary,
-            types.is_large_binary,
-        )
-    )
-
-
-def _out_of_range(numbers: NDArray[Any], most: int) -> NDArray[np.uint8] | None:
-
-    if not len(numbers) or (int(numbers.min()) >= 1 and int(numbers.max()) <= most):
-        return None
     # Don't compare in the column's own type: 1,000,000 does not fit in an int8.
-    fitting = (numbers >= 1) & (numbers.astype(np.float64) <= most)
-    return np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
-
-
-def _from_floats(
-    numbers: NDArray[np.float64], most: int
-) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """Floats as pandas writes integers: 1240.0, and NaN for a missing value."""
-    is_whole = np.floor(numbers) == numbers
-    with np.errstate(invalid="ignore"):
-        fitting = is_whole & (numbers >= 1) & (numbers <= most)
-    if fitting.all():
-        return numbers, None
+    fitting = (numbers >= 1) & (numbers.astype(np.float64, copy=False) <= most)
     reasons = np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
     reasons[~is_whole] = Reason.NOT_WHOLE
-    reasons[np.isnan(numbers)] = Reason.MISSING
-    return np.where(fitting, numbers, 1.0), reasons
+    reasons[missing] = Reason.MISSING
+    return np.where(reasons == 0, numbers, 1).astype(np.int64), reasons
 
 
-def _from_text(column: Any, most: int) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """Decimal text, `1240` or `1240.0`; the caller handles nulls."""
-    column = column.cast(pa.binary())  # kernels for strings would fail on invalid UTF-8
-    digits = pc.struct_field(pc.extract_regex(column, _WHOLE), "digits")
-    numbers = digits.cast(pa.string()).cast(pa.int64()).fill_null(0).to_numpy()
-    fitting = (numbers >= 1) & (numbers <= most)
-    if fitting.all():
-        return numbers, None
-    reasons = np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
-    is_number = pc.match_substring_regex(column, _SIGNED).fill_null(True)
-    reasons[~is_number.to_numpy(zero_copy_only=False)] = Reason.NOT_WHOLE
-    is_blank = pc.match_substring_regex(column, _BLANK).fill_null(False)
-    reasons[is_blank.to_numpy(zero_copy_only=False)] = Reason.MISSING
-    return np.where(fitting, numbers, 1), reasons
+_TEXTS: Final = (
+    types.is_string,
+    types.is_large_string,
+    types.is_string_view,
+    types.is_binary,
+    types.is_large_binary,
+)
 
 
 def problem_text(name: str, reason: int, most: int, value: object = None) -> str:
-    """Why a value is not usable.
-
-    Args:
-        name: The column's name.
-        reason: One of `Reason`.
-        most: Largest valid value; the smallest is 1.
-        value: The column's value, to be named if given.
-    """
+    """Why a column's value, named if given, is not usable; see `whole_numbers`."""
     if reason == Reason.MISSING:
         return f"{name} is missing"
     shown = "" if value is None else f" {_shortened(value)}"
-    if reason == Reason.NOT_WHOLE:
-        return f"{name}{shown} is not a whole number"
-    return f"{name}{shown} is not from 1 to {most}"
+    wrong = "a whole number" if reason == Reason.NOT_WHOLE else f"from 1 to {most}"
+    return f"{name}{shown} is not {wrong}"
 
 
 def _shortened(value: object) -> str:
@@ -193,8 +142,8 @@ class RowKind:
 
     Attributes:
         what: Name of such a file, without an article: `list of pages`.
-        right: Advice on what to give instead, for errors.
-        columns: Selects the columns to read, given the file's name for errors and its columns;
+        right: What to give instead, for errors.
+        columns: Selects the columns to read from the file's name, for errors, and all its columns;
             raises WorkloadError if one is missing or duplicated.
         known: Every column that such a file may have.
         row: What each row counts as, for a warning about columns that are not read.
@@ -209,13 +158,7 @@ class RowKind:
     error: type[WorkloadError] = WorkloadError
 
     def warnings(self, path: Path, names: list[str], read: Collection[str]) -> tuple[str, ...]:
-        """A warning that names the columns that are not read; empty if all of them are.
-
-        Args:
-            path: The file.
-            names: Its columns.
-            read: Those that are read.
-        """
+        """A warning that names a file's columns that are not read; empty if all of them are."""
         unread = list(dict.fromkeys(name for name in names if name not in read))
         if not unread:
             return ()
@@ -259,12 +202,12 @@ class RawRows:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that are read once, in order.
+    """Rows that are read once, in order, one batch at a time.
 
     Attributes:
-        batches: The rows; only one batch is in memory at a time.
-        length: Number of rows, if it is known before reading them all.
-        warnings: Warnings about the file, such as columns that are not read.
+        batches: The rows.
+        length: Their number, if it is known before reading them all.
+        warnings: Such as columns that are not read.
     """
 
     batches: Iterator[RawRows]
@@ -274,18 +217,13 @@ class RowSource:
 
 def columns_text(names: list[str]) -> str:
     """The first names of columns, for a message."""
-    shown = ", ".join(_shortened(name) for name in names[:_NAMED_COLUMNS])
+    shown = ", ".join(map(_shortened, names[:_NAMED_COLUMNS]))
     more = len(names) - _NAMED_COLUMNS
     return f"{shown or 'none'} and {more} more" if more > 0 else shown or "none"
 
 
 def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
-    """`did you mean A by 'B'? ` for names that are close to missing columns; empty if none is.
-
-    Args:
-        names: Columns of a file.
-        lacking: Known columns that the file lacks.
-    """
+    """`did you mean A by 'B'? ` for columns of a file that are close to those that it lacks."""
     near = {name: near_to(name, lacking, most=1) for name in names}
     pairs = [f"{found[0]} by {_shortened(name)}" for name, found in near.items() if found]
     return f"did you mean {' and '.join(pairs[:_NAMED_COLUMNS])}? " if pairs else ""
@@ -306,16 +244,8 @@ _COMMA_INSIDE: Final = "\x1f"
 """Replaces a comma within a quoted value, which is not a number anyway."""
 
 
-def open_csv(path: Path, kind: RowKind) -> RowSource:
-    """Open a CSV file with commas, double quotes and a header; decompress it based on its name.
-
-    Args:
-        path: The file.
-        kind: The kind of rows.
-
-    Raises:
-        WorkloadError: It is empty or unreadable (`kind.error`), or has the wrong columns.
-    """
+def _open_csv(path: Path, kind: RowKind) -> RowSource:
+    """A CSV file with commas, double quotes and a header; decompressed based on its name."""
     blocks = _line_blocks(path, kind)
     lines = next(blocks, None)
     if lines is None:
@@ -325,15 +255,13 @@ def open_csv(path: Path, kind: RowKind) -> RowSource:
     except csv.Error as error:
         raise kind.unreadable(path, f"its first line: {error}") from error
     columns = kind.columns(repr(str(path)), names)
-    positions = [names.index(column) for column in columns]
+    positions = {column: names.index(column) for column in columns}
 
     def batches() -> Iterator[RawRows]:
         first = 1
-        block = lines[1:]
-        while block is not None:
-            yield _batch(block, first, len(names), dict(zip(columns, positions, strict=True)))
+        for block in itertools.chain([lines[1:]], blocks):
+            yield _batch(block, first, len(names), positions)
             first += len(block)
-            block = next(blocks, None)
 
     return RowSource(batches(), warnings=kind.warnings(path, names, columns))
 
@@ -341,39 +269,34 @@ def open_csv(path: Path, kind: RowKind) -> RowSource:
 def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
     """Non-blank lines as Arrow arrays of bytes, `[n]` with n at least 1."""
     blank = 0
-
-    def wanted(text: bytes) -> Any:
-        nonlocal blank
-        lines = _lines(text)
-        is_blank = pc.match_substring_regex(lines, r"^\s*$")
-        found = pc.sum(is_blank).as_py() or 0
-        blank += found
-        if blank > _MOST_BLANK_LINES:
-            raise kind.unreadable(path, f"it has more than {_MOST_BLANK_LINES:,} blank lines")
-        return lines.filter(pc.invert(is_blank)) if found else lines
-
     try:
-        with pa.input_stream(path, compression="detect") as stream:
-            rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
-            while block := stream.read(_BLOCK_BYTES):
-                whole, newline, tail = (rest + block).rpartition(b"\n")
-                rest = tail
-                if len(rest) > _LONGEST_LINE_BYTES:
-                    raise kind.unreadable(
-                        path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes"
-                    )
-                if newline and len(lines := wanted(whole)):
-                    yield lines
-            if rest and len(lines := wanted(rest)):
+        for text in _whole_lines(path, kind):
+            lines = pa.array([text.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.binary())
+            lines = pc.split_pattern(lines, "\n").values
+            is_blank = pc.match_substring_regex(lines, _BLANK)
+            blank += pc.sum(is_blank).as_py() or 0
+            if blank > _MOST_BLANK_LINES:
+                raise kind.unreadable(path, f"it has more than {_MOST_BLANK_LINES:,} blank lines")
+            if blank:
+                lines = lines.filter(pc.invert(is_blank))
+            if len(lines):
                 yield lines
     except (OSError, pa.ArrowException) as error:
         raise kind.unreadable(path, str(error)) from error
 
 
-def _lines(block: bytes) -> Any:
-    """The lines of a block, an Arrow array of bytes."""
-    text = pa.array([block.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.binary())
-    return pc.split_pattern(text, "\n").values
+def _whole_lines(path: Path, kind: RowKind) -> Iterator[bytes]:
+    """The decompressed file in blocks that end with a line, without its last newline."""
+    with pa.input_stream(path, compression="detect") as stream:
+        rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+        while block := stream.read(_BLOCK_BYTES):
+            whole, newline, rest = (rest + block).rpartition(b"\n")
+            if len(rest) > _LONGEST_LINE_BYTES:
+                raise kind.unreadable(path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes")
+            if newline:
+                yield whole
+        if rest:
+            yield rest
 
 
 def _values(line: bytes) -> list[str]:
@@ -407,25 +330,16 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
-    """The same lines without quotes; null for rejected lines.
-
-    Args:
-        lines: `[n]`.
-        is_quoted: Which of them have quotes, `[n]`.
-        first: Number of the first line.
-        rejected: Receives the numbers of lines with misplaced quotes.
-    """
+    """Lines `[n]` without quotes; null for those with misplaced ones, which are `rejected`."""
     indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
     plain: list[bytes | None] = []
     for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):
         try:
-            values = _values(line)
+            joined = ",".join(value.replace(",", _COMMA_INSIDE) for value in _values(line))
+            plain.append(joined.encode(_ENCODING))
         except csv.Error:
             rejected[first + index] = "a quote is not closed, or is misplaced"
             plain.append(None)
-        else:
-            joined = ",".join(value.replace(",", _COMMA_INSIDE) for value in values)
-            plain.append(joined.encode(_ENCODING))
     return pc.replace_with_mask(lines, is_quoted, pa.array(plain, pa.binary()))
 
 
@@ -435,28 +349,19 @@ def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, 
 _BATCH_ROWS: Final = 131_072
 _BUFFER_BYTES: Final = 1 << 20
 
+_DAMAGE: Final = (OSError, UnicodeDecodeError, pa.ArrowException)
+"""What pyarrow raises on a damaged file, and on names of columns that are not UTF-8."""
 
-def open_parquet(path: Path, kind: RowKind) -> RowSource:
-    """Open a Parquet file.
 
-    Args:
-        path: The file.
-        kind: The kind of rows.
-
-    Raises:
-        WorkloadError: It is unreadable (`kind.error`), or has the wrong columns.
-    """
-    # For column names that are not UTF-8, pyarrow raises UnicodeDecodeError, not its own error.
-    damage = (OSError, UnicodeDecodeError, pa.ArrowException)
+def _open_parquet(path: Path, kind: RowKind) -> RowSource:
     try:
         file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         names = list(file.schema_arrow.names)
-    except damage as error:
+    except _DAMAGE as error:
         raise kind.unreadable(path, str(error)) from error
     columns = kind.columns(repr(str(path)), names)
 
     def batches() -> Iterator[RawRows]:
-
         first = 1
         try:
             for rows in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
@@ -465,13 +370,12 @@ def open_parquet(path: Path, kind: RowKind) -> RowSource:
             if not file.metadata.num_rows:  # what is written from no rows has columns all the same
                 schema = pa.schema([file.schema_arrow.field(name) for name in columns])
                 yield RawRows(pa.RecordBatch.from_pylist([], schema), np.arange(0))
-        except damage as error:
+        except _DAMAGE as error:
             raise kind.unreadable(path, str(error)) from error
         finally:
             file.close()
 
-    warnings = kind.warnings(path, names, columns)
-    return RowSource(batches(), file.metadata.num_rows, warnings)
+    return RowSource(batches(), file.metadata.num_rows, kind.warnings(path, names, columns))
 
 
 # --- opening -------------------------------------------------------------------------------------
@@ -482,13 +386,7 @@ _PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
 def open_rows(path: Path, kind: RowKind) -> RowSource:
-    """Open a file of rows; only a header is read yet.
-
-    Parquet is recognised by content, not by name.
-
-    Args:
-        path: The file.
-        kind: The kind of rows.
+    """Open a file of rows, Parquet by its content; only a header is read yet.
 
     Raises:
         WorkloadError: It is missing, unreadable or in another format (`kind.error`), or has the
@@ -500,10 +398,9 @@ def open_rows(path: Path, kind: RowKind) -> RowSource:
     except FileNotFoundError as error:
         raise kind.error(f"no {kind.what} {str(path)!r}; {kind.right}") from error
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise kind.unreadable(path, reason or str(error)) from error
+        raise kind.unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     if start == _PARQUET_MAGIC:
-        return open_parquet(path, kind)
+        return _open_parquet(path, kind)
     if path.suffix.lower() in _PARQUET_SUFFIXES:
         raise kind.error(f"{str(path)!r} is not a Parquet file; {kind.right}")
-    return open_csv(path, kind)
+    return _open_csv(path, kind)

@@ -2,11 +2,11 @@
 
 A model under fixed settings (`setting`) turns columns of workloads into columns of costs
 (`evaluate`). A sweep evaluates every combination of sizes, modes, lengths and batches (`axes`,
-`combinations`). An archive is a list of pages: its rows are read as pages (`pages`), grouped into
-distinct workloads, evaluated and summed (`totals`), and reported (`document`).
+`combinations`). An archive is a list of pages (`pages`), grouped into distinct workloads, evaluated
+and summed (`totals`), and reported (`document`).
 
-The batch function `count_pages` takes and returns Arrow data, so it runs in any Arrow pipeline.
-numpy and pyarrow are imported only by modules that need them.
+The batch function `count_pages` takes and returns Arrow data. numpy and pyarrow are imported only
+by modules that need them.
 """
 
 from __future__ import annotations

@@ -47,12 +47,7 @@ _OTHERS: Final = {
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
-    """The totals with one row per setting, seconds, and a histogram of grids or tokens.
-
-    Args:
-        archive: The list's totals.
-        histogram: "grid" or "tokens".
-    """
+    """The totals with one row per setting, seconds, and a histogram: "grid" or "tokens"."""
     times = [] if archive.time is None else _time_tables(archive, archive.time)
     return [_totals_table(archive), *times, _histogram_table(archive, histogram)]
 
@@ -88,10 +83,7 @@ def _totals_table(archive: Archive) -> Table:
 
 
 def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
-    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide.
-
-    The kind of attention is shown only if it differs.
-    """
+    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide."""
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
     differ = len({each.attention_label for each in archive.settings}) > 1
     names = ("GPU", "mode", "dtype", *(["attention"] * differ))
@@ -162,12 +154,7 @@ def file_lines(files: FilesDocument) -> Iterator[str]:
 
 
 def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
-    """What a reader must know about the pages: those that are not counted, or are too long.
-
-    Args:
-        archive: The list's totals.
-        max_positions: Positions the decoder was trained for.
-    """
+    """Pages that are not counted, or are longer than the positions the decoder was trained for."""
     document = archive.document
     if document.files is not None and document.files.pdfs_without_reader:
         pdfs = document.files.pdfs_without_reader
@@ -205,10 +192,6 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
 def _histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str, int]]]:
     """Pages by crop grid, or by prompt length in each mode.
 
-    Args:
-        archive: A list's totals.
-        kind: "grid" or "tokens".
-
     Returns:
         A title; the name of the axis with its unit; and pages by label, in order, for each mode,
         all with the same labels. One nameless series if they are the same in every mode.
@@ -229,24 +212,13 @@ def _histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[st
 
 
 def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
-    """Pages by occurring grid, such as `2 x 3`, by number of views; `1 x 1` is an uncut page.
-
-    Args:
-        pages_by_grid: The pages.
-    """
+    """Pages by occurring grid, such as `2 x 3`, by number of views; `1 x 1` is an uncut page."""
     ordered = sorted(pages_by_grid, key=lambda each: (each.grid[0] * each.grid[1], each.grid))
     return {"{} x {}".format(*each.grid): each.pages for each in ordered}
 
 
 def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
-    """A picture of a histogram, the modes side by side.
-
-    Args:
-        archive: A list's totals.
-        kind: "grid" or "tokens".
-        name: The list's name.
-        model: Settings of the model.
-    """
+    """A picture of a list's histogram, the modes side by side, with settings of the model."""
     title, axis, by_mode = _histogram(archive, kind)
     settings: dict[str, Sequence[Any]] = {each: [value] for each, value in model.items()}
     settings |= archive.ends

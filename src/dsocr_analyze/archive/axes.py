@@ -1,7 +1,6 @@
 """The axes of a sweep, parsed from lists and ranges and kept as ranges, never expanded.
 
-A range is `START:STOP` or `START:STOP:STEP` in whole numbers; STOP is included if a step lands on
-it.
+A range is `START:STOP` or `START:STOP:STEP`; STOP is included if a step lands on it.
 """
 
 from __future__ import annotations
@@ -36,13 +35,10 @@ _MOST_LISTED: Final = 10_000
 
 @dataclass(frozen=True)
 class Axis:
-    """Numbers, or widths and heights, from several concatenated grids of ranges.
-
-    Attributes:
-        parts: The k ranges of each grid, none of them empty; the last varies fastest.
-    """
+    """Numbers, or widths and heights, from several concatenated grids of ranges."""
 
     parts: tuple[tuple[range, ...], ...]
+    """The k ranges of each grid, none of them empty; the last varies fastest."""
 
     @classmethod
     def of_one(cls, *value: int) -> Axis:
@@ -63,11 +59,7 @@ class Axis:
         return max(part[-1] for (part,) in self.parts)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The values at some indices, `[k, n]`.
-
-        Args:
-            indices: From 0, `[n]`.
-        """
+        """The values at some indices `[n]` from 0: `[k, n]`."""
         import numpy as np
 
         grids = [[(r.start, r.step, len(r)) for r in ranges] for ranges in self.parts]
@@ -83,16 +75,10 @@ class Axis:
 
 
 def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
-    """Comma-separated numbers and ranges: `10,100:1000:100`.
-
-    Args:
-        argument: The argument's name, for the error.
-        text: The argument's value.
-        least: Smallest valid value.
-        most: Largest valid value.
+    """Comma-separated numbers and ranges from least to most: `10,100:1000:100`.
 
     Raises:
-        WorkloadError: The text is not such a list, or a value is out of range.
+        WorkloadError: The argument's text is not such a list, or a value is out of range.
     """
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
     parts = []
@@ -110,12 +96,8 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
 def parse_pages(argument: str, text: str) -> Axis:
     """Comma-separated pages with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
 
-    Args:
-        argument: The argument's name, for the error.
-        text: Names of papers, `PAPER@DPI` and `WIDTHxHEIGHT`.
-
     Raises:
-        WorkloadError: The text is not such a list.
+        WorkloadError: The argument's text is not such a list.
         PageError: A size is invalid.
     """
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
@@ -135,15 +117,10 @@ def parse_pages(argument: str, text: str) -> Axis:
 
 
 def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:
-    """Comma-separated modes, or sizes with ranges: `base,640,1024/512:1024:64`.
-
-    Args:
-        argument: The argument's name, for the error.
-        text: Names of modes, `all` for every mode, `BASE/IMAGE` (crops), `IMAGE` (no crops).
-        architecture: The architecture whose modes these are.
+    """Comma-separated modes or sizes with ranges, or `all`: `base,640,1024/512:1024:64`.
 
     Raises:
-        WorkloadError: The text is not such a list, or a size is invalid.
+        WorkloadError: The argument's text is not such a list, or a size is invalid.
     """
     names = architecture.modes
     right = f"give all or some of {', '.join(names)}, or sizes like 1024/640 or 512:1280:64"
@@ -174,15 +151,7 @@ def _spelled_sizes(argument: str, item: str) -> list[str]:
 
 
 def parse_names(argument: str, text: str) -> tuple[str, ...]:
-    """Comma-separated names.
-
-    Args:
-        argument: The argument's name, for the error.
-        text: The argument's value.
-
-    Raises:
-        WorkloadError: There are no names, or one is empty.
-    """
+    """Comma-separated names; raises WorkloadError if one is empty."""
     return tuple(_items(argument, text, "give names between commas"))
 
 

@@ -37,7 +37,7 @@ def series_picture(
         axes: Names of both axes, with units.
         series: What is drawn.
         scale: The scale of the values.
-        whole: Whether the values are whole numbers only.
+        whole: Whether all values are whole numbers.
         lines: How points are joined, as matplotlib names it; empty for bars.
     """
     bars = 0 if lines else sum(len(values) for _, values in series.values())

@@ -59,14 +59,7 @@ Switches: TypeAlias = bool | Sequence[bool]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The product of all axes.
-
-    Attributes:
-        pages: Page sizes.
-        settings: Modes, data types, kinds of attention and windows; the mode varies fastest.
-        lengths: Text tokens, new tokens and identical pages per batch, by column.
-        time: GPUs to predict times for; None for none.
-    """
+    """The product of all axes; lengths are those of `Workloads`, by column."""
 
     pages: axes.Axis
     settings: Sequence[Setting]
@@ -75,7 +68,7 @@ class Sweep:
 
     @property
     def rows(self) -> int:
-        """Total number of workloads, times the number of GPUs if there are any."""
+        """Workloads, times the number of GPUs if there are any."""
         gpus = 1 if self.time is None else len(self.time.profiles)
         return gpus * len(self.settings) * math.prod(self._shape)
 
@@ -91,9 +84,6 @@ class Sweep:
 
     def check(self, model: CountedModel) -> None:
         """Fail before any work if the sweep would fail later.
-
-        Args:
-            model: The model.
 
         Raises:
             WorkloadError: There are more rows than can be numbered, or the longest text in the
@@ -116,12 +106,7 @@ class Sweep:
                 sweep._batch(model, setting, timer, np.arange(1))
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
-        """All rows by GPU, setting, page, text tokens, new tokens and batch size.
-
-        The batch size varies fastest.
-
-        Args:
-            model: The model.
+        """All rows by GPU, setting, page, text tokens, new tokens and, fastest, batch size.
 
         Raises:
             WorkloadError: A count does not fit in 64 bits.
@@ -172,7 +157,7 @@ def sweep_over(
     sliding_window: Switches | None,
     time: evaluate.TimeRequested | None = None,
 ) -> Sweep:
-    """The sweep over these axes; for None the architecture's default is used.
+    """The sweep over these axes; None is the architecture's default.
 
     Raises:
         WorkloadError: A value is invalid.
@@ -248,12 +233,7 @@ def _switches(argument: str, values: Switches) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class SweepRows:
-    """The rows of a sweep.
-
-    Attributes:
-        opening: The model, and how it was counted.
-        table: One row per combination, as written by `dsocr-analyze sweep`.
-    """
+    """The rows of a sweep, as written by `dsocr-analyze sweep`, and how they were counted."""
 
     opening: CountOpening
     table: pa.Table
@@ -270,11 +250,6 @@ class SweepRows:
 
 def rows_of(sweep: Sweep, model: CountedModel, opening: CountOpening) -> SweepRows:
     """All rows of a sweep.
-
-    Args:
-        sweep: The axes.
-        model: The model.
-        opening: The same model, and how it is counted.
 
     Raises:
         WorkloadError: There are too many rows to hold at once, or a count does not fit in 64 bits.

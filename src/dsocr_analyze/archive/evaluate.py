@@ -71,14 +71,13 @@ BATCH_RESULTS: Final = (
 )  # fmt: skip
 """Columns for the costs of a batch of identical pages; `page_` columns are one page's share.
 
-`bytes_read_expected` is bytes read if each step touches the number of routed experts expected from
-independent choices, instead of the maximum. `peak_activation_bytes` is the most that is alive at
-once in the prefill pass, excluding weights and inputs.
+`bytes_read_expected` assumes the number of routed experts expected from independent choices instead
+of the maximum. `peak_activation_bytes` are alive in the prefill pass besides weights and inputs.
 """
 
 
 class Workloads(NamedTuple):
-    """n workloads by column; a single integer applies to all of them."""
+    """n workloads by column; a single integer applies to all."""
 
     grids: Integers
     """Crop grid codes from `Architecture.crop_grids`, `[n]`."""
@@ -90,12 +89,7 @@ class Workloads(NamedTuple):
 
 
 def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> PageTotals:
-    """The exact tokens and costs of n workloads.
-
-    Args:
-        model: The model.
-        setting: Mode, data type, attention and window of all of them.
-        workloads: The workloads; their grids matter only if the mode cuts pages.
+    """The exact tokens and costs of n workloads; grids matter only if the mode cuts pages.
 
     Raises:
         ConfigError: The model has a part without a closed form.
@@ -129,22 +123,16 @@ def _columns_and_rows(
 
 @cache
 def _keep_freed_memory() -> None:
-    """Let the C library keep the memory of freed columns for the next ones.
+    """Let glibc keep the memory of freed columns for the next ones.
 
-    glibc takes small blocks from its heap, and gives up to twice the largest block that it ever
-    unmapped back to the system only when more is free. Until one such block is freed, a third of
-    a sweep's time is page faults of columns that were just given back.
+    It keeps up to twice the largest block that was ever unmapped. Until one such block is freed, a
+    third of a sweep's time is page faults of columns that were just given back.
     """
     np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
 
 
 def figures(name: str, work: Work) -> dict[str, Any]:
-    """The figures of some work by column, the same as in a report's `total`.
-
-    Args:
-        name: Prefix of the columns: a pass, a page, a batch.
-        work: Integers, or arrays of them.
-    """
+    """The figures of a pass, a page or a batch by column, the same as in a report's `total`."""
     matrix_flops = work.matrix_flops
     flops = matrix_flops + work.vector_flops
     figures = matrix_flops, work.vector_flops, flops, work.bytes_read, work.bytes_written
@@ -154,15 +142,9 @@ def figures(name: str, work: Work) -> dict[str, Any]:
 def cost_columns(
     model: CountedModel, setting: Setting, workloads: Workloads, *, are_batches: bool = False
 ) -> dict[str, Any]:
-    """The columns of `PAGE_RESULTS` or `BATCH_RESULTS`, `[n]`.
+    """The columns of `PAGE_RESULTS`, or of `BATCH_RESULTS` for batches, `[n]`.
 
     They are integers, but floats for expectations and shares.
-
-    Args:
-        model: The model.
-        setting: Mode, data type, attention and window of all of them.
-        workloads: The workloads.
-        are_batches: Whether they are batches instead of pages that run alone.
 
     Raises:
         WorkloadError: A count does not fit in 64 bits.
@@ -201,13 +183,8 @@ def row_columns(
 ) -> dict[str, Any]:
     """Rows of a table by column, `[n]`: pages, how they run, their lengths and what they cost.
 
-    Args:
-        model: The model.
-        setting: Mode, data type, attention and window of all rows; a column for the window only if
-            the model has one.
-        workloads: Their grids and lengths.
-        sizes: Widths and heights of the pages in pixels, `[2, n]`.
-        are_batches: Whether they are batches; pages that run alone have no column of their number.
+    Sizes are widths and heights in pixels, `[2, n]`. Pages that run alone have no column of their
+    number, models without a sliding window none for that.
 
     Raises:
         WorkloadError: A count does not fit in 64 bits.
@@ -255,13 +232,7 @@ COST: Final = "cost_per_thousand_pages"
 
 @dataclass(frozen=True)
 class TimeRequested:
-    """GPUs on which pages are timed, and how.
-
-    Attributes:
-        profiles: The GPUs' profiles, at least one.
-        job: The runtime and all other assumptions.
-        sentences: The assumptions in words.
-    """
+    """GPUs on which pages are timed, at least one, and how: assumptions, also in words."""
 
     profiles: Sequence[Device]
     job: JobAssumptions
@@ -279,10 +250,6 @@ class TimeRequested:
         self, model: CountedModel, settings: Sequence[Setting]
     ) -> Iterator[tuple[Setting, PageTimer]]:
         """A timer for pages in each setting, GPU by GPU.
-
-        Args:
-            model: The model.
-            settings: Modes, data types and kinds of attention.
 
         Raises:
             ConfigError: The model can't be served.
@@ -311,7 +278,7 @@ def many_pages(
     Args:
         architecture: The model's architecture.
         mode: The mode; if it does not cut pages, their grids are all alike.
-        workloads: Grids and lengths; the batch size is the number of pages in flight at a time.
+        workloads: The batch size is the number of pages in flight at a time.
         sizes: Widths and heights of pages with these grids in pixels, `[2, n]`.
         prepare: CPU seconds to prepare each page, `[n]`.
     """
@@ -334,15 +301,9 @@ def many_pages(
 def time_columns(
     timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers
 ) -> dict[str, Any]:
-    """The GPU, a page's predicted times, whether it fits and, with a price, its cost.
+    """The GPU, a page's predicted times, whether it fits and, with a price, its cost: Arrow data.
 
-    Each column is Arrow data, `[n]`.
-
-    Args:
-        timer: The timer.
-        mode: The mode of all pages.
-        workloads: The pages; the batch size is the number of pages in flight at a time.
-        sizes: Their widths and heights in pixels, `[2, n]`.
+    Arguments are those of `many_pages`.
 
     Raises:
         DeviceError: The GPU lacks a data type.

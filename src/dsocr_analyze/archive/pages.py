@@ -64,26 +64,18 @@ _LONGEST_EXTENSION: Final = 16
 REPORTED_ROWS: Final = 10
 """Malformed rows to report individually; the rest are only counted."""
 
-_MOST: Final = {
-    "width": LARGEST_SIDE,
-    "height": LARGEST_SIDE,
-    "text_tokens": LARGEST_COUNT,
-    "max_new_tokens": LARGEST_COUNT,
-}
-"""The largest value in each column of a list of pages; sizes are in pixels."""
-
 _SIZES: Final = ("width", "height")
-"""Required columns; without the others all pages have the same length."""
+_LENGTHS: Final = ("text_tokens", "max_new_tokens")
+"""Columns that a list may lack: then all pages have the same length."""
+
+_MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | dict.fromkeys(_LENGTHS, LARGEST_COUNT)
+"""The largest value in each column of a list of pages; sizes are in pixels."""
 
 _REASONS: Final = len(Reason)
 
 
 def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
-    """The columns to read from a file with these columns.
-
-    Raises:
-        WorkloadError: One is missing or duplicated.
-    """
+    """The columns to read; raises WorkloadError if one is missing or duplicated."""
     for name in _MOST:
         count = names.count(name)
         if count > 1:
@@ -108,20 +100,15 @@ _PAGES: Final = RowKind(
 )
 """Lists of pages; rows from image and PDF files also have columns `path` and `file_page`."""
 
-
 # --- files and folders ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PageSource(RowSource):
-    """Pages that are read once, in order.
-
-    Attributes:
-        files: What the files of a folder are, complete once all pages have been read; None for a
-            list of sizes.
-    """
+    """Pages that are read once, in order."""
 
     files: FilesDocument | None = None
+    """A folder's files, complete once all pages have been read; None for a list of sizes."""
 
 
 _FILE_ROWS: Final = pa.schema({
@@ -130,20 +117,15 @@ _FILE_ROWS: Final = pa.schema({
 })  # fmt: skip
 
 _Page: TypeAlias = tuple[str, int, tuple[int, int] | str]
-"""Path of a file relative to the folder, number of a page in it, from 1, and the page's width and
-height in pixels or why they are unknown."""
+"""Relative path of a file, number of a page in it, and the page's size or why it is unknown."""
 
 
 def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
     """Open a list of pages; only a header is read yet.
 
-    Parquet is recognised by content, not by name. A folder and all folders in it are searched, in
-    order of names, for files with the extension of an image or PDF; a single such file is a list
-    of its pages.
-
-    Args:
-        path: The file or folder.
-        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
+    A folder and all folders in it are searched, in order of names, for files with the extension of
+    an image or PDF, which are lists of their pages. PDF pages are rendered at `pdf_dpi` pixels per
+    inch.
 
     Raises:
         PageError: It is missing, unreadable, or not a list of pages.
@@ -159,8 +141,7 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
     elif is_regular(path) and path.suffix.lower() in _countable_suffixes():
         pages = _pages(path.parent, [path.name], files)
     else:
-        source = open_rows(path, _PAGES)
-        return PageSource(source.batches, source.length, source.warnings)
+        return PageSource(**vars(open_rows(path, _PAGES)))
     return PageSource(_batches(pages), files=files)
 
 
@@ -168,8 +149,8 @@ def _countable_suffixes() -> frozenset[str]:
     """Suffixes of PDFs, and of the formats that Pillow can open."""
     from PIL import Image
 
-    known = Image.registered_extensions()
-    return frozenset([_PDF, *(suffix for suffix, kind in known.items() if kind in Image.OPEN)])
+    kinds = Image.registered_extensions()
+    return frozenset({_PDF} | {suffix for suffix, kind in kinds.items() if kind in Image.OPEN})
 
 
 def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
@@ -209,12 +190,7 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
 
 
 def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
-    """Numbers of files by extension, in one line: 3 .docx, 1 .txt.
-
-    Args:
-        counts: Extensions and their numbers of files, most frequent first.
-        most: Extensions to name.
-    """
+    """Numbers of files by extension, most of them by name: `3 .docx, 1 .txt, 2 more`."""
     named = [f"{count:,} {name or 'without extension'}" for name, count in counts[:most]]
     rest = sum(count for _, count in counts[most:])
     return ", ".join([*named, f"{rest:,} more"] if rest else named)
@@ -277,11 +253,7 @@ def _cell(path: str) -> str:
 def read_rows(
     batch: pa.RecordBatch | pa.Table,
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.uint8]]:
-    """The numbers of a batch.
-
-    Args:
-        batch: Columns `width` and `height`, optionally `text_tokens` and `max_new_tokens`; whole
-            numbers in any numeric type, or as text.
+    """The numbers of a batch of `width` and `height`, and maybe `text_tokens`, `max_new_tokens`.
 
     Returns:
         The numbers in each of these columns, `[n]`, all 1 in a faulty row; and the fault of each
@@ -294,9 +266,8 @@ def read_rows(
     faults = np.zeros(batch.num_rows, np.uint8)
     for name in _wanted_columns("a list of pages", batch.schema.names):
         values[name], reasons = whole_numbers(name, batch.column(name), _MOST[name])
-        if reasons is not None:
-            first = (faults == 0) & (reasons != 0)
-            faults[first] = _REASONS * list(_MOST).index(name) + reasons[first]
+        first = (faults == 0) & (reasons != 0)
+        faults[first] = _REASONS * list(_MOST).index(name) + reasons[first]
     for column in values.values():
         column[faults != 0] = 1
     return values, faults
@@ -340,12 +311,8 @@ class Pages:
     @property
     def numbers(self) -> dict[str, NDArray[np.int64] | int]:
         """Sizes and lengths by column."""
-        return {
-            "page_width": self.sizes[0],
-            "page_height": self.sizes[1],
-            "text_tokens": self.text_tokens,
-            "max_new_tokens": self.max_new_tokens,
-        }
+        sizes = dict(zip(("page_width", "page_height"), self.sizes, strict=True))
+        return sizes | {name: getattr(self, name) for name in _LENGTHS}
 
     def workloads(self, model: CountedModel) -> Workloads:
         """The pages as workloads with batch size 1."""
@@ -353,14 +320,7 @@ class Pages:
         return Workloads(rule.codes(*self.sizes), self.text_tokens, self.max_new_tokens)
 
     def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
-        """One row per page: its number in the list, its size and lengths, and its costs.
-
-        Args:
-            model: The model.
-            setting: Mode, data type and attention.
-
-        Returns:
-            The own `columns`; size, setting and lengths as in a sweep; and `PAGE_RESULTS`.
+        """One row per page: the own `columns`, and those of `row_columns`.
 
         Raises:
             WorkloadError: A count does not fit in 64 bits.
@@ -372,12 +332,7 @@ class Pages:
 def read_pages(
     batches: Iterable[RawRows], *, text_tokens: int, max_new_tokens: int
 ) -> Iterator[Pages]:
-    """The pages of a list, batch by batch.
-
-    Args:
-        batches: Its rows.
-        text_tokens: Prompt tokens in addition to the visual ones, if the list has no such column.
-        max_new_tokens: Tokens generated, if the list has no such column.
+    """The pages of a list, batch by batch, with these lengths where it has no such column.
 
     Raises:
         PageError: The list cannot be read to its end.
@@ -386,13 +341,13 @@ def read_pages(
     lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
     for raw in batches:
         values, faults = read_rows(raw.columns)
-        is_page = faults == 0
-        of_files = (name for name in raw.columns.schema.names if name not in _MOST)
-        columns = {name: raw.columns.column(name).filter(pa.array(is_page)) for name in of_files}
-        given: Any = lengths | {name: column[is_page] for name, column in values.items()}
+        good = raw.columns.filter(pa.array(faults == 0))
+        of_files = {name: good[name] for name in good.schema.names if name not in _MOST}
+        given: Any = lengths | {name: column[faults == 0] for name, column in values.items()}
         yield Pages(
-            {"row": raw.numbers[is_page], **columns}, np.array([given["width"], given["height"]]),
-            given["text_tokens"], given["max_new_tokens"], _malformed(raw, faults),
+            {"row": raw.numbers[faults == 0], **of_files},
+            np.array([given.pop(name) for name in _SIZES]), **given,
+            malformed=_malformed(raw, faults),
         )  # fmt: skip
 
 

@@ -74,17 +74,10 @@ def has_reader() -> bool:
 
 
 def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
-    """Width and height of each page in pixels as displayed, rounded to the nearest pixel.
+    """Width and height of each page in pixels as displayed, or the error why it has none.
 
     A page's size is that of its CropBox clipped to its MediaBox, or of its MediaBox if it has no
     CropBox; UserUnit scales it and Rotate turns it.
-
-    Args:
-        path: The file.
-        dpi: Resolution assumed for rendering, in pixels per inch.
-
-    Yields:
-        The size of a page, or the error why it has none.
 
     Raises:
         PageError: The file is missing, encrypted or damaged, so that no further page can be read,
@@ -125,10 +118,10 @@ class _TooMuch(BaseException):
 
 @contextlib.contextmanager
 def _within_limits() -> Iterator[None]:
-    """Raises `_TooMuch` in the body when it has worked for too long or taken too much memory.
+    """Raises `_TooMuch` in the body when it takes too much time or memory; drops pypdf's messages.
 
     pypdf limits single streams, but not their number, and takes them apart in Python, where another
-    thread can end it. Its messages about a damaged file are dropped.
+    thread can end it.
     """
     from pypdf import Configuration, apply_configuration
 
@@ -213,11 +206,6 @@ def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
 
 
 def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
-    """Width and height of a page in pixels.
-
-    Raises:
-        PageError: It has no box, or an attribute has an impossible value.
-    """
     if "/MediaBox" not in page:
         raise PageError("it has no MediaBox")
     left, low, right, high = _box(page["/MediaBox"])

@@ -50,19 +50,14 @@ _SIZES: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run a model on any page.
-
-    Attributes:
-        mode: Sizes of views, and whether pages are cut.
-        dtype: Data type of weights and activations.
-        flash_attention: Whether FlashAttention replaces the decoder's eager attention.
-        sliding_window: Whether decode steps use the model's sliding window, if it has one.
-    """
+    """One way to run a model on any page."""
 
     mode: Mode
     dtype: Dtype
     flash_attention: bool = False
+    """FlashAttention instead of the decoder's eager attention."""
     sliding_window: bool = True
+    """Whether decode steps use the model's sliding window, if it has one."""
 
     @property
     def attention(self) -> str:
@@ -81,14 +76,7 @@ def settings_of(
     modes: Iterable[Mode],
     windows: Iterable[bool] = (True,),
 ) -> list[Setting]:
-    """Every combination; the mode varies fastest.
-
-    Args:
-        dtypes: Data types of weights and activations.
-        attentions: Whether attention is FlashAttention.
-        modes: Modes.
-        windows: Whether the sliding window is on.
-    """
+    """Every combination; the mode varies fastest."""
     combinations = itertools.product(dtypes, attentions, windows, modes)
     return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
 
@@ -119,14 +107,10 @@ def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
 
 
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
-    """The mode with that name, ignoring case, or an unnamed mode with those sizes.
-
-    Args:
-        architecture: The architecture whose modes these are.
-        text: A mode's name, `BASE/IMAGE` (sides in pixels; crops) or `IMAGE` (no crops).
+    """The mode with that name, or with sides in pixels: `BASE/IMAGE` (crops), `IMAGE` (no crops).
 
     Raises:
-        WorkloadError: The text is neither, or the sizes are invalid.
+        WorkloadError: The text is none of these, or the sizes are invalid.
     """
     modes = architecture.modes
     named = in_any_case(text, modes)
@@ -150,19 +134,14 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
 
 @dataclass(frozen=True)
 class CountedModel:
-    """A model as the analytic engine sees it.
-
-    Attributes:
-        architecture: The model's architecture.
-        dimensions: Its sizes, in the architecture's own type.
-        warnings: Keys of its config that have no effect but look as if they should.
-        without_window: Its sizes with its sliding window switched off; None if it has no window.
-    """
+    """A model as the analytic engine sees it."""
 
     architecture: Architecture
     dimensions: ModelDimensions
     warnings: tuple[str, ...] = ()
+    """Keys of its config that have no effect but look as if they should."""
     without_window: ModelDimensions | None = None
+    """Its sizes with its sliding window switched off; None if it has no window."""
 
     @classmethod
     def from_directory(cls, directory: ModelDirectory) -> CountedModel:
@@ -258,16 +237,7 @@ def opening_of(
     command: str = "",
     options: Options = NO_OPTIONS,
 ) -> CountOpening:
-    """The opening of analytic figures.
-
-    Args:
-        directory: The directory with the model's config.
-        architecture: The model's architecture.
-        modes: The modes that are counted.
-        notes: Further caveats.
-        command: The command that counts; empty for calls from Python.
-        options: The command line's options.
-    """
+    """The opening of analytic figures of some modes, with further caveats; no command in Python."""
     pages = (_largest_page(architecture, mode) for mode in modes)
     of_modes = (note for page in pages for note in architecture.notes_of(page))
     return CountOpening(

@@ -56,12 +56,7 @@ _SHOWN: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
 
 
 def sweep_table(batches: Sequence[pa.RecordBatch], rows: int) -> Table:
-    """The first rows of a sweep.
-
-    Args:
-        batches: Its rows: at least the first `MOST_SHOWN`, or all if there are fewer.
-        rows: Number of rows of the whole sweep.
-    """
+    """The first `MOST_SHOWN` rows of a sweep, or all if there are fewer."""
     shown = pa.Table.from_batches(batches).slice(0, MOST_SHOWN).to_pydict()
     axes = [name for name in _AXIS_TITLES if name in shown and len(set(shown[name])) > 1]
     columns = {name: (_AXIS_TITLES[name], _axis_text) for name in axes or ["mode"]}
@@ -149,11 +144,7 @@ _DESCRIBED: Final = {
 
 
 def describe(quantity: str) -> tuple[str, str]:
-    """Name and unit of a column of `QUANTITIES` or of predicted seconds.
-
-    Raises:
-        WorkloadError: There is no such column.
-    """
+    """Name and unit of a column of `QUANTITIES` or `TIMES`; raises WorkloadError for others."""
     if quantity not in _DESCRIBED:
         right = f"give one of {', '.join(QUANTITIES)}"
         raise WorkloadError(f"no quantity {quantity!r} to plot; {right}")
@@ -171,7 +162,7 @@ def sweep_picture(
 
     Args:
         batches: Rows of a sweep.
-        quantity: One of `QUANTITIES`, or a column of predicted seconds.
+        quantity: One of `QUANTITIES` or `TIMES`.
         x: One of `_X_COLUMNS`; by default the one with most values.
         model: Settings of the model.
         time: What predicted seconds assume.

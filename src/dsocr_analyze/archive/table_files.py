@@ -29,11 +29,7 @@ _SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
 
 def table_format(path: Path) -> str:
-    """`csv` or `parquet`, from the file's name.
-
-    Raises:
-        FormatError: The name has neither extension.
-    """
+    """`csv` or `parquet`, from the file's extension; raises FormatError for others."""
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         raise FormatError(
@@ -44,10 +40,7 @@ def table_format(path: Path) -> str:
 
 
 def sidecar(path: Path) -> Path | None:
-    """The file for a CSV file's metadata: `rows.csv.json` next to `rows.csv`.
-
-    None for a format with metadata of its own, and for a device or a pipe.
-    """
+    """The file for a CSV file's metadata, `rows.csv.json`; none for a device or a pipe."""
     is_special = path.exists() and not path.is_file()
     has_own = table_format(path) != "csv"
     return None if has_own or is_special else path.with_name(f"{path.name}.json")
@@ -57,9 +50,7 @@ def sidecar(path: Path) -> Path | None:
 def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
     """Yields a writer of batches; the file is created or replaced only on success.
 
-    Args:
-        path: The file; its extension sets the format.
-        opening: Metadata, stored in the Parquet file itself or in the `sidecar` of a CSV file.
+    The opening is stored in the Parquet file itself or in the `sidecar` of a CSV file.
 
     Raises:
         FormatError: Its format is unknown.
@@ -78,12 +69,7 @@ class BatchWriter(contextlib.ExitStack):
     """Writes batches of one schema into an open file."""
 
     def __init__(self, file: IO[bytes], opening: CountOpening | None = None) -> None:
-        """Begin to write.
-
-        Args:
-            file: The file.
-            opening: Metadata of a Parquet file; None for a CSV file.
-        """
+        """Begin to write a Parquet file with its metadata, or a CSV file."""
         super().__init__()
         self._file, self._opening = file, opening
         self._writer: Any = None

@@ -1,8 +1,7 @@
 """What a whole list of pages costs, and how long it keeps a GPU busy.
 
-Totals are exact, in memory that does not grow with the list. Pages with the same crop grid and
-lengths cost the same. So only distinct workloads are evaluated, whenever enough have accumulated
-and at the end.
+Pages with the same crop grid and lengths cost the same, so only distinct workloads are evaluated,
+whenever enough have accumulated: totals are exact, in memory that does not grow with the list.
 """
 
 from __future__ import annotations
@@ -98,12 +97,11 @@ class _Totals:
     def add(self, workloads: Workloads, batches: Integers) -> None:
         """Add the pages of some batches, all different, with how many each stands for, `[n]`."""
         costs = evaluate.evaluate(self._model, self.setting, workloads)
-        pages = batches * workloads.batch_size
+        pages, lengths = batches * workloads.batch_size, np.asarray(costs.seq_len, np.int64)
         prefill, whole = (
             Work(*(weighted_sum(counts, batches) for counts in work))
             for work in (costs.prefill, costs.batch)
         )
-        lengths = np.asarray(costs.seq_len, np.int64)
         is_beyond = lengths + workloads.max_new_tokens - 1 > self._model.dimensions.max_positions
         self._counts.update({
             "visual_tokens": weighted_sum(costs.visual_tokens, pages),
@@ -140,16 +138,10 @@ def add_up(
     batch_size: int = 1,
     files: written.FilesDocument | None = None,
 ) -> Archive:
-    """Totals over all pages, counted one by one or in batches of pages with equal prompts.
+    """Totals over all pages under each setting, and their seconds if there is a timer.
 
-    Args:
-        model: The model.
-        settings: Ways to run it; all pages are counted under each.
-        batches: The pages.
-        opening: The model, and how it is counted.
-        timer: Also sums their seconds, which do not depend on `batch_size`.
-        batch_size: Pages in a full batch; the remainder of each prompt makes a smaller batch.
-        files: The files of a folder; None for a list of sizes.
+    Pages with equal prompts are counted in batches of `batch_size`, the remainder of each prompt in
+    a smaller one; seconds do not depend on it. `files` are those of a folder.
 
     Raises:
         PageError: The list cannot be read to its end.
@@ -166,12 +158,13 @@ def add_up(
     def workloads() -> Iterator[tuple[Workloads, Floats]]:
         for pages in batches:
             malformed.append(pages.malformed)
-            for name, values in pages.numbers.items() if len(pages) else ():
+            if not len(pages):
+                continue
+            for name, values in pages.numbers.items():
                 seen = {int(np.min(values)), int(np.max(values)), *ends.get(name, ())}
                 ends[name] = sorted({min(seen), max(seen)})
-            if len(pages):
-                workloads, none = pages.workloads(model), np.empty((0, len(pages)))
-                yield workloads, none if timer is None else timer.amounts(pages, workloads)
+            workloads, none = pages.workloads(model), np.empty((0, len(pages)))
+            yield workloads, none if timer is None else timer.amounts(pages, workloads)
 
     for distinct in distinct_workloads(workloads(), at_once=batch_size > 1):
         np.add.at(pages_by_code, distinct.workloads.grids * are_cut, distinct.pages)
@@ -279,15 +272,9 @@ def _distinct(counted: _Counted) -> DistinctWorkloads:
 def _in_batches(
     distinct: DistinctWorkloads, batch_size: int, *, are_cut: bool
 ) -> tuple[Workloads, Integers]:
-    """Full batches of pages with equal prompts, and one smaller batch for each remainder.
+    """Full and smaller batches, all different, and how many each stands for, `[n]`.
 
-    Args:
-        distinct: The pages.
-        batch_size: Pages in a full batch.
-        are_cut: Whether the mode cuts pages; if not, crop grids make no difference to prompts.
-
-    Returns:
-        Batches, all different, and how many each stands for, `[n]`.
+    If the mode does not cut pages, crop grids make no difference to prompts.
     """
     workloads, pages, _ = distinct
     if batch_size == 1:
@@ -305,14 +292,10 @@ def _in_batches(
 
 
 def weighted_sum(values: Any, weights: Integers) -> int:
-    """`sum(value * weight)`, exactly.
+    """`sum(value * weight)`, exactly, for values `[n]` or one value, none negative.
 
-    Values are summed in three parts, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums fit in int64 if the
-    values do; others are Python integers (dtype object).
-
-    Args:
-        values: Non-negative, `[n]`; or one integer for all.
-        weights: Weight of each value, `[n]`; at most 2^41 in total.
+    They are summed in three parts, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums fit in int64 if the
+    values do and weights are at most 2^41 in total; others are Python integers (dtype object).
     """
     values, mask = np.broadcast_to(values, weights.shape), (1 << _LIMB_BITS) - 1
     limbs = (values & mask, (values >> _LIMB_BITS) & mask, values >> 2 * _LIMB_BITS)
@@ -320,10 +303,9 @@ def weighted_sum(values: Any, weights: Integers) -> int:
 
 
 def bars_of_each(all_pages: Sequence[Integers]) -> list[dict[str, int]]:
-    """Bars for each of several counts, in the same at most 20 bins of equal, round width.
+    """Bars for each of several counts of pages whose prompt has 0, 1, 2, ... tokens.
 
-    Args:
-        all_pages: Numbers of pages whose prompt has 0, 1, 2, ... tokens.
+    All are in the same at most 20 bins of equal, round width.
     """
     occurring = [np.flatnonzero(pages) for pages in all_pages]
     lengths = np.concatenate(occurring)
@@ -363,21 +345,15 @@ class ListTime:
 
 @dataclass
 class _Timed:
-    """What the pages take on one GPU under one setting.
-
-    Attributes:
-        setting: Mode, data type and attention.
-        timer: Times pages there.
-        work: GPU work of all pages.
-        sums: Of all pages: their number, seconds of one GPU, CPU seconds to prepare them, seconds
-            of the GPU if it never waited for the CPU, and pages so large that fewer than the
-            concurrency fit in memory.
-    """
+    """What the pages take on one GPU under one setting."""
 
     setting: Setting
     timer: PageTimer
     work: Duration
     sums: Floats = field(default_factory=lambda: np.zeros(5))
+    """Of all pages: their number, seconds of one GPU, CPU seconds to prepare them, seconds of the
+    GPU if it never waited for the CPU, and pages so large that fewer than the concurrency fit in
+    memory."""
 
 
 class ListTimer:
@@ -390,11 +366,6 @@ class ListTimer:
 
     def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
         """Set up a timer.
-
-        Args:
-            model: The model.
-            settings: Ways to run it.
-            time: How the list is to be timed.
 
         Raises:
             ConfigError: The model can't be served.
@@ -410,10 +381,6 @@ class ListTimer:
 
     def amounts(self, pages: Pages, workloads: Workloads) -> Floats:
         """CPU seconds of each page in each mode, `[modes, n]`; `[0, n]` if the user gave them.
-
-        Args:
-            pages: Some pages of the list.
-            workloads: The same pages as workloads.
 
         Raises:
             WorkloadError: Output lengths are given both in the list and elsewhere.
@@ -435,12 +402,7 @@ class ListTimer:
         ])  # fmt: skip
 
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
-        """Add the seconds of more pages.
-
-        Args:
-            workloads: Some workloads, all different.
-            pages: Number of pages that each stands for, `[n]`.
-            amounts: Sums over these pages of what `amounts` returns for each.
+        """Add the seconds of more pages; arguments as in `DistinctWorkloads`.
 
         Raises:
             DeviceError: The GPU lacks a data type.

@@ -67,16 +67,16 @@ def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
     for rows in source.batches:
         (name,) = rows.columns.schema.names
         lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)
-        if rows.rejected or reasons is not None:
+        if rows.rejected or reasons.any():
             number, problem = min(_problems(rows, reasons))
             raise WorkloadError(f"row {number} of {str(path)!r}: {problem}")
         yield lengths
 
 
-def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tuple[int, str]]:
+def _problems(rows: RawRows, reasons: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
     """Bad rows and what is wrong with them: rejected rows, and the first row without a length."""
     yield from rows.rejected.items()
-    if reasons is not None:
+    if reasons.any():
         first = int(np.flatnonzero(reasons)[0])
         reason, value = int(reasons[first]), rows.value(0, first)
         yield int(rows.numbers[first]), problem_text(_LENGTH_COLUMN, reason, LARGEST_COUNT, value)
