@@ -1,6 +1,6 @@
 """Folders of files: frames of TIFFs, pages of PDFs, and every file that is neither."""
 
-import csv
+import io
 import json
 import logging
 import os
@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from command_line import run
@@ -18,6 +17,7 @@ from hostile_pdfs import HOSTILE_PDFS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pyarrow import csv
 
 from dsocr_analyze.archive import pages as pages_module
 from dsocr_analyze.archive import pdf_pages as pdf_module
@@ -70,12 +70,25 @@ def counted(path, **given):
     return sizes, rejected, source.files
 
 
+ONE, OTHER = {256: 30, 257: 20}, {256: 31, 257: 21}
+THREE = [ONE, {256: 40, 257: 25, 274: 6}, {256: 7, 257: 9, 274: 3}]
+
+
 class TestTiff:
-    @pytest.mark.parametrize(("order", "big"), [("<", False), (">", False), ("<", True)])
-    def test_every_frame_has_its_own_size_and_orientation(self, tmp_path, order, big):
-        frames = [{256: 30, 257: 20}, {256: 40, 257: 25, 274: 6}, {256: 7, 257: 9, 274: 3}]
-        (tmp_path / "scan.tif").write_bytes(tiff(frames, order, big=big))
-        assert sizes_in(tmp_path / "scan.tif") == [(30, 20), (25, 40), (7, 9)]
+    @pytest.mark.parametrize(
+        ("content", "sizes"),
+        [
+            (tiff(THREE, "<"), [(30, 20), (25, 40), (7, 9)]),
+            (tiff(THREE, ">"), [(30, 20), (25, 40), (7, 9)]),
+            (tiff(THREE, "<", big=True), [(30, 20), (25, 40), (7, 9)]),
+            (tiff([ONE | {254: 1}]), [(30, 20)]),  # a copy, but of nothing
+            (tiff([ONE, OTHER], after_last=8), [(30, 20), (31, 21)]),  # a chain that comes back
+            (tiff([ONE, OTHER], after_last=8 + 2 + 6 * 12 + 4), [(30, 20), (31, 21)]),
+        ],
+    )
+    def test_every_frame_has_its_own_size_and_orientation(self, tmp_path, content, sizes):
+        (tmp_path / "scan.tif").write_bytes(content)
+        assert sizes_in(tmp_path / "scan.tif") == sizes
 
     @settings(max_examples=20, deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=6))
@@ -88,44 +101,30 @@ class TestTiff:
             assert image.n_frames == len(sizes)
 
     def test_smaller_copies_and_masks_are_no_pages_and_are_counted(self, tmp_path):
-        frames = [{256: 300, 257: 200}, {256: 30, 257: 20, 254: 1}, {256: 9, 257: 9, 254: 2},
-                  {256: 300, 257: 200, 254: 4}]  # fmt: skip
+        frames = [ONE, ONE | {254: 1}, {256: 9, 257: 9, 254: 2}, ONE | {254: 4}]
         (tmp_path / "a.tif").write_bytes(tiff(frames))
         sizes, rejected, files = counted(tmp_path)
-        assert (sizes, rejected) == ([(300, 200), (9, 9)], {})
+        assert (sizes, rejected) == ([(30, 20), (9, 9)], {})
         assert (files.images, files.tiff_copies) == (CountedFiles(1, 2), 2)
 
-    def test_a_file_whose_only_frame_is_a_copy_is_a_page(self, tmp_path):
-        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20, 254: 1}]))
-        assert sizes_in(tmp_path / "a.tif") == [(30, 20)]
-
-    @pytest.mark.parametrize("link", [8, 8 + 2 + 6 * 12 + 4])
-    def test_a_chain_that_comes_back_ends_there(self, tmp_path, link):
-        frames = [{256: 30, 257: 20}, {256: 31, 257: 21}]
-        (tmp_path / "a.tif").write_bytes(tiff(frames, after_last=link))
-        assert sizes_in(tmp_path / "a.tif") == [(30, 20), (31, 21)]
-
-    @pytest.mark.parametrize("link", [4, 10**6])
-    def test_frames_before_a_damaged_one_count_and_the_damage_is_named(self, tmp_path, link):
-        frames = [{256: 30, 257: 20}, {256: 31, 257: 21}]
-        (tmp_path / "a.tif").write_bytes(tiff(frames, after_last=link))
-        sizes, rejected, files = counted(tmp_path)
-        assert sizes == [(30, 20), (31, 21)]
-        assert list(rejected) == [3]
-        assert "next frame" in rejected[3]
-        assert "a.tif" in rejected[3]
-        assert files.images.pages == 2
-
-    def test_a_frame_without_a_size_is_named(self, tmp_path):
-        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}, {256: 31}]))
-        assert "without width and height" in counted(tmp_path)[1][2]
-
-    def test_more_frames_than_a_scan_has_are_not_read(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("content", "good", "reason"),
+        [
+            (tiff([ONE, ONE], after_last=4), 2, "next frame"),
+            (tiff([ONE, ONE], after_last=10**6), 2, "next frame"),
+            (tiff([ONE, {256: 31}]), 1, "without width and height"),
+            (tiff([ONE] * 4), 3, "more than 3 frames"),
+        ],
+    )
+    def test_frames_before_a_damaged_one_count_and_the_damage_is_named(
+        self, tmp_path, monkeypatch, content, good, reason
+    ):
         monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
-        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 4))
-        sizes, rejected, _ = counted(tmp_path)
-        assert len(sizes) == 3
-        assert "more than 3 frames" in rejected[4]
+        (tmp_path / "a.tif").write_bytes(content)
+        sizes, rejected, files = counted(tmp_path)
+        assert (sizes, list(rejected)) == ([(30, 20)] * good, [good + 1])
+        assert (reason in rejected[good + 1], "a.tif" in rejected[good + 1]) == (True, True)
+        assert files.images == CountedFiles(1, good)
 
     @pytest.mark.benchmark
     def test_thousands_of_frames_take_no_minutes(self, tmp_path):
@@ -135,10 +134,17 @@ class TestTiff:
         assert time.perf_counter() - start < 20
 
 
+def animation(kind):
+    """An image of three frames."""
+    file = io.BytesIO()
+    frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green", "blue")]
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:])
+    return file.getvalue()
+
+
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
 def test_an_animation_is_one_page_and_said_to_have_more_frames(tmp_path, suffix):
-    frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green", "blue")]
-    frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
+    (tmp_path / f"a.{suffix}").write_bytes(animation(suffix))
     Image.new("RGB", (9, 8)).save(tmp_path / "still.gif")
     sizes, rejected, files = counted(tmp_path)
     assert (sizes, rejected) == ([(40, 30), (9, 8)], {})
@@ -170,23 +176,25 @@ class TestPdf:
         (tmp_path / "a.pdf").write_bytes(book(page))
         assert list(pdf_pages(tmp_path / "a.pdf", dpi)) == [size]
 
-    def test_pages_inherit_boxes_and_turns_and_keep_their_own(self, tmp_path):
-        above = "/MediaBox [0 0 612 792] /CropBox [0 0 300 200] /Rotate 90 /UserUnit 9"
-        pages = ["", "/Rotate 0", "/CropBox [0 0 100 100]", "/MediaBox [0 0 150 792]"]
-        (tmp_path / "a.pdf").write_bytes(book(*pages, above=above))
-        # UserUnit is not inherited.
-        expected = [(200, 300), (300, 200), (100, 100), (200, 150)]
-        assert list(pdf_pages(tmp_path / "a.pdf", 72)) == expected
+    GROUP = "<< /Type /Pages /Parent 2 0 R /Kids [{} 0 R {} 0 R] /MediaBox [0 0 {} 10] >>"
 
-    def test_groups_within_groups_are_read_in_order(self, tmp_path):
-        group = "<< /Type /Pages /Parent 2 0 R /Kids [{} 0 R {} 0 R] /MediaBox [0 0 {} 10] >>"
-        page = "<< /Type /Page >>"
-        objects = [CATALOG, "<< /Type /Pages /Kids [3 0 R 6 0 R 4 0 R] /MediaBox [0 0 3 3] >>",
-                   group.format(4, 5, 11), page, page, group.format(7, 8, 12), page,
-                   "<< /Type /Page /MediaBox [0 0 13 10] >>"]  # fmt: skip
-        (tmp_path / "a.pdf").write_bytes(pdf(objects))
-        found = list(pdf_pages(tmp_path / "a.pdf", 72))
-        assert found == [(11, 10), (11, 10), (12, 10), (13, 10), (3, 3)]
+    @pytest.mark.parametrize(
+        ("content", "sizes"),
+        [
+            (book("", "/Rotate 0", "/CropBox [0 0 100 100]", "/MediaBox [0 0 150 792]", above=(
+                "/MediaBox [0 0 612 792] /CropBox [0 0 300 200] /Rotate 90 /UserUnit 9"
+            )), [(200, 300), (300, 200), (100, 100), (200, 150)]),  # UserUnit is not inherited
+            (pdf([CATALOG, "<< /Type /Pages /Kids [3 0 R 6 0 R 4 0 R] /MediaBox [0 0 3 3] >>",
+                  GROUP.format(4, 5, 11), "<< /Type /Page >>", "<< /Type /Page >>",
+                  GROUP.format(7, 8, 12), "<< /Type /Page >>",
+                  "<< /Type /Page /MediaBox [0 0 13 10] >>"]),
+             [(11, 10), (11, 10), (12, 10), (13, 10), (3, 3)]),
+        ],
+        ids=["pages", "groups"],
+    )  # fmt: skip
+    def test_pages_inherit_boxes_and_turns_and_keep_their_own(self, tmp_path, content, sizes):
+        (tmp_path / "a.pdf").write_bytes(content)
+        assert list(pdf_pages(tmp_path / "a.pdf", 72)) == sizes
 
     @settings(max_examples=40, deadline=None)
     @given(
@@ -204,10 +212,8 @@ class TestPdf:
             points.reverse()
         expected = tuple((2 * length * Fraction(unit) * dpi + 72) // 144 for length in points)
         (found,) = pdf_pages(path, dpi)
-        if min(expected) >= 1 and max(expected) <= 10**6:
-            assert found == expected
-        else:
-            assert isinstance(found, PageError)
+        is_size = min(expected) >= 1 and max(expected) <= 10**6
+        assert found == expected if is_size else isinstance(found, PageError)
 
     @pytest.mark.parametrize(
         ("page", "reason"),
@@ -224,10 +230,8 @@ class TestPdf:
         good = "/MediaBox [0 0 72 72]"
         (tmp_path / "a.pdf").write_bytes(book(good, page, good))
         sizes, rejected, files = counted(tmp_path)
-        assert sizes == [(150, 150)] * 2
-        assert list(rejected) == [2]
-        assert rejected[2].startswith("page 2 of PDF")
-        assert reason in rejected[2]
+        assert (sizes, list(rejected)) == ([(150, 150)] * 2, [2])
+        assert (rejected[2].startswith("page 2 of PDF"), reason in rejected[2]) == (True, True)
         assert files.pdfs == CountedFiles(1, 2)
 
     @pytest.mark.parametrize(
@@ -249,24 +253,25 @@ class TestPdf:
     def test_a_broken_file_is_named_with_a_reason_on_one_line(self, tmp_path, capfd, content):
         (tmp_path / "a.pdf").write_bytes(content)
         sizes, rejected, files = counted(tmp_path)
-        assert sizes == []
-        assert list(rejected) == [1]
-        assert "a.pdf" in rejected[1]
-        assert "\n" not in rejected[1]
-        assert files.pdfs == CountedFiles(0, 0)
+        assert (sizes, list(rejected), files.pdfs) == ([], [1], CountedFiles(0, 0))
+        assert ("a.pdf" in rejected[1], "\n" in rejected[1]) == (True, False)
         assert capfd.readouterr() == ("", "")
 
-    def test_a_tree_without_end_ends(self, tmp_path, monkeypatch):
+    # Each group holds the next one ten times, 10^12 empty groups and no page; or a chain of groups.
+    @pytest.mark.parametrize(
+        ("groups", "reason"),
+        [
+            ([f"<< /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 15)],
+             "more than 1,000 pages and groups"),
+            ([f"<< /Kids [{number} 0 R] >>" for number in range(3, 1003)], "too deep"),
+        ],
+        ids=["broad", "deep"],
+    )  # fmt: skip
+    def test_a_tree_without_end_ends(self, tmp_path, monkeypatch, groups, reason):
         monkeypatch.setattr(pdf_module, "MOST_NODES", 1000)
-        # Each group holds the next one ten times: 10^12 empty groups, and no page.
-        groups = [f"<< /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 15)]
         (tmp_path / "a.pdf").write_bytes(pdf([CATALOG, *groups, "<< /Kids [] >>"]))
-        with pytest.raises(PageError, match="more than 1,000 pages and groups"):
+        with pytest.raises(PageError, match=reason):
             list(pdf_pages(tmp_path / "a.pdf", 72))
-        chain = [f"<< /Kids [{number} 0 R] >>" for number in range(3, 1003)]
-        (tmp_path / "b.pdf").write_bytes(pdf([CATALOG, *chain, "<< /MediaBox [0 0 9 9] >>"]))
-        with pytest.raises(PageError, match="too deep"):
-            list(pdf_pages(tmp_path / "b.pdf", 72))
 
     def test_a_file_that_takes_too_long_is_named_and_spoils_no_other(self, tmp_path, monkeypatch):
         monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.3)
@@ -275,12 +280,10 @@ class TestPdf:
         threads, begun = threading.active_count(), time.process_time()
         sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
         assert time.process_time() - begun < 1
-        assert sizes == [(72, 72)]
-        assert list(rejected) == [1]
+        assert (sizes, list(rejected)) == ([(72, 72)], [1])
         assert "a.pdf" in rejected[1]
         assert "reading it takes more than 0.3 s or 400 MiB of memory" in rejected[1]
-        assert threading.active_count() == threads
-        assert not logging.getLogger("pypdf").handlers
+        assert (threading.active_count(), logging.getLogger("pypdf").handlers) == (threads, [])
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("attack", HOSTILE_PDFS)
@@ -292,9 +295,7 @@ class TestPdf:
             capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
         seconds, peak_kibibytes = map(float, ended.stdout.split())
-        assert seconds < 10
-        assert peak_kibibytes < 2**20
-        assert ended.stderr == ""
+        assert (seconds < 10, peak_kibibytes < 2**20, ended.stderr) == (True, True, "")
 
     def test_what_needs_a_password_is_named_and_what_opens_without_one_counts(self, tmp_path):
         import pypdf
@@ -305,27 +306,20 @@ class TestPdf:
             writer.encrypt(password, "owner", algorithm="RC4-128")
             writer.write(tmp_path / f"{name}.pdf")
         sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
-        assert sizes == [(72, 144)]
-        assert list(rejected) == [1]
-        assert "locked.pdf" in rejected[1]
-        assert "encrypted" in rejected[1]
+        assert (sizes, list(rejected)) == ([(72, 144)], [1])
+        assert ("locked.pdf" in rejected[1], "encrypted" in rejected[1]) == (True, True)
 
     def test_the_command_counts_pages_at_the_dpi_that_is_asked_for(self, tmp_path, capsys):
         (tmp_path / "a.PDF").write_bytes(book(*["/MediaBox [0 0 595 842]"] * 3))
         rows = tmp_path / "rows.csv"
         code, out, err = run(capsys, "archive", tmp_path / "a.PDF", "--pdf-dpi", 200, "--format",
                              "json", "--output", rows)  # fmt: skip
-        assert code == 0
-        assert "warning" not in err
-        document = json.loads(out)
-        assert document["pages"] == 3
-        assert document["files"]["pdfs"] == {"files": 1, "pages": 3}
-        assert document["files"]["pdf_dpi"] == 200
-        with rows.open(newline="") as file:
-            found = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        assert (code, "warning" in err) == (0, False)
+        files = json.loads(out)["files"]
+        assert (files["pdfs"], files["pdf_dpi"]) == ({"files": 1, "pages": 3}, 200)
         columns = ("row", "path", "file_page", "page_width", "page_height")
-        assert [tuple(row[name] for name in columns) for row in found] == [
-            (str(number), "a.PDF", str(number), "1653", "2339") for number in (1, 2, 3)
+        assert [[row[name] for name in columns] for row in csv.read_csv(rows).to_pylist()] == [
+            [number, "a.PDF", number, 1653, 2339] for number in (1, 2, 3)
         ]
 
 
@@ -347,15 +341,11 @@ class TestFolder:
 
     def test_a_pdf_without_its_reader_is_named_and_fails_strictly(self, scans, capsys, monkeypatch):
         monkeypatch.setattr(pages_module, "has_reader", lambda: False)
-        code, out, err = run(capsys, "archive", scans)
-        assert code == 0
-        assert "4 pages" in out
+        code, out, err = run(capsys, "archive", scans, "--format", "json", "--strict")
+        document = json.loads(out)
+        assert (code, document["pages"], document["files"]["pdfs_without_reader"]) == (3, 4, 1)
         assert "1 PDF is not counted" in err
         assert "pip install 'dsocr-analyze[pdf]'" in err
-        assert run(capsys, "archive", scans, "--strict")[0] == 3
-        document = json.loads(run(capsys, "archive", scans, "--format", "json")[1])
-        assert document["files"]["pdfs_without_reader"] == 1
-        assert document["pages"] == 4
 
     def test_all_other_files_are_counted_by_extension(self, scans, capsys):
         _, _, files = counted(scans)
@@ -364,27 +354,16 @@ class TestFolder:
         )  # fmt: skip
         assert (files.hidden, files.linked_folders) == (2, 1)
         assert files.images == CountedFiles(2, 4)
-        out = run(capsys, "archive", scans)[1]
-        assert "Not counted: 3 .docx, 1 .txt, 1 without extension" in out or (
-            "Not counted: 3 .docx, 1 without extension, 1 .txt" in out
-        )
-        assert "Not counted: 2 hidden files or folders, ignored" in out
-        assert "Not counted: 1 link to a folder, not followed" in out
-        document = json.loads(run(capsys, "archive", scans, "--format", "json")[1])
-        assert {each["extension"]: each["files"] for each in document["files"]["not_counted"]} == {
-            ".docx": 3, ".txt": 1, "": 1,
-        }  # fmt: skip
+        lines = [line for line in run(capsys, "archive", scans)[1].splitlines() if "Not c" in line]
+        assert lines == [
+            "Not counted: 3 .docx, 1 without extension, 1 .txt",
+            "Not counted: 2 hidden files or folders, ignored",
+            "Not counted: 1 link to a folder, not followed",
+        ]
 
-    def test_a_list_of_sizes_has_no_files(self, tmp_path, capsys):
+    def test_a_list_of_sizes_has_no_files(self, tmp_path):
         (tmp_path / "pages.csv").write_text("width,height\n9,9\n")
-        out = run(capsys, "archive", tmp_path / "pages.csv", "--format", "json")[1]
-        assert "files" not in json.loads(out)
-
-    def test_a_folder_without_pages_says_what_it_holds(self, tmp_path, capsys):
-        (tmp_path / "a.docx").write_text("text")
-        code, _, err = run(capsys, "archive", tmp_path)
-        assert code == 2
-        assert "1 .docx" in err
+        assert counted(tmp_path / "pages.csv")[2] is None
 
     def test_files_are_opened_as_their_pages_are_asked_for(self, tmp_path, monkeypatch):
         monkeypatch.setattr(pages_module, "_PAGES_A_BATCH", 2)
@@ -421,25 +400,22 @@ class TestFolder:
             open_pages(tmp_path, pdf_dpi=dpi)
 
 
-class TestImageOfTheMainCommand:
-    def analyzed(self, capsys, path):
-        return run(capsys, "fit", "h100-sxm", "--image", path)
-
-    def test_the_first_page_is_taken_and_that_is_said(self, tmp_path, capsys):
-        path = tmp_path / "scan.tif"
-        path.write_bytes(tiff([{256: 700, 257: 900}, {256: 30, 257: 20}], after_last=10**6))
-        code, _, err = self.analyzed(capsys, path)
-        assert code == 0
-        assert "has 2 pages and only the first is used" in err
-
-    def test_of_one_page_nothing_is_said(self, tmp_path, capsys):
-        Image.new("L", (30, 20)).save(tmp_path / "a.tif")
-        assert "is taken" not in self.analyzed(capsys, tmp_path / "a.tif")[2]
-
-    def test_of_an_animation_the_first_frame_is_taken(self, tmp_path: Path, capsys):
-        frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green")]
-        frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-        assert "several frames" in self.analyzed(capsys, tmp_path / "a.gif")[2]
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (tiff([{256: 700, 257: 900}, ONE], after_last=10**6), "2 pages and only the first is used"),
+        (animation("gif"), "several frames"),
+        (tiff([ONE]), None),
+    ],
+    ids=["pages", "animation", "one"],
+)
+def test_of_an_image_for_one_page_the_first_is_taken_and_that_is_said(
+    tmp_path, capsys, content, said
+):
+    (tmp_path / "scan.tif").write_bytes(content)
+    code, _, err = run(capsys, "fit", "h100-sxm", "--image", tmp_path / "scan.tif")
+    assert (code, "first" in err) == (0, said is not None)
+    assert said is None or said in err
 
 
 def test_a_files_name_is_no_formula_and_acts_nowhere_in_the_table(tmp_path, monkeypatch):
@@ -447,6 +423,5 @@ def test_a_files_name_is_no_formula_and_acts_nowhere_in_the_table(tmp_path, monk
     for name in ("=cmd|x!A0.png", "-1+1.png", "a\x1b[2K\nb.png"):
         Image.new("RGB", (9, 9)).save(tmp_path / name)
     assert main(["archive", ".", "--mode", "tiny", "--output", "rows.csv"]) == 0
-    with Path("rows.csv").open(newline="") as rows:
-        paths = {row["path"] for row in csv.DictReader(rows)}
-    assert paths == {"./=cmd|x!A0.png", "./-1+1.png", r"a\x1b[2K\nb.png"}
+    paths = csv.read_csv("rows.csv")["path"].to_pylist()
+    assert set(paths) == {"./=cmd|x!A0.png", "./-1+1.png", r"a\x1b[2K\nb.png"}

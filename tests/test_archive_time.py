@@ -48,9 +48,9 @@ def write(pages, **columns):
     return "pages.parquet"
 
 
-def timed(capsys, *arguments):
+def timed(capsys, *arguments, command=("archive",)):
     """The key `time` of an archive's document."""
-    code, out, err = run(capsys, "archive", *arguments, "--format", "json")
+    code, out, err = run(capsys, *command, *arguments, "--format", "json")
     assert (code, err) == (0, "")
     return json.loads(out)["time"]
 
@@ -60,13 +60,10 @@ def load_of(page, gpu="h100-sxm", *, host=SERVERS["vllm"], new_tokens=1024, conc
     """What `predict` says of one page in mode gundam."""
     workload = DEFAULT.plan(page=page, text_tokens=text_tokens, max_new_tokens=new_tokens)
     model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
-    if prepare is None:
-        prepare = estimated_preprocessing(DEFAULT, workload)
+    prepare = estimated_preprocessing(DEFAULT, workload) if prepare is None else prepare
     lengths = lengths or OutputLengths.fixed(new_tokens)
-    prediction = predict(
-        model, workload, Assumptions(host, lengths, prepare, **assumed), [concurrency]
-    )
-    return prediction.throughput[0]
+    assumptions = Assumptions(host, lengths, prepare, **assumed)
+    return predict(model, workload, assumptions, [concurrency]).throughput[0]
 
 
 def hours_of(loads):
@@ -74,15 +71,32 @@ def hours_of(loads):
 
 
 class TestHours:
-    def test_pages_that_are_all_alike_take_what_predict_says(self, capsys):
-        (found,) = timed(capsys, write([A4] * 7), "--gpu", "h100-sxm")
-        load = load_of(A4)
+    @pytest.mark.parametrize(
+        ("arguments", "assumed"),
+        [
+            ("--gpu h100-sxm", {}),
+            ("--gpu h100-sxm --runtime eager --concurrency 2 --max-new-tokens 5",
+             {"host": EAGER, "new_tokens": 5, "concurrency": 2}),
+            ("--gpu l40s --new-tokens-from lengths.csv",
+             {"gpu": "l40s", "lengths": OutputLengths.of_counts({100: 1, 900: 1})}),
+            ("--gpu l40s --mean-new-tokens 200 --share-at-limit 0.25",
+             {"gpu": "l40s", "lengths": OutputLengths.mean_and_limit(200, 1024, 0.25)}),
+        ],
+    )  # fmt: skip
+    def test_pages_that_are_all_alike_take_what_predict_says(self, capsys, arguments, assumed):
+        Path("lengths.csv").write_text("new_tokens\n100\n900\n", encoding="utf-8")
+        (found,) = timed(capsys, write([SMALL] * 7), *arguments.split())
+        load = load_of(SMALL, **assumed)
         rate, band = load.pages_per_second, load.pages_per_second_band
-        assert found["pages_per_second"] == pytest.approx(rate, rel=1e-9)
-        assert found["gpu_hours"] == pytest.approx(7 / rate / 3600, rel=1e-9)
-        assert found["low"] == pytest.approx(7 / band.high / 3600, rel=1e-9)
-        assert found["high"] == pytest.approx(7 / band.low / 3600, rel=1e-9)
-        assert found["bound"] == load.bound
+        expected = {
+            "pages_per_second": rate,
+            "gpu_hours": 7 / rate / 3600,
+            "low": 7 / band.high / 3600,
+            "high": 7 / band.low / 3600,
+        }
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+        runtime = "eager" if "host" in assumed else "serving"
+        assert (found["runtime"], found["bound"]) == (runtime, load.bound)
 
     @pytest.mark.exhaustive
     def test_others_add_up(self, capsys):
@@ -90,11 +104,10 @@ class TestHours:
         texts, news = [10, 20, 30, 10], [100, 1, 2000, 900]
         path = write(pages, text_tokens=texts, max_new_tokens=news)
         (found,) = timed(capsys, path, "--gpu", "l40s", "--concurrency", "3")
-        loads = [
+        hours = hours_of(
             load_of(page, "l40s", text_tokens=text, new_tokens=new, concurrency=3)
             for page, text, new in zip(pages, texts, news, strict=True)
-        ]
-        hours = hours_of(loads)
+        )
         assert found["gpu_hours"] == pytest.approx(hours, rel=1e-9)
         assert found["pages_per_second"] == pytest.approx(4 / hours / 3600, rel=1e-9)
         assert found["low"] < hours < found["high"]
@@ -108,30 +121,6 @@ class TestHours:
         (found,) = timed(capsys, write(pages), "--gpu", "h100-sxm", "--workers", "2")
         loads = 2 * [load_of(A4, prepare=float(mean), workers=2)]
         assert found["gpu_hours"] == pytest.approx(hours_of(loads), rel=1e-9)
-
-    @pytest.mark.exhaustive
-    def test_the_eager_runtime(self, capsys):
-        (found,) = timed(capsys, write([SMALL] * 2), "--gpu", "h100-sxm", "--runtime", "eager",
-                         "--concurrency", "2", "--max-new-tokens", "5")  # fmt: skip
-        load = load_of(SMALL, host=EAGER, new_tokens=5, concurrency=2)
-        assert found["gpu_hours"] == pytest.approx(hours_of([load] * 2), rel=1e-9)
-        assert found["low"] == pytest.approx(2 / load.pages_per_second_band.high / 3600, rel=1e-9)
-        assert (found["runtime"], found["bound"]) == ("eager", load.bound)
-
-    def test_lengths_of_outputs_from_elsewhere(self, capsys):
-        Path("lengths.csv").write_text("new_tokens\n100\n900\n", encoding="utf-8")
-        path = write([SMALL])
-        lengths = OutputLengths.of_counts({100: 1, 900: 1})
-        (found,) = timed(capsys, path, "--gpu", "l40s", "--new-tokens-from", "lengths.csv")
-        assert found["gpu_hours"] == pytest.approx(
-            hours_of([load_of(SMALL, "l40s", lengths=lengths)]), rel=1e-9
-        )
-        lengths = OutputLengths.mean_and_limit(200, 1024, 0.25)
-        (found,) = timed(capsys, path, "--gpu", "l40s", "--mean-new-tokens", "200",
-                         "--share-at-limit", "0.25")  # fmt: skip
-        assert found["gpu_hours"] == pytest.approx(
-            hours_of([load_of(SMALL, "l40s", lengths=lengths)]), rel=1e-9
-        )
 
     def test_a_slow_cpu_bounds_it_and_has_no_band(self, capsys):
         """Half a second of CPU per page, two at a time: four pages a second."""
@@ -154,9 +143,8 @@ class TestMoneyAndDeadlines:
         path = write([SMALL] * 4800)
         (found,) = timed(capsys, path, "--gpu", "h100-sxm", "--preprocess-ms", "750", "--price",
                          "2.5", "--max-new-tokens", "1", "--deadline", "20m")  # fmt: skip
-        assert found["gpu_hours"] == pytest.approx(1, rel=1e-6)
-        assert found["cost"] == pytest.approx(2.5, rel=1e-6)
-        assert found["deadline_hours"] == pytest.approx(1 / 3)
+        figures = [found[name] for name in ("gpu_hours", "cost", "deadline_hours")]
+        assert figures == pytest.approx([1, 2.5, 1 / 3], rel=1e-6)
         assert found["gpus_for_deadline"] == math.ceil(found["gpu_hours"] * 3)
         (found,) = timed(capsys, path, "--gpu", "h100-sxm", "--preprocess-ms", "750",
                          "--max-new-tokens", "1", "--deadline", "25m")  # fmt: skip
@@ -183,25 +171,21 @@ class TestOutput:
             ("h100-sxm", "tiny"), ("h100-sxm", "gundam"), ("l40s", "tiny"), ("l40s", "gundam"),
         ]  # fmt: skip
         for each in found:
-            assert set(each) == KEYS
-            assert each["concurrency"] == 16
-            assert f"{each['gpu']}: kernel times from" in " ".join(each["assumptions"])
+            assert (set(each), each["concurrency"]) == (KEYS, 16)
             assert (each["cost"], each["deadline_hours"], each["gpus_for_deadline"]) == 3 * (None,)
-            assert any(
-                "if all pages in flight were like it" in said for said in each["assumptions"]
-            )
+            said = " ".join(each["assumptions"])
+            assert f"{each['gpu']}: kernel times from" in said
+            assert "if all pages in flight were like it" in said
 
     def test_without_a_gpu_there_is_no_such_key(self, capsys):
-        path = write([A4])
-        _, out, _ = run(capsys, "archive", path, "--format", "json")
-        document = json.loads(out)
-        assert "time" not in document
-        _, out, _ = run(capsys, "archive", path, "--format", "json", "--gpu", "l40s")
-        timed_document = json.loads(out)
-        del timed_document["time"]
-        for each in (document, timed_document):
-            del each["options"]
-        assert timed_document == document
+        asked = ("archive", write([A4]), "--format", "json")
+        document, with_time = (
+            json.loads(run(capsys, *asked, *more)[1]) for more in ((), ("--gpu", "l40s"))
+        )
+        assert with_time | {"time": None, "options": None} == document | {
+            "time": None, "options": None,
+        }  # fmt: skip
+        assert ("time" in document, "time" in with_time) == (False, True)
 
     def test_seconds_of_other_lengths_than_the_counts_say_so(self, capsys):
         said = "FLOPs and bytes for the most new tokens, seconds for those given"
@@ -216,15 +200,11 @@ class TestOutput:
                            "rtx-pro-6000,a100-80gb-sxm", "--mode", "gundam,1024/640", "--price",
                            "2.5", "--deadline", "1.5h")  # fmt: skip
         assert code == 0
-        lines = out.splitlines()
-        first = lines.index("Predicted: serving, 16 pages at once")
-        last = lines.index("Pages by crop grid")
-        shown = lines[first:last]
-        assert max(len(line.rstrip()) for line in shown) <= 80
-        assert any(
-            "cost at 2.5 per hour" in line and "GPUs to finish in 1.5 h" in line for line in shown
-        )
-        assert "Assumed: every page generates the most tokens it may" in lines
+        _, times = out.split("Predicted: serving, 16 pages at once\n")
+        shown, _ = times.split("Pages by crop grid\n")
+        assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+        assert "cost at 2.5 per hour, GPUs to finish in 1.5 h" in shown
+        assert "Assumed: every page generates the most tokens it may" in out.splitlines()
 
     def test_pages_that_do_not_fit_are_told(self, capsys):
         code, _, err = run(capsys, "archive", write([A4] * 3), "--gpu", "l40s", "--concurrency",
@@ -233,41 +213,8 @@ class TestOutput:
         assert "3 of 3 pages leave room for fewer than 500 at a time on l40s" in err
 
     def test_sweep_with_a_list_is_the_same(self, capsys):
-        asked = ("--gpu", "l40s", "--deadline", "2h", "--concurrency", "4", "--format", "json")
-        path = write([A4])
-        documents = []
-        for command in (("sweep", "--pages"), ("archive",)):
-            code, out, err = run(capsys, *command, path, *asked)
-            assert (code, err) == (0, "")
-            documents.append(json.loads(out))
-            assert documents[-1].pop("command") == command[0]
-            assert documents[-1].pop("options")["deadline"] == "2h"
-        assert documents[0] == documents[1]
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("arguments", "told"),
-        [
-            (("--deadline", "3h"), "--deadline is for predicted seconds; give --gpu too"),
-            (("--concurrency", "3"), "--concurrency is for predicted seconds; give --gpu too"),
-            (("--gpu", "l40s", "--deadline", "soon"), "--deadline 'soon' is invalid"),
-            (("--gpu", "l40s", "--concurrency", "0"), "--concurrency 0 is out of range"),
-            (("--gpu", "l40s", "--price", "-1"), "--price -1 is out of range"),
-            (("--gpu", "l40s", "--dtype", "float32"), "--dtype float32"),
-        ],
-    )
-    def test_by_name(self, capsys, arguments, told):
-        code, out, err = run(capsys, "archive", write([A4]), *arguments)
-        assert (code, out) == (2, "")
-        assert told in err
-
-    def test_lengths_that_the_list_has_itself(self, capsys):
-        path = write([A4], max_new_tokens=[100])
-        code, out, err = run(capsys, "archive", path, "--gpu", "l40s", "--mean-new-tokens", "50")
-        assert (code, out) == (2, "")
-        assert "column max_new_tokens" in err
-        assert "leave out --new-tokens-from and --mean-new-tokens" in err
+        asked = (write([A4]), "--gpu", "l40s", "--deadline", "2h", "--concurrency", "4")
+        assert timed(capsys, *asked) == timed(capsys, *asked, command=("sweep", "--pages"))
 
 
 def test_amounts_are_added_up_by_workload(monkeypatch):
