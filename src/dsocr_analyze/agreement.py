@@ -131,7 +131,7 @@ def compare(
     *,
     expert_weights_bytes: int,
 ) -> Agreement:
-    """Compares two figures of a workload module by module; they must be equal.
+    """Compares a workload's traced and analytic figures module by module; they must be equal.
 
     A checkpoint's routing touches other experts than uniform routing does. Where a layer's traced
     experts differ from those of the closed form, all experts of that layer are compared as one,
@@ -139,10 +139,10 @@ def compare(
 
     Args:
         traced: Figures of the trace.
-        analytic: Analytic figures of the same workload.
-        architecture: The model's; it knows which operators have no closed form and which modules
-            are experts.
-        expert_weights_bytes: Bytes of one routed expert's weights.
+        analytic: Those of the closed forms.
+        architecture: Which knows the operators without a closed form, and which modules are
+            experts.
+        expert_weights_bytes: Of one routed expert.
     """
     stages: dict[str, Mapping[str, bool]] = {}
     differences: list[str] = []

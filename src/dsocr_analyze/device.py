@@ -12,11 +12,7 @@ __all__ = ["parse_device", "require_flash_attention"]
 
 
 def parse_device(name: str, *, computes: bool = False) -> torch.device:
-    """The device called `name`.
-
-    Args:
-        name: `meta`, `cpu` or `cuda:N`.
-        computes: Whether it must be able to compute, unlike `meta`.
+    """The device `meta`, `cpu` or `cuda:N`; one that `computes` is not `meta`.
 
     Raises:
         DeviceError: There is no such device.

@@ -84,9 +84,7 @@ _HTML: Final = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w)|^\s*>")  # tags, entities
 def as_markdown(text: str, *, is_cell: bool = False) -> str:
     """The text as one line of Markdown (GitHub's) that reads as the text itself.
 
-    Args:
-        text: The text.
-        is_cell: Whether it stands within a table, where nothing opens a list or a heading.
+    In a cell of a table, nothing opens a list or a heading.
     """
     shown = _HTML.sub(lambda found: html.escape(found[0]), visible(text))
     shown = (_IN_A_CELL if is_cell else _ON_A_LINE).sub(_markdown_escape, shown)

@@ -150,11 +150,11 @@ class ExpertsTouched:
 
     Attributes:
         layers: Layers with routed experts.
-        weights_bytes: Bytes of one expert's weights.
-        even: Experts touched per layer if the tokens' choices spread evenly: the maximum.
+        weights_bytes: Of one expert.
+        even: Experts per layer if choices spread evenly: the maximum.
         expected: Expected number per layer if each token chooses uniformly and independently.
-        counted: Experts, over all layers, whose weights are in the figures: those of an even split,
-            or, with a checkpoint's weights, those its own routing chose.
+        counted: Experts of all layers whose weights are in the figures: those of an even split, or
+            those that a checkpoint's own routing chose.
     """
 
     layers: int
@@ -170,16 +170,10 @@ class ExpertsTouched:
 
 
 def expected_experts(tokens: Any, experts: Any, per_token: Any) -> Any:
-    """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, a float.
+    """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, of numbers or arrays.
 
-    Each token chooses k different experts, independently and uniformly, so it misses a given expert
-    with probability 1 - k/E. Groups change nothing if they are chosen uniformly too: a token still
-    takes k/E of the experts on average.
-
-    Args:
-        tokens: n; like the others, a number or an array.
-        experts: Routed experts E.
-        per_token: Experts per token k.
+    Each of n tokens chooses k of E experts, independently and uniformly, so it misses a given one
+    with probability 1 - k/E. Groups that are chosen uniformly change nothing.
     """
     return experts * (1 - (1 - per_token / experts) ** tokens)
 
@@ -189,14 +183,13 @@ class StageFigures:
     """One stage: a part of the prefill pass, or one decode step.
 
     Attributes:
-        name: Its name.
         params: Parameters it owns.
         calls: Calls of its outermost module.
         kernels: What it executes, with equal records merged.
-        module_calls: Calls of every called module, by path in the order of first calls.
-        own_params: Parameters of the stage that a module holds directly, by the module's path; None
-            if no model was built.
-        notes: Notes on its figures for a reader.
+        module_calls: Calls by path, in the order of first calls.
+        own_params: Its parameters by path of the module that holds them; None if no model was
+            built.
+        notes: For a reader.
         experts: Routed experts that its tokens touch; None if it has none or nothing is known.
     """
 
@@ -235,8 +228,7 @@ class Parameters:
     """Parameters of a model, each counted once.
 
     Attributes:
-        total: All parameters.
-        unassigned: Parameters that no stage owns, by name.
+        unassigned: Those that no stage owns, by name.
     """
 
     total: int
@@ -248,7 +240,6 @@ class Peak:
     """The most bytes of tensors alive at once in the prefill pass, besides weights and inputs.
 
     Attributes:
-        nbytes: Bytes.
         path: Module whose own forward reaches it; empty for the model itself.
     """
 
@@ -261,7 +252,6 @@ class Memory:
     """What the batch holds in memory, in bytes.
 
     Attributes:
-        weights_bytes: All parameters.
         inputs_bytes: Inputs of the prefill pass: pixels, token ids, masks.
         prefill_cache_bytes: KV cache after the prefill pass: `seq_len` tokens.
         kv_cache_bytes: KV cache at the end: `seq_len + max_new_tokens - 1` tokens.
@@ -301,21 +291,14 @@ class PageFigures:
     """What a workload costs.
 
     Attributes:
-        workload: The page, its prompt and its batch.
-        provenance: How the figures were obtained.
         stages: In the architecture's order. If the model decodes, the last one is a decode step
             over a cache of `seq_len` tokens; the others form the prefill pass.
-        parameters: Parameters of the whole model.
-        batch: Work of the whole batch: the prefill pass and `max_new_tokens - 1` decode steps with
-            a growing cache.
+        batch: Work of the prefill pass and `max_new_tokens - 1` decode steps with a growing cache.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        memory: Memory of the batch.
-        ledger: Every operator that ran.
         module_classes: Class of every module by path; empty if no model was built.
-        decodes: Whether the model decodes.
         flops_analytic: FLOPs of each stage by the closed forms, if a trace is compared with them.
         warnings: Reasons to doubt a figure.
-        notes: Notes for a reader.
+        notes: For a reader, warnings first.
     """
 
     workload: AnyWorkload

@@ -123,7 +123,7 @@ class Gemm(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Fused attention: queries `[batch, heads, queries, head_dim]` over `keys` keys and values."""
+    """Fused: queries `[batch, heads, queries, head_dim]` over `keys` keys and values."""
 
     batch: int
     heads: int
@@ -201,7 +201,7 @@ class Kernel(NamedTuple):
         return self.work if self.calls == 1 else self.work.times(self.calls)
 
     def at(self, path: str) -> Kernel:
-        """The same, called by another module; like `_replace(path=path)`, in half the time."""
+        """The same, called by another module: `_replace(path=path)` in half the time."""
         kind, operator, dimensions, dtype, output_dtype, work, calls, _, stage = self
         return Kernel(kind, operator, dimensions, dtype, output_dtype, work, calls, path, stage)
 

@@ -51,7 +51,6 @@ class TracedModule(NamedTuple):
     """What a traced pass recorded of one module.
 
     Attributes:
-        calls: Number of calls.
         input: Shapes of the first call's arguments, nested like them; None for a non-tensor.
         output: Shapes of the first call's results.
         flops: FLOPs of the module and everything below.
@@ -97,9 +96,9 @@ class TreeNode(NamedTuple):
     Attributes:
         label: Last component of its path, empty for the model itself; `[first-last] x count` for a
             run of equal siblings, which the first stands for.
-        module: The module; a parameter that it shares counts at its first place in the tree.
+        module: A parameter that it shares counts at its first place in the tree.
         shapes: Shapes of its own parameters, by name.
-        children: Nodes below; none if the same module occurs earlier in the tree.
+        children: None if the same module occurs earlier in the tree.
     """
 
     label: str
@@ -117,13 +116,7 @@ class TreeNode(NamedTuple):
 def build_tree(
     model: nn.Module, owner_of: OwnerOf, traced: Mapping[str, TracedModule] | None = None
 ) -> TreeNode:
-    """Builds the tree of any module.
-
-    Args:
-        model: The root.
-        owner_of: Maps a path to its stage.
-        traced: What a pass recorded of each called module, by path; None without a trace.
-    """
+    """Builds the tree of any module; `traced` is what a pass recorded, by path, if one ran."""
     paths: dict[nn.Module, str] = {}
     counted: set[nn.Parameter] = set()
 
@@ -160,12 +153,7 @@ def _children(module: nn.Module, path: str) -> dict[str, nn.Module]:
 
 
 def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None) -> TreeNode | None:
-    """Cuts the tree at a depth, or to what one stage owns and the modules above that.
-
-    Args:
-        node: The root.
-        depth: Levels to keep below the root; None for all.
-        stage: Stage to keep; None for all.
+    """Cuts the tree to `depth` levels below its root, or to what a stage owns and is above that.
 
     Returns:
         The smaller tree, or None if nothing of it is left.
@@ -185,9 +173,6 @@ def fold(root: TreeNode) -> TreeNode:
 
     Nodes are equal if their class, stage, parameter shapes and children are equal and, with a
     trace, also their calls, shapes and FLOPs.
-
-    Args:
-        root: The tree.
     """
     kinds: dict[Hashable, int] = {}
     kind_of: dict[str, int] = {}  # equal for nodes that differ only in position
@@ -221,15 +206,10 @@ def fold(root: TreeNode) -> TreeNode:
 def leaf_classes(
     model: nn.Module, stages: Iterable[str], owner_of: OwnerOf
 ) -> dict[str, dict[str, int]]:
-    """Counts the classes of the leaves, by owning stage (`other` for none).
+    """Counts the classes of the leaves, by owning stage in the order of `stages`, then `other`.
 
     A leaf is a module without children or one of `_LEAF_TYPES`; anything below one of those is
     part of it.
-
-    Args:
-        model: The root.
-        stages: Names of the stages, in order.
-        owner_of: Maps a path to its stage.
     """
     counts: dict[str, Counter[str]] = {stage: Counter() for stage in (*stages, "other")}
     seen: set[nn.Module] = set()

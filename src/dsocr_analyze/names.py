@@ -29,13 +29,7 @@ def in_any_case(name: str, known: Iterable[str]) -> str | None:
 
 
 def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
-    """The known names closest to an unknown one, closest first.
-
-    Args:
-        name: What was typed.
-        known: The known names.
-        most: Maximum number of names.
-    """
+    """At most `most` known names that are closest to an unknown one, closest first."""
     by_folded = {each.casefold(): each for each in known}
     typed = name.strip().casefold()
     close = difflib.get_close_matches(typed, by_folded, n=most, cutoff=_CLOSE)
@@ -48,13 +42,7 @@ def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
 
 
 def did_you_mean(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
-    """`did you mean A or B? ` as part of a message; empty if no name is close.
-
-    Args:
-        name: What was typed.
-        known: The known names.
-        aliases: Alternative names for some of them, which may have been meant as well.
-    """
+    """`did you mean A or B? ` as part of a message; empty if no name or alias of one is close."""
     others = aliases or {}
     close = near_to(name, [*known, *others])
     meant = list(dict.fromkeys(others.get(each, each) for each in close))

@@ -79,9 +79,9 @@ class PageAsked:
             positions go.
         dpi: Pixels per inch of the page; None if unknown.
         holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
-        kind: Kind of document, one of those with published figures; None for no particular one.
-        minimum_dpi: Lowest effective resolution of the page; None for no limit.
-        maximum_compression: Most text tokens per vision token; None for no limit.
+        kind: Kind of document with published figures; None for no particular one.
+        minimum_dpi: Lowest effective resolution, if any is wanted.
+        maximum_compression: Most text tokens per vision token, if any are wanted.
     """
 
     request: PageRequest
@@ -116,13 +116,13 @@ def advise(
     """Compare modes for a page, with the closed forms.
 
     Args:
-        directory: The model's directory; its code is neither imported nor executed.
-        page: The page and its workload.
+        directory: The model's directory, whose code is neither imported nor executed.
+        page: The page, and what is asked of a mode for it.
         modes: The modes.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention instead of the decoder's eager attention.
+        flash_attention: Whether the decoder's attention is FlashAttention rather than eager.
         time_of: From a workload to its predicted seconds; None for no prediction.
-        options: Options of the command line, if there is one.
+        options: The command line's.
 
     Raises:
         WorkloadError: A size or length is out of range, a minimum resolution is given for a

@@ -145,11 +145,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     assumptions: tuple[str, ...]
 
     def headline(self, *, with_page: bool = False) -> str:
-        """The first line: the model, or the models and the page if the models differ.
-
-        Args:
-            with_page: Whether it names the page even if all reports are of one architecture.
-        """
+        """The first line: the model, or the models if they differ; then, or if asked, the page."""
         has_several = len(set(self.architectures) - {None}) > 1
         ran = self.ran[:1] if len(set(self.ran)) == 1 else [
             # A name may say the architecture by itself.
@@ -175,8 +171,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     def tables(self, configs: Sequence[str] = ()) -> list[table.Table]:
         """All quantities; from the second report on, each value has its difference and ratio.
 
-        Args:
-            configs: Names of the compared configs, whose differing keys are in a second table.
+        The keys in which the named configs differ are in a second table.
         """
         keys, columns = self.config_differences, range(len(self.names))
         against = table.Table(
@@ -200,10 +195,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     def as_csv(self, configs: Sequence[str] = ()) -> str:
         """One line per quantity and report; missing values are empty.
 
-        Then one line per differing key and config: the value as JSON, empty if the key is absent.
-
-        Args:
-            configs: Names of the compared configs.
+        Then one per differing key and named config: the value as JSON, empty if the key is absent.
         """
         text = io.StringIO()
         header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
@@ -223,8 +215,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     def to_pandas(self) -> pd.DataFrame:
         """One row per quantity, one column per report. Needs the extra `pandas`.
 
-        Returns:
-            Columns `key`, `quantity`, `unit`, and one named after each report; integers are exact.
+        Columns are `key`, `quantity`, `unit`, and one named after each report; integers are exact.
 
         Raises:
             FormatError: pandas is not installed.
@@ -272,9 +263,8 @@ def compare(
 
     Args:
         reports: Each report with its name; repeated names get a number.
-        configs: Parsed `config.json` files of the reports' models, by name; None if the models
-            share a config.
-        options: The command line's options.
+        configs: Parsed `config.json` files of their models, by name; None if they share a config.
+        options: The command line's.
     """
     found = [report for _, report in reports]
     names = tuple(_distinct(name for name, _ in reports))
@@ -442,12 +432,9 @@ def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
 
 
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[ComparedKey]:
-    """Every key whose value is not the same in all configs, in file order.
+    """Every key whose value is not the same in all parsed `config.json` files, in file order.
 
     Objects are compared key by key, lists as a whole; an absent key differs from a null one.
-
-    Args:
-        configs: Parsed `config.json` files by name.
     """
     return _differences("", configs, len(configs))
 

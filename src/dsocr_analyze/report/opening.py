@@ -170,10 +170,7 @@ def opening_line(
 ) -> str:
     """Page, sizes, tokens, batch, data type and attention; all values of those that differ.
 
-    Args:
-        workloads: One or more workloads.
-        dtypes: Data types of weights and activations, one per workload or one for all.
-        attentions: Implementations of the decoder's attention, one per workload or one for all.
+    There are one or more workloads, and a type and an attention for each or for all.
     """
     pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
     return ", ".join([
@@ -241,12 +238,7 @@ def _dump(value: Any, depth: int) -> str:
 
 
 def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
-    """The schema of a document, with descriptions from the types' docstrings.
-
-    Args:
-        kind: The document's type.
-        title: The schema's title.
-    """
+    """The schema of a document, with descriptions from the types' docstrings."""
     schema = msgspec.json.schema(kind)
     structs: dict[str, type[msgspec.Struct]] = {}
     _structs_in(kind, structs)
@@ -283,13 +275,7 @@ def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
 
 
 def require_extra(what: str, package: str, extra: str) -> None:
-    """Raise FormatError if a package is not installed.
-
-    Args:
-        what: What needs it.
-        package: The package.
-        extra: The optional extra that it belongs to.
-    """
+    """Raise FormatError if `what` needs a package, of an optional extra, that is not installed."""
     if importlib.util.find_spec(package) is None:
         raise FormatError(
             f"{what} needs {package}, the optional extra {extra!r}; install it with pip install"

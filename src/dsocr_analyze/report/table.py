@@ -175,7 +175,7 @@ class Line(NamedTuple):
 def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
     """Lines of at most `width` columns; all but the first of each paragraph start with `indent`.
 
-    Lines break at spaces, or after path separators in long words; never within a number or between
+    They break at spaces, or after path separators in long words; never within a number or between
     a number and its unit. Only a number wider than `width` makes a line too wide.
     """
     lines = []
@@ -290,14 +290,11 @@ class _Column(NamedTuple):
 
 
 def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:
-    """Lay out a table for a width.
+    """Lines from the header down, without trailing spaces; and names of columns left out.
 
     First text is wrapped, then optional columns are left out one by one. If that is not enough
     either, all columns are kept and the table is split into several parts below one another, each
     with the row labels and as many other columns as fit.
-
-    Returns:
-        Lines from the header down, without trailing spaces; and names of columns left out.
     """
     columns = list(map(partial(_column, table), range(len(table.columns))))
     optional = tuple(filter(table.columns.__contains__, table.optional))
@@ -377,12 +374,9 @@ def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> I
 def markdown_page(
     opening: str, tables: Iterable[Table], lists: Mapping[str, Iterable[str]] | None = None
 ) -> str:
-    """What a command prints as Markdown.
+    """What a command prints as Markdown: lines, tables below their titles, and lists by title.
 
-    Args:
-        opening: Lines that say what was counted; may be empty.
-        tables: Tables, each printed below its title.
-        lists: Lists of further lines by title; empty lists are left out.
+    Empty lists are left out.
     """
     parts = ["\\\n".join(map(as_markdown, opening.splitlines())), *map(titled, tables)]
     for title, lines in (lists or {}).items():

@@ -110,11 +110,7 @@ def seconds_parts(report: Report, entry: TimeEntry) -> dict[str, float]:
 
 
 def stage_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each stage, the same everywhere; other models' take the remaining colours.
-
-    Args:
-        names: The stages, in order.
-    """
+    """A colour for each stage, the same everywhere; other models' take the remaining colours."""
     distinct = list(dict.fromkeys(names))
     found = {name: PALETTE[_KNOWN.index(name)] for name in distinct if name in _KNOWN}
     others = [name for name in distinct if name not in _KNOWN]
@@ -129,14 +125,12 @@ class TopModule(NamedTuple):
     """Modules whose paths differ only in layer numbers; counts are of their own forwards.
 
     Attributes:
-        stage: Their stage.
         name: Their path, with * for a layer number; empty for the model itself.
-        class_name: Their class; None if no model was built.
+        class_name: None if no model was built.
         modules: Number of modules.
         calls: Number of calls; 0 if unknown.
-        flops: Their FLOPs.
         nbytes: Bytes they read and write.
-        flops_share: Their share of the FLOPs of all modules in the requested stages.
+        flops_share: Share of the FLOPs of all modules in the requested stages.
     """
 
     stage: str
@@ -172,8 +166,6 @@ class Ridge(NamedTuple):
     """FLOPs per byte above which a GPU is bound by compute rather than memory.
 
     Attributes:
-        gpu: Name of the GPU.
-        flops_per_byte: Its peak over its bandwidth.
         is_named: Whether the report names that GPU; if not, it stands for GPUs in general.
     """
 

@@ -74,11 +74,11 @@ def tree_document(
     """The document of a model's modules, or of its leaf classes.
 
     Args:
-        model: The model.
+        model: Where the model comes from.
         shown: Its tree, or its leaves by stage and class.
         stage: The only stage whose modules are included; None for all.
-        workload: The page that was traced; None if none was.
-        options: The command line's options.
+        workload: The page that was traced, if any was.
+        options: The command line's.
     """
     if not isinstance(shown, TreeNode):
         return LeavesDocument(
@@ -101,25 +101,13 @@ def tree_document(
 def drawing(
     model: Model, modules: Leaves | TreeNode, how: str, *, is_folded: bool = True
 ) -> Drawing:
-    """What a reader sees of a model's modules, or of its leaf classes.
-
-    Args:
-        model: The model.
-        modules: Its tree, or its leaves by stage and class.
-        how: How it was built.
-        is_folded: Whether a run of equal layers is one node.
-    """
+    """The modules or leaf classes of a model, built like `how`; runs of equal layers may be one."""
     shown = fold(modules) if is_folded and isinstance(modules, TreeNode) else modules
     return Drawing(f"Ran: {model_text(model)} {how}", shown)
 
 
 class Drawing(NamedTuple):
-    """What a reader sees of a model's modules, or of its leaf classes.
-
-    Attributes:
-        opening: The first line of a text.
-        shown: The modules, or the leaves.
-    """
+    """What a reader sees of a model's modules, or of its leaf classes; texts open with a line."""
 
     opening: str
     shown: TreeNode | Leaves
@@ -195,10 +183,7 @@ def _leaves_boxes(leaves: Leaves) -> Iterator[_Box]:
 def _tree_lines(root: TreeNode, width: int | None) -> list[str]:
     """An indented tree with columns for stage, parameters, calls, FLOPs and shapes.
 
-    Args:
-        root: The tree.
-        width: Columns of the terminal; None for no limit. Columns that don't fit are left out and
-            listed; FLOPs are rounded first.
+    Columns that don't fit are left out and listed; FLOPs are rounded first.
     """
     is_traced = root.module.calls is not UNSET
     names = _COLUMNS if is_traced else _COLUMNS[:3]
@@ -283,12 +268,7 @@ def _shape(shapes: NestedShapes | UnsetType) -> str:
 
 
 def _leaves_lines(leaves: Leaves, width: int | None) -> list[str]:
-    """One line per stage and class.
-
-    Args:
-        leaves: Number of modules of each class, by stage.
-        width: Columns of the terminal; None for no limit.
-    """
+    """One line per stage and class."""
     rows = [
         ["stage", "leaf class", "modules"],
         *([visible(stage), visible(name), exact(count)]

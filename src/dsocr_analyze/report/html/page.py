@@ -66,11 +66,9 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpu: Its name in the catalogue.
         title: Its name for readers.
-        dtype: The data type.
         matrix_flops_per_second: Dense rate of matrix products of that type.
         vector_flops_per_second: fp32 rate outside the matrix units; null if unknown.
-        bytes_per_second: Memory bandwidth.
-        memory_bytes: Its memory as sold.
+        memory_bytes: As sold.
         measured: Whether kernel times were measured on it rather than taken from another GPU.
         source: Where the peaks come from.
         weak: Which of them are poorly sourced; empty if none are.
@@ -101,10 +99,10 @@ def report_contents(
     """The page of one report.
 
     Args:
-        report: The report; its modules are on the page by column.
+        report: Whose modules are on the page by column.
         roofs: GPUs whose roofline can be shown, named ones first.
         curves: Predicted seconds over many concurrencies.
-        curves_missing: Why there are no curves; empty if there are some.
+        curves_missing: Why there are none; empty if there are some.
     """
     return {
         "kind": "report",
@@ -173,13 +171,7 @@ def _without_modules(report: Report) -> Report:
 
 
 def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
-    """Peaks of the GPUs that support a data type.
-
-    Args:
-        profiles: The GPUs' profiles.
-        dtype: The data type, as named in a report.
-        first: Names of GPUs to list first, in this order.
-    """
+    """Peaks of the GPUs that support a data type; those named `first` are, in that order."""
     places = {name: place for place, name in enumerate(first)}
     found = [
         Roof(

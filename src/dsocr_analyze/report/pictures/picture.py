@@ -148,12 +148,6 @@ class Picture:
     Use it within `drawing`: draw into `axes`, name them, add the legend and call `lay_out`; label
     bars with values after that.
 
-    Attributes:
-        figure: The figure.
-        axes: Its axes.
-        title: What it shows.
-        measure: Measures texts in it.
-
     Args:
         title: What it shows.
         subtitle: The settings that are constant.
@@ -212,12 +206,7 @@ class Picture:
         self._names = list(map(visible_lines, names))
 
     def add_legend(self, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-        """Add a legend below the axes, in as many columns as fit.
-
-        Args:
-            handles: What is drawn.
-            labels: One label per handle.
-        """
+        """Add a legend below the axes, in as many columns as fit."""
         if not handles:
             return
         room = self._room
@@ -327,11 +316,7 @@ _SEPARATORS: Final = (
 
 
 class _TextMeasure:
-    """Measures texts in the font that a figure draws them with.
-
-    Args:
-        figure: The figure, with an Agg canvas.
-    """
+    """Measures texts in the font that a figure, with an Agg canvas, draws them with."""
 
     def __init__(self, figure: Figure) -> None:
         self._dpi = figure.dpi
@@ -355,15 +340,10 @@ class _TextMeasure:
         return (text.count("\n") + 1) * _LINE_HEIGHT * size * self._dpi / 72
 
     def wrapped(self, text: str, room: float, size: float) -> list[str]:
-        """Lines no wider than `room` pixels.
+        """Lines no wider than `room` pixels, in a font of `size` points.
 
         Lines break after commas; parts wider than a line break at spaces, words wider than a line
         after separators, and anything still too wide is shortened.
-
-        Args:
-            text: The text.
-            room: Pixels.
-            size: Font size in points.
         """
         lines: list[str] = []
         line = ""

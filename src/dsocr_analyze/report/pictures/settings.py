@@ -37,12 +37,7 @@ Settings: TypeAlias = Mapping[str, Sequence[Setting]]
 
 
 class _Setting(NamedTuple):
-    """How a setting is worded.
-
-    Attributes:
-        axis: Its name on an axis, with its unit.
-        said: Formats a value for a title or a legend.
-    """
+    """A setting's name on an axis, with its unit; and what a value is in a title or a legend."""
 
     axis: str
     said: Callable[[Any], str]
@@ -100,12 +95,7 @@ def varying(settings: Settings) -> list[str]:
 
 
 def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
-    """One line with every setting that has a single value in the whole picture.
-
-    Args:
-        settings: All settings of what is drawn.
-        shown: Settings to leave out because an axis shows them.
-    """
+    """One line with every setting of a single value, except those that an axis shows."""
     fixed = {
         name: settings[name][0]
         for name in _SETTINGS
@@ -133,12 +123,7 @@ def axis_name(*names: str) -> str:
 
 
 def settings_of_model(model: Model, config: Path | str | None = None) -> dict[str, Setting]:
-    """Settings that identify the model.
-
-    Args:
-        model: The model.
-        config: Its config or the config's name; if None, the digest is used.
-    """
+    """Settings that identify the model, by its config's digest if that has no name."""
     if isinstance(config, Path):
         config = config.name
     known = ARCHITECTURES.get(model.architecture or "")

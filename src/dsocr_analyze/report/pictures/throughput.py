@@ -31,12 +31,6 @@ def throughput_picture(
     """Pages per second with their band (filled markers), and seconds per page (hollow, dotted).
 
     Each GPU and runtime has one colour and marker; the scale on the right is for the seconds.
-
-    Args:
-        report: The predictions.
-        dtype: Data type of weights and activations.
-        attention: The decoder's kind of attention.
-        config: The model's config; None for its own.
     """
     about = {
         **settings_of_model(report.model, config),

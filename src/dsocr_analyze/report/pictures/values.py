@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.report.pictures.picture import Picture
-from dsocr_analyze.report.table import percent_text
+from dsocr_analyze.report.table import percent_text, ratio_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,24 +25,15 @@ _ABOVE: Final = 5.0  # pixels between a bar and its value
 
 
 class Scale(NamedTuple):
-    """The scale on which values are shown.
-
-    Attributes:
-        divisor: A power of ten.
-        unit: Unit of a value divided by it.
-    """
+    """The scale on which values are shown: a power of ten, and the unit of a value over it."""
 
     divisor: int
     unit: str
 
     def text(self, value: float) -> str:
         """The value in that unit: whole numbers in full, others with four digits as in tables."""
-        quotient = value / self.divisor
-        if self.divisor == 1 and quotient == int(quotient):
-            return f"{int(value):,}"
-        if abs(quotient) >= 999.95:
-            return f"{quotient:,.0f}"
-        return f"{quotient:#.4g}".removesuffix(".")
+        is_whole = self.divisor == 1 and value == int(value)
+        return f"{int(value):,}" if is_whole else ratio_text(value / self.divisor)
 
 
 def scale_of(largest: float, unit: str) -> Scale:
@@ -57,13 +48,7 @@ def scale_of(largest: float, unit: str) -> Scale:
 
 
 def scale_axis(axis: Axis, scale: Scale, *, whole: bool = False) -> None:
-    """Label an axis of unscaled values in the scale's unit.
-
-    Args:
-        axis: A matplotlib axis.
-        scale: The scale.
-        whole: Whether values are whole numbers only.
-    """
+    """Label an axis of unscaled values, or of whole numbers only, in the scale's unit."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale.divisor:,.6g}"))
@@ -72,13 +57,7 @@ def scale_axis(axis: Axis, scale: Scale, *, whole: bool = False) -> None:
 
 
 class Top(NamedTuple):
-    """The top of a bar, and its label.
-
-    Attributes:
-        x: Centre of the bar.
-        height: Height of the bar.
-        text: Its value.
-    """
+    """The top of a bar, at its centre, and its value as text."""
 
     x: float
     height: float
@@ -88,11 +67,8 @@ class Top(NamedTuple):
 def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
     """Write its value above every bar: horizontally, or vertically if bars are narrow.
 
-    If they don't fit vertically either, no bar is labelled.
-
-    Args:
-        picture: The picture with the bars; it must be laid out, and is laid out again.
-        tops: Tops of bars that are side by side.
+    If they don't fit vertically either, no bar is labelled. The picture must be laid out, and is
+    laid out again.
     """
     axes, measure = picture.axes, picture.measure
     first, last = axes.get_xlim()
@@ -126,13 +102,7 @@ def _end_axis(axes: Axes, tops: Sequence[Top], pixels: float) -> None:
 
 
 class Segment(NamedTuple):
-    """A part of a stacked bar.
-
-    Attributes:
-        patch: Its rectangle.
-        text: Its value.
-        share: Its share of the whole bar.
-    """
+    """A part of a stacked bar: its rectangle, its value as text, its share of the whole bar."""
 
     patch: Rectangle
     text: str
@@ -140,11 +110,9 @@ class Segment(NamedTuple):
 
 
 def label_segments(picture: Picture, segments: Sequence[Segment]) -> None:
-    """Write value and share into every segment with room for them, or just the share.
+    """Write value and share, or just the share, into every segment with room for them.
 
-    Args:
-        picture: The picture with the segments, in its final layout.
-        segments: The segments.
+    The picture has its final layout.
     """
     axes, measure, size = picture.axes, picture.measure, 8.0
     for patch, text, share in segments:
