@@ -23,7 +23,7 @@ from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.document import Report, build_report
-from dsocr_analyze.report.html.page import (
+from dsocr_analyze.report.html import (
     comparison_contents,
     escaped_json,
     render_html,

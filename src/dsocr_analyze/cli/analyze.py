@@ -103,7 +103,7 @@ def _html(
     report: Report, engine: Engine, workload: AnyWorkload, profile: Sequence[Path] | None
 ) -> str:
     from dsocr_analyze.cli.kept_files import known_profiles
-    from dsocr_analyze.report.html.page import render_html, report_contents, roofs_of
+    from dsocr_analyze.report.html import render_html, report_contents, roofs_of
 
     profiles = list(known_profiles(profile).values())
     named = [entry.gpu for entry in report.time]

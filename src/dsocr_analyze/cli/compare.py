@@ -201,7 +201,7 @@ def _compare(
     shown = [*configs] if len(configs) > 1 else []
 
     def page() -> str:
-        from dsocr_analyze.report.html.page import comparison_contents, render_html
+        from dsocr_analyze.report.html import comparison_contents, render_html
 
         return render_html(comparison_contents(found, reports, headline, shown))
 

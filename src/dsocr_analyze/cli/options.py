@@ -445,7 +445,7 @@ def check_files(
 
         picture_format(plot)
     if html is not None:
-        from dsocr_analyze.report.html.page import refuse_without_plotly
+        from dsocr_analyze.report.html import refuse_without_plotly
 
         refuse_without_plotly()
     for path in filter(None, (output, plot, html)):

@@ -131,7 +131,7 @@ def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_a
 
     def picture() -> Picture:
         from dsocr_analyze.analytic import attention_name
-        from dsocr_analyze.report.pictures.throughput import throughput_picture
+        from dsocr_analyze.report.pictures.stage_chart import throughput_picture
 
         attention = attention_name(flash_attention=engine.flash_attention)
         return throughput_picture(report, engine.dtype, attention, context.params["config"])

@@ -447,10 +447,20 @@ def _total(figures: PageFigures) -> Total:
 
 def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
     is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
+    expected: float | None = None
+    if experts:
+        expected = stage.work.bytes_read + experts.bytes_beyond_counted
     works = kernels.work_by(stage.kernels, "operator")
-    operators, nbytes = {}, {}
+    kind_of = dict(map(attrgetter("operator", "kind"), stage.kernels))
+    operators, nbytes, families = {}, {}, {}
+    names: dict[str, list[str]] = {}
     for name in _costliest_first(works):
         operators[name], nbytes[name] = works[name].flops, works[name].bytes_moved
+        names.setdefault(kind_of[name], []).append(name)
+    kinds = kernels.work_by(stage.kernels, "kind")
+    for kind in _costliest_first(kinds):
+        flops, moved = kinds[kind].flops, kinds[kind].bytes_moved
+        families[kind] = Family(operators=tuple(names[kind]), flops=flops, bytes=moved)
     return Stage(
         **_work(stage.work),
         params=stage.params,
@@ -461,12 +471,10 @@ def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
         )
         if experts
         else None,
-        bytes_read_expected=stage.work.bytes_read + experts.bytes_beyond_counted
-        if experts
-        else None,
+        bytes_read_expected=expected,
         operators=operators,
         operator_bytes=nbytes,
-        operator_families=_families(stage, operators),
+        operator_families=families,
         by_module=_modules(figures, stage),
         flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),
         notes=stage.notes,
@@ -476,19 +484,6 @@ def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
 def _costliest_first(works: Mapping[str, kernels.Work]) -> Sequence[str]:
     flops = dict(zip(works, map(attrgetter("flops"), works.values()), strict=True))
     return sorted(sorted(works), key=flops.__getitem__, reverse=True)
-
-
-def _families(stage: StageFigures, operators: Iterable[str]) -> dict[str, Family]:
-    kind_of = dict(map(attrgetter("operator", "kind"), stage.kernels))
-    names: dict[str, list[str]] = {}
-    for name in operators:
-        names.setdefault(kind_of[name], []).append(name)
-    works = kernels.work_by(stage.kernels, "kind")
-    families = {}
-    for kind in _costliest_first(works):
-        flops, nbytes = works[kind].flops, works[kind].bytes_moved
-        families[kind] = Family(operators=tuple(names[kind]), flops=flops, bytes=nbytes)
-    return families
 
 
 def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:

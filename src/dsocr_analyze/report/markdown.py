@@ -283,26 +283,23 @@ def _dominant(report: Report, one: str) -> Sequence[str]:
 
 def _bound(report: Report) -> Sequence[str]:
     """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
-    total, ridge = report.total, ridge_of(report)
+    total, (gpu, ridge, is_named) = report.total, ridge_of(report)
     names, texts, kinds = [], [], []
     for name, work in (("prefill", total), ("decode", total.decode_step)):
-        if work is not None and work.arithmetic_intensity is not None:
-            texts.append(ratio_text(work.arithmetic_intensity))
-            kinds.append(ridge.bound(work.arithmetic_intensity))
+        if work is not None and (ratio := work.arithmetic_intensity) is not None:
+            texts.append(ratio_text(ratio))
+            kinds.append("compute" if ratio >= ridge else "memory")
             names.append(f"{name} {texts[-1]}")
-    named = ", ".join(names)
-    if not names or not ridge.is_named:
+    named, point = ", ".join(names), ratio_text(ridge)
+    if not names or not is_named:
         of = f"{named or 'unknown'} FLOPs/byte"
         return f"{of}; a GPU decides what bounds it", of
-    point = ratio_text(ridge.flops_per_byte)
     if len(set(kinds)) == 1:
         sign = ">=" if kinds[0] == "compute" else "<"
-        on = f"{kinds[0]} on {ridge.gpu} ({sign} {point} FLOPs/byte)"
+        on = f"{kinds[0]} on {gpu} ({sign} {point} FLOPs/byte)"
         return f"{on}: {named}", f"{on}: {' and '.join(texts)}"
-    return tuple(
-        f"FLOPs/byte: {', '.join(map('{} {}'.format, each, kinds))}; {ridge.gpu} {point}"
-        for each in (names, texts)
-    )
+    said = (", ".join(map("{} {}".format, each, kinds)) for each in (names, texts))
+    return tuple(f"FLOPs/byte: {each}; {gpu} {point}" for each in said)
 
 
 def _checked(report: Report) -> Sequence[str]:

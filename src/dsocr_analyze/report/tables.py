@@ -33,7 +33,6 @@ __all__ = [
     "OUTSIDE",
     "PALETTE",
     "Amount",
-    "Ridge",
     "Table",
     "TopModule",
     "batch_parts",
@@ -162,29 +161,16 @@ def top_modules(report: Report, *stages: str) -> list[TopModule]:
     return sorted(found, key=attrgetter("flops"), reverse=True)
 
 
-class Ridge(NamedTuple):
-    """FLOPs per byte above which a GPU is bound by compute rather than memory.
+def ridge_of(report: Report) -> tuple[str, float, bool]:
+    """A GPU, and the FLOPs per byte from which on compute bounds it rather than memory.
 
-    Attributes:
-        is_named: Whether the report names that GPU; if not, it stands for GPUs in general.
+    The first GPU with a ridge point that the report names, or the reference GPU for GPUs in
+    general; and whether it is a named one.
     """
-
-    gpu: str
-    flops_per_byte: float
-    is_named: bool
-
-    def bound(self, flops_per_byte: float) -> str:
-        """Whether compute or memory bounds work of that intensity."""
-        return "compute" if flops_per_byte >= self.flops_per_byte else "memory"
-
-
-def ridge_of(report: Report) -> Ridge:
-    """The ridge point of the first GPU that a report names, or of the reference GPU."""
     for entry in report.time:
         if entry.ridge_flops_per_byte is not None:
-            return Ridge(entry.gpu, entry.ridge_flops_per_byte, is_named=True)
-    point = gpu_catalogue()[REFERENCE_GPU].ridge_flops_per_byte
-    return Ridge(REFERENCE_GPU, point, is_named=False)
+            return entry.gpu, entry.ridge_flops_per_byte, True
+    return REFERENCE_GPU, gpu_catalogue()[REFERENCE_GPU].ridge_flops_per_byte, False
 
 
 def headline(report: Report) -> str:
@@ -320,7 +306,8 @@ def _memory(report: Report) -> Table:
 
 def _top_modules(report: Report) -> Table:
     """Modules by FLOPs of their own forward, with repeated layers folded into one row."""
-    ranked, ridge = top_modules(report, *report.prefill_names)[:12], ridge_of(report)
+    ranked = top_modules(report, *report.prefill_names)[:12]
+    gpu, ridge, _ = ridge_of(report)
     has_classes = any(map(attrgetter("class_name"), ranked))
     rows = []
     for module in ranked:
@@ -335,12 +322,12 @@ def _top_modules(report: Report) -> Table:
             percent_text(module.flops_share),
             bytes_text(module.nbytes),
             ratio_text(ratio),
-            "-" if ratio is None else ridge.bound(ratio),
+            "-" if ratio is None else "compute" if ratio >= ridge else "memory",
         ))  # fmt: skip
     names = ("stage", "module", "class") if has_classes else ("stage", "module")
     return Table(
         "Top modules of the prefill pass, by FLOPs of their own forward; bound by compute above"
-        f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte, as on {ridge.gpu}",
+        f" {ratio_text(ridge)} FLOPs/byte, as on {gpu}",
         (*names, "modules", "calls", "FLOPs", "share", "bytes", "FLOPs/byte", "bound"),
         tuple(rows),
         label_columns=len(names),

@@ -1,1 +1,245 @@
-"""One self-contained HTML page of a report or of a comparison; needs the optional extra `html`."""
+"""Assembles an HTML page: markup, style, scripts and the data that they read, in one file.
+
+The page loads nothing. Its Content-Security-Policy allows only its own inline scripts, by digest;
+its data are JSON escaped so that they can't close their element.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.report.comparison import ComparisonDocument, merged
+from dsocr_analyze.report.document import Module, Report
+from dsocr_analyze.report.opening import require_extra
+from dsocr_analyze.report.tables import (
+    OUTSIDE,
+    PALETTE,
+    headline,
+    notes_of,
+    seconds_parts,
+    stage_colours,
+)
+from dsocr_analyze.timing import TimeEntry
+
+__all__ = [
+    "Roof",
+    "comparison_contents",
+    "escaped_json",
+    "refuse_without_plotly",
+    "render_html",
+    "report_contents",
+    "roofs_of",
+]
+
+_SCRIPTS: Final = (
+    "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
+    "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
+)  # fmt: skip
+"""The page's own scripts, in order of dependency."""
+
+_LARGEST_SAFE: Final = 2**53 - 1
+"""The largest integer that JavaScript represents exactly; larger ones are written as text."""
+
+_IN_JSON: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+_MODULE_FIELDS: Final = (
+    "class_name", "calls", "params", "flops", "matrix_flops", "vector_flops", "activations",
+    "bytes_read", "bytes_written",
+)  # fmt: skip
+
+
+# --- what a page is about ------------------------------------------------------------------------
+
+
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU's peaks in the data type of a report.
+
+    Attributes:
+        gpu: Its name in the catalogue.
+        title: Its name for readers.
+        matrix_flops_per_second: Dense rate of matrix products of that type.
+        vector_flops_per_second: fp32 rate outside the matrix units; null if unknown.
+        memory_bytes: As sold.
+        measured: Whether kernel times were measured on it rather than taken from another GPU.
+        source: Where the peaks come from.
+        weak: Which of them are poorly sourced; empty if none are.
+    """
+
+    gpu: str
+    title: str
+    dtype: str
+    matrix_flops_per_second: float
+    vector_flops_per_second: float | None
+    bytes_per_second: float
+    memory_bytes: int
+    measured: bool
+    source: str
+    weak: str
+
+
+Contents: TypeAlias = Mapping[str, object]
+"""What a page is about: typed values by name."""
+
+
+def report_contents(
+    report: Report,
+    roofs: Sequence[Roof] = (),
+    curves: Sequence[TimeEntry] = (),
+    curves_missing: str = "",
+) -> Contents:
+    """The page of one report.
+
+    Args:
+        report: Whose modules are on the page by column.
+        roofs: GPUs whose roofline can be shown, named ones first.
+        curves: Predicted seconds over many concurrencies.
+        curves_missing: Why there are none; empty if there are some.
+    """
+    return {
+        "kind": "report",
+        "headline": headline(report),
+        "report": _without_modules(report),
+        "modules": {name: _columns(stage.by_module) for name, stage in report.stages.items()},
+        "notes": notes_of(report),
+        "roofs": roofs,
+        "curves": curves,
+        "curves_missing": curves_missing,
+        **_of_stages(report),
+    }
+
+
+def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int | None]]:
+    """A stage's `by_module` by column: counts at or below each module, and its own.
+
+    Columns keep thousands of rows small.
+    """
+    rows = modules.values()
+    return {
+        "path": [*modules],
+        **{name: [getattr(row, name) for row in rows] for name in _MODULE_FIELDS},
+        "own_flops": [row.own.flops for row in rows],
+        "own_bytes": [row.own.bytes_moved for row in rows],
+    }
+
+
+def comparison_contents(
+    found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str] = ()
+) -> Contents:
+    """The page of a comparison; `reports` are in its order.
+
+    A config key has its value in each of the named configs as JSON, null where it is absent.
+    """
+    return {
+        "kind": "comparison",
+        "headline": headline,
+        "names": found.names,
+        "rows": found.rows,
+        "reports": [*map(_without_modules, reports)],
+        "config_names": configs,
+        "config_differences": [
+            {"key": each.key, "values": [*map(each.text, configs)]}
+            for each in found.config_differences
+        ],
+        "assumptions": found.assumptions,
+        **_of_stages(*reports),
+    }
+
+
+def _of_stages(*reports: Report) -> Contents:
+    """The charts' colours, dark enough for white text, and each prediction's seconds by stage."""
+    stages = stage_colours([*merged([list(report.stages) for report in reports]), OUTSIDE])
+    return {
+        "colours": {"palette": PALETTE, "stages": stages, "outside": OUTSIDE},
+        "seconds": [[seconds_parts(report, entry) for entry in report.time] for report in reports],
+    }
+
+
+def _without_modules(report: Report) -> Report:
+    stages = {
+        name: msgspec.structs.replace(stage, by_module={}) for name, stage in report.stages.items()
+    }
+    return msgspec.structs.replace(report, stages=stages)
+
+
+def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
+    """Peaks of the GPUs that support a data type; those named `first` are, in that order."""
+    places = {name: place for place, name in enumerate(first)}
+    found = [
+        Roof(
+            gpu=gpu.name,
+            title=gpu.title,
+            dtype=dtype,
+            matrix_flops_per_second=gpu.tflops(dtype) * 1e12,
+            vector_flops_per_second=gpu.float32_tflops * 1e12 or None,
+            bytes_per_second=gpu.bandwidth_gb_s * 1e9,
+            memory_bytes=gpu.memory_bytes,
+            measured=not profile.extrapolated,
+            source=gpu.source,
+            weak=gpu.weak,
+        )
+        for profile in profiles
+        for gpu in [profile.gpu]
+        if (gpu.float32_tflops > 0 if dtype == "float32" else dtype in gpu.dtypes)
+    ]
+    return sorted(found, key=lambda roof: places.get(roof.gpu, len(places)))
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def refuse_without_plotly() -> None:
+    """Raise FormatError if plotly is not installed; called before any work."""
+    require_extra("an HTML report", "plotly", "html")
+
+
+def render_html(contents: Contents) -> str:
+    """The complete page; raises FormatError if plotly is not installed."""
+    refuse_without_plotly()
+    from plotly.offline import get_plotlyjs
+
+    texts = {
+        "script": "".join(map(_text, _SCRIPTS)),
+        "library": get_plotlyjs(),
+        "draw": _text("draw.js"),
+    }
+    # Nothing in a script closes its element.
+    scripts = {
+        name: re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
+        for name, text in texts.items()
+    }
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts.values()]
+    parts = {
+        **scripts,
+        "digests": " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests),
+        "style": _text("style.css"),
+        "data": escaped_json(msgspec.to_builtins(contents)),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _text("page.html"))
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def escaped_json(value: Any) -> str:
+    """ASCII JSON with `<`, `>` and `&` escaped, so it is safe inside HTML."""
+    text = json.dumps(_safe(value), allow_nan=False, separators=(",", ":"))
+    return text.translate(_IN_JSON)
+
+
+def _safe(value: Any) -> Any:
+    """The value, with integers too large for JavaScript as text."""
+    if isinstance(value, dict):
+        return {key: _safe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(item) for item in value]
+    return str(value) if isinstance(value, int) and abs(value) > _LARGEST_SAFE else value

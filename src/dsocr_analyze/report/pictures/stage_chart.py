@@ -1,14 +1,25 @@
-"""A chart of what one page costs: one bar per report, or GPU and runtime, stacked by stage."""
+"""Charts of reports: what one page costs, and throughput and latency over concurrency.
+
+A page's cost is one bar per report, or GPU and runtime, stacked by stage.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.comparison import merged
-from dsocr_analyze.report.pictures.picture import HATCHES, Picture, drawing, paler
+from dsocr_analyze.report.pictures.picture import (
+    DASHES,
+    HATCHES,
+    MARKERS,
+    Picture,
+    drawing,
+    paler,
+)
 from dsocr_analyze.report.pictures.settings import (
     Setting,
     Settings,
@@ -21,6 +32,7 @@ from dsocr_analyze.report.pictures.settings import (
     varying,
 )
 from dsocr_analyze.report.pictures.values import (
+    Scale,
     Segment,
     Top,
     label_bars,
@@ -39,11 +51,13 @@ from dsocr_analyze.report.tables import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.patches import Rectangle
 
     from dsocr_analyze.report.document import Report
+    from dsocr_analyze.report.time_tables import TimeReport
 
-__all__ = ["MOST_BARS", "Compared", "refuse_many_bars", "stage_picture"]
+__all__ = ["MOST_BARS", "Compared", "refuse_many_bars", "stage_picture", "throughput_picture"]
 
 MOST_BARS: Final = 24
 """Most bars in one picture."""
@@ -223,3 +237,57 @@ def _stage_label(name: str, reports: Sequence[Report]) -> str:
     if not found:
         return name
     return f"{name} ({counted(found.pop(), 'step')})" if len(found) == 1 else f"{name} (all steps)"
+
+
+# --- throughput and latency over concurrency -----------------------------------------------------
+
+
+def throughput_picture(
+    report: TimeReport, dtype: str, attention: str, config: Path | None = None
+) -> Picture:
+    """Pages per second with their band (filled markers), and seconds per page (hollow, dotted).
+
+    Each GPU and runtime has one colour and marker; the scale on the right is for the seconds.
+    """
+    about = {
+        **settings_of_model(report.model, config),
+        **settings_of_workload(report.workload, report.model.architecture),
+        "dtype": dtype,
+        "attention": attention,
+    }
+    del about["batch_size"]  # it is the x axis
+    rows = [about | settings_of_time(entry) for entry in report.time]
+    settings = {name: [row[name] for row in rows] for name in rows[0]}
+    differing = varying(settings)
+    handles: list[Artist] = []
+    labels: list[str] = []
+    with drawing():
+        picture = Picture("Predicted throughput and latency of pages", fixed_line(settings))
+        axes, latency = picture.axes, picture.axes.twinx()
+        latency.spines["top"].set_visible(False)
+        for index, (entry, row) in enumerate(zip(report.time, rows, strict=True)):
+            at = [load.concurrency for load in entry.throughput]
+            bands = [load.pages_per_second_band for load in entry.throughput]
+            colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+            handles += axes.plot(
+                at, [load.pages_per_second for load in entry.throughput], color=colour,
+                marker=marker, linestyle=DASHES[index // len(PALETTE) % 3],
+            )  # fmt: skip
+            axes.fill_between(
+                at, [each.low for each in bands], [each.high for each in bands], color=colour,
+                alpha=0.2, linewidth=0,
+            )  # fmt: skip
+            latency.plot(
+                at, [load.page_seconds for load in entry.throughput], color=colour, linestyle=":",
+                marker=marker, markerfacecolor="white",
+            )  # fmt: skip
+            labels.append(", ".join(filter(None, (said_of(name, row[name]) for name in differing))))
+        picture.name_axes("pages at once", "pages per second (filled markers, with band)")
+        latency.set_ylabel(picture.upright("seconds per page (hollow markers, dotted)"))
+        scale_axis(axes.xaxis, Scale(1, ""), whole=True)
+        axes.set_ylim(bottom=0)
+        latency.set_ylim(bottom=0)
+        if differing:
+            picture.add_legend(handles, labels)
+        picture.lay_out()
+    return picture
