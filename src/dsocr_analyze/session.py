@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -79,7 +81,10 @@ class DeepSeekOCRSession:
         self.loaded = loaded
         self.dtype = dtype_named(str(loaded.dtype).removeprefix("torch."))
         """Type of weights and activations."""
-        self._dimensions = _dimensions_of(loaded.directory)
+        self._dimensions: ModelDimensions | None = None
+        """None for a config that the architecture does not model."""
+        with suppress(ConfigError):
+            self._dimensions = loaded.directory.dimensions()
 
     @classmethod
     def from_local(
@@ -140,14 +145,16 @@ class DeepSeekOCRSession:
         torch_device = parse_device(device)
         if flash_attention:
             require_flash_attention(torch_device)
-        dimensions = _dimensions_of(directory)
+        window = None
+        with suppress(ConfigError):
+            window = directory.dimensions().sliding_window
         return cls(
             load_model(
                 directory,
                 device=torch_device,
                 dtype=getattr(torch, dtype_named(dtype).name),
                 flash_attention=flash_attention,
-                sliding_window=None if dimensions is None else dimensions.sliding_window,
+                sliding_window=window,
                 random_weights=random_weights,
                 trust_remote_code=trust_remote_code,
             )
@@ -198,8 +205,9 @@ class DeepSeekOCRSession:
     def module_classes(self) -> Mapping[str, str]:
         """Class of every module by path; a shared module appears under each of its paths."""
         with exclusive():
-            modules = self.loaded.module.named_modules(remove_duplicate=False)
-            return {path: type(module).__name__ for path, module in modules}
+            modules = dict(self.loaded.module.named_modules(remove_duplicate=False))
+            names = map(attrgetter("__class__.__name__"), modules.values())
+            return dict(zip(modules, names, strict=True))
 
     def plan(
         self,
@@ -315,8 +323,9 @@ class DeepSeekOCRSession:
                 expert_weights_bytes=params * self.dtype.nbytes,
             )  # fmt: skip
             warnings += agreement.warnings
-            forms = {name: stage.work.flops for name, stage in analytic.stages.items()}
-            traced = replace(traced, flops_analytic=forms)
+            forms = map(attrgetter("work.flops"), analytic.stages.values())
+            forms_by_stage = dict(zip(analytic.stages, forms, strict=True))
+            traced = replace(traced, flops_analytic=forms_by_stage)
         told, unknown = "unknown operator {}: {} calls are not counted", traced.ledger.unknown
         warnings += map(told.format, unknown, unknown.values())
         notes = (*warnings, *self._notes(workload, traced))
@@ -481,11 +490,3 @@ class DeepSeekOCRSession:
             " that every decode step reads as many experts as the first. experts_touched compares"
             " the experts it chose (counted) with those of an even split (even)",
         ]
-
-
-def _dimensions_of(directory: ModelDirectory) -> ModelDimensions | None:
-    """A model's dimensions; None for a config that the architecture does not model."""
-    try:
-        return directory.dimensions()
-    except ConfigError:
-        return None

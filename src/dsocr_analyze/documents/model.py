@@ -33,7 +33,7 @@ from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
-from dsocr_analyze.trace import passes, summary
+from dsocr_analyze.trace import module_calls, passes, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.workload import ViewBatch, Workload, parse_page
 
@@ -217,7 +217,7 @@ class DocumentedModel:
             self.architecture,
             step_numbers=tuple(self.step_numbers.values()),
             repeats=self.architecture.forms.repeats(self.dimensions),
-            recorder_type=passes.CallRecorder,
+            recorder_type=module_calls.CallRecorder,
         )
 
     @cached_property
@@ -314,7 +314,7 @@ class DocumentedModel:
                     "use_cache": True,
                 }
             )
-        traces = passes.trace_calls(
+        traces = module_calls.trace_calls(
             decoder, _META, inputs, self.architecture.forms.repeats(self.dimensions)
         )
         c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
@@ -368,13 +368,15 @@ def _by_hand(
     *sizes: Any,
 ) -> Run:
     """A call of a module or function, and the forward that says what it costs."""
-    module = subject if isinstance(subject, torch.nn.Module) else passes.FunctionModule(subject)
+    module = (
+        subject if isinstance(subject, torch.nn.Module) else module_calls.FunctionModule(subject)
+    )
     device = _META if isinstance(inputs[0], torch.Tensor) else torch.device("cpu")
     tape = FormulaTape(BFLOAT16)
     call = tape.run(forward, *sizes)
     if module is not subject:
         call.params = 0  # a function is given its tables
-    trace, _ = passes.trace_module(module.to(device, torch.bfloat16), device, *inputs)
+    trace, _ = module_calls.trace_module(module.to(device, torch.bfloat16), device, *inputs)
     return Run(label, (part,), tape, trace, module)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import torch
 
@@ -19,10 +19,12 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.generate_calls import GenerateCalls
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.torch_calls import Keywords, Value, Values
 from dsocr_analyze.workload import AnyWorkload, DecodeStep
+
+if TYPE_CHECKING:
+    from dsocr_analyze.model.generate_calls import GenerateCalls
 
 __all__ = [
     "Generation",
@@ -80,6 +82,9 @@ class Generation(Generic[Record]):
         if use is None:
             self._calls = ForwardCalls(model, workload, architecture, inputs)
         else:
+            # Imported here because few runs need it.
+            from dsocr_analyze.model.generate_calls import GenerateCalls
+
             self._calls = GenerateCalls(model.module, inputs, workload.max_new_tokens, use)
         self._first_state: Any = None
         self._restore_first: Callable[[], None] = lambda: None

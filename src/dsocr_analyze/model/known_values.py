@@ -18,7 +18,8 @@ import functools
 import math
 from collections.abc import Callable
 from functools import partial
-from operator import call
+from itertools import filterfalse
+from operator import attrgetter, call
 from typing import Any, Final
 
 import torch
@@ -52,6 +53,8 @@ WITH_VALUES: Final = "give device='cpu' or a CUDA device, where every tensor has
 _ATTRIBUTE = "_dsocr_known_value"
 
 _Compute = Callable[[], Any]
+
+_VERSION_OF: Final = attrgetter("_version")
 
 _RANGES = frozenset({torch.arange, torch.as_tensor, torch.eye, torch.linspace, torch.tensor})
 _FILLED_WITH = {
@@ -129,10 +132,6 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
 def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Value:
     """Makes a call of torch; of a question about the value of a `meta` tensor, the answer."""
     safe_point()
@@ -168,12 +167,13 @@ def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Value:
         func, args, kwargs = _SHAPED_AS[func], (first, shape), {}
     # Before the call, which may overwrite the inputs of the computation.
     deferred = _deferred(func, args, kwargs)
-    seen = [] if deferred is None else list(tensors_in((*args, *kwargs.values())))
-    versions = [*map(_version, seen)]
+    given = () if deferred is None else tensors_in((*args, *kwargs.values()))
+    seen = [*filterfalse(torch.is_inference, given)]  # which have no version
+    versions = [*map(_VERSION_OF, seen)]
     result = func(*args, **kwargs)
     computed: _Compute | None = None
     if deferred is not None:
-        writes = versions != [*map(_version, seen)]
+        writes = versions != [*map(_VERSION_OF, seen)]
         computed = functools.cache(partial(_result, func, *deferred, writes))
         if writes and isinstance(first, torch.Tensor) and first._base is not None:
             _follow_through_view(first, first._base, versions[0], computed)

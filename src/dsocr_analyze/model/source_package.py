@@ -14,6 +14,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from dsocr_analyze.forking import undone
@@ -69,12 +70,12 @@ def import_file(directory: ModelDirectory, package: str, file: str) -> types.Mod
         raise
 
 
+@dataclass(eq=False)
 class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Imports a directory's Python files, from bytes already read, as one private package."""
 
-    def __init__(self, package: str, directory: ModelDirectory) -> None:
-        self._package = package
-        self._directory = directory
+    package: str
+    directory: ModelDirectory
 
     def find_spec(
         self,
@@ -82,7 +83,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         path: Sequence[str] | None = None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in (REMOTE_PACKAGE, self._package):
+        if fullname in (REMOTE_PACKAGE, self.package):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         file = self._file_of(fullname)
         if file is None:
@@ -90,7 +91,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         spec = importlib.machinery.ModuleSpec(
             fullname,
             self,
-            origin=str(self._directory.path / file),
+            origin=str(self.directory.path / file),
             is_package=file.endswith("__init__.py"),
         )
         spec.has_location = True
@@ -98,11 +99,11 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def _file_of(self, fullname: str) -> str | None:
         """The file of a module; None for the packages around the files, which have none."""
-        if not fullname.startswith(f"{self._package}."):
+        if not fullname.startswith(f"{self.package}."):
             return None
-        stem = fullname.removeprefix(f"{self._package}.").replace(".", "/")
+        stem = fullname.removeprefix(f"{self.package}.").replace(".", "/")
         for file in (f"{stem}.py", f"{stem}/__init__.py"):
-            if file in self._directory.sources:
+            if file in self.directory.sources:
                 return file
         return None
 
@@ -112,11 +113,11 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def get_source(self, fullname: str) -> str | None:
         file = self._file_of(fullname)
-        return None if file is None else importlib.util.decode_source(self._directory.sources[file])
+        return None if file is None else importlib.util.decode_source(self.directory.sources[file])
 
     def exec_module(self, module: types.ModuleType) -> None:
         file = self._file_of(module.__name__)
         if file is not None:
-            source = self._directory.sources[file]
-            code = compile(source, str(self._directory.path / file), "exec", dont_inherit=True)
+            source = self.directory.sources[file]
+            code = compile(source, str(self.directory.path / file), "exec", dont_inherit=True)
             exec(code, module.__dict__)

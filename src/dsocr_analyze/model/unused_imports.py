@@ -129,8 +129,12 @@ Those without an answer are not called for any pass.
 """
 
 
-class _RealParts(importlib.abc.MetaPathFinder):
+class _RealParts(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports a real module when one of its submodules is imported."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, tuple[types.ModuleType, importlib.machinery.ModuleSpec | None]] = {}
+        """Submodules that the import of the whole has imported, with their specs."""
 
     def find_spec(
         self,
@@ -146,20 +150,14 @@ class _RealParts(importlib.abc.MetaPathFinder):
         part = sys.modules.pop(fullname, None)
         if part is None:
             return importlib.machinery.PathFinder.find_spec(fullname, real.__path__)
-        return importlib.machinery.ModuleSpec(fullname, _Imported(part))
-
-
-class _Imported(importlib.abc.Loader):
-    """Loads a module that has been imported: as it is, with the spec that it has."""
-
-    def __init__(self, module: types.ModuleType) -> None:
-        self._module, self._spec = module, module.__spec__
+        self._parts[fullname] = part, part.__spec__
+        return importlib.machinery.ModuleSpec(fullname, self)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return self._module
+        return self._parts[spec.name][0]
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__spec__ = self._spec
+        module.__spec__ = self._parts.pop(module.__name__)[1]
 
 
 def beside_compiler() -> type[DispatchMode]:
@@ -228,7 +226,7 @@ def missing_packages_stood_in() -> Iterator[None]:
 
 def is_missing(found: object) -> bool:
     """Whether an object imported by model code is only a stand-in."""
-    return isinstance(found, _Missing)
+    return isinstance(found, partial) and found.func is _refuse
 
 
 def _torchvision_works() -> bool:
@@ -247,19 +245,10 @@ def _stand_in(name: str, names: tuple[str, ...]) -> types.ModuleType:
     module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
     module.__path__ = []
     for attribute in names:
-        setattr(module, attribute, _Missing(f"{name}.{attribute}"))
+        setattr(module, attribute, partial(_refuse, f"{name}.{attribute}"))
     return module
 
 
-class _Missing:
-    """Stands in for a name of a missing package; calling it raises an error."""
-
-    def __init__(self, qualified_name: str) -> None:
-        self._qualified_name = qualified_name
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        package = self._qualified_name.partition(".")[0]
-        raise ImportError(
-            f"{self._qualified_name} was called, but {package} is not installed;"
-            f" pip install {package}"
-        )
+def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+    package = name.partition(".")[0]
+    raise ImportError(f"{name} was called, but {package} is not installed; pip install {package}")

@@ -10,7 +10,7 @@ import copy
 import weakref
 from collections.abc import Callable
 from operator import attrgetter, call, is_
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -43,13 +43,8 @@ version_of = attrgetter("_version")
 """How often a tensor has been written to."""
 
 
-class _State(NamedTuple):
-    """What a cache holds."""
-
-    lists: dict[str, list[Any]]
-    numbers: dict[str, dict[int, int]]
-    layers: list[list[torch.Tensor]]
-    """The tensors of every layer."""
+_State: TypeAlias = tuple[dict[str, list[Any]], dict[str, dict[int, int]], list[list[torch.Tensor]]]
+"""What a cache holds: its lists and its numbers by name, and the tensors of every layer."""
 
 
 def _state_of(value: Cache) -> _State | None:
@@ -70,7 +65,7 @@ def _state_of(value: Cache) -> _State | None:
             return None
     if len({*map(len, lists.values())}) != 1:
         return None
-    return _State(lists, numbers, [*map(list, map(tensors_in, zip(*lists.values(), strict=True)))])
+    return lists, numbers, [*map(list, map(tensors_in, zip(*lists.values(), strict=True)))]
 
 
 def caches_in(arguments: Values) -> list[Cache]:
@@ -97,15 +92,16 @@ def described_cache(value: Cache, layer: int, memory: LiveTensors) -> Key | None
     state = _state_of(value)
     if state is None:
         return None
+    _, numbers, layers = state
     own: list[Any] = [type(value)]
     before, after = set[Key](), set[Key]()
-    for number, tensors in enumerate(state.layers):
+    for number, tensors in enumerate(layers):
         looks = tuple(map(layout, tensors))
         if number == layer:
             own += looks, *map(known_value, tensors), *map(memory.nbytes_of, tensors)
         else:
             (before if number < layer else after).add(looks)
-    for name, each in state.numbers.items():
+    for name, each in numbers.items():
         own.append((name, each.get(layer)))
         for other, number in each.items():
             if other != layer:
@@ -119,13 +115,14 @@ class CachedLayer:
     def __init__(self, cache: Cache, layer: int, memory: LiveTensors) -> None:
         state = _state_of(cache)
         assert state is not None, "it is a cache"
-        self.cache, self._layer, self._length = cache, layer, len(state.layers)
-        self._numbers = copy.deepcopy(state.numbers)
-        others = [*tensors_in(state.layers[:layer] + state.layers[layer + 1 :])]
+        _, numbers, layers = state
+        self.cache, self._layer, self._length = cache, layer, len(layers)
+        self._numbers = copy.deepcopy(numbers)
+        others = [*tensors_in(layers[:layer] + layers[layer + 1 :])]
         self._others = [*map(weakref.ref, others)]
         """Tensors of the other layers, which may die."""
         self._versions = [*map(version_of, others)]
-        self.nbytes = sum(map(memory.nbytes_of, tensors_in(state.layers[layer : layer + 1])))
+        self.nbytes = sum(map(memory.nbytes_of, tensors_in(layers[layer : layer + 1])))
         """Bytes of the layer's tensors that count as alive."""
 
     def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
@@ -135,23 +132,24 @@ class CachedLayer:
             is_made: Whether a tensor has memory of its own that the call made.
         """
         state, layer = _state_of(self.cache), self._layer
-        if state is None or len(state.layers) != max(self._length, layer + 1):
+        if state is None or len(state[2]) != max(self._length, layer + 1):
             return None
-        others = [*tensors_in(state.layers[:layer] + state.layers[layer + 1 :])]
+        lists, numbers, layers = state
+        others = [*tensors_in(layers[:layer] + layers[layer + 1 :])]
         is_same = all(map(is_, map(call, self._others), others))
         if not is_same or [*map(version_of, others)] != self._versions:
             return None
         looks: dict[str, tuple[bool, list[Look]]] = {}
-        numbers: dict[str, int] = {}
-        for name, each in state.numbers.items():
+        own: dict[str, int] = {}
+        for name, each in numbers.items():
             if {**each, layer: None} != {**self._numbers.get(name, {}), layer: None}:
                 return None
             if layer in each:
-                numbers[name] = each[layer]
-        for name, stored in state.lists.items():
+                own[name] = each[layer]
+        for name, stored in lists.items():
             tensors = tensors_in([stored[layer]])
             looks[name] = type(stored[layer]) is tuple, [*map(Look.of, tensors)]
-        return (looks, numbers) if all(map(is_made, state.layers[layer])) else None
+        return (looks, own) if all(map(is_made, layers[layer])) else None
 
 
 def extend(cache: Cache, layer: int, extension: Extension, memory: LiveTensors) -> None:

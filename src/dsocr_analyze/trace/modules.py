@@ -80,26 +80,36 @@ class RunningModules:
                 for module, paths in self._paths.items()
                 if (seen := [path for path in paths if path in self._only])
             }
-        customized = [*filter(_is_customized, self._paths)]
         self.customized.clear()
-        for module in customized:
-            for path in self._paths[module]:
-                self.customized.update(ancestors(path))
+        hooks_all = _has_any_global_hook()
         with undone(self._detach):
-            for module in self._paths:
-                if isinstance(module, torch.jit.ScriptModule):
-                    continue  # its operators are recorded, its forward is not followed
-                self._own_forwards[module] = vars(module).get("forward")
-                wrapper = functools.partial(self._forward, run, module, module.forward)
-                vars(wrapper)["__wrapped__"] = module.forward  # whose signature `generate` reads
-                vars(module)["forward"] = wrapper
-            for module in self._paths if _has_any_global_hook() else customized:
-                # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
-                is_script = isinstance(module, torch.jit.ScriptModule)
-                kind = torch.nn.Module if is_script else type(module)
-                enter, leave = kind.register_forward_pre_hook, kind.register_forward_hook
-                self._hooks.append(enter(module, self._on_enter, prepend=True))
-                self._hooks.append(leave(module, self._on_leave, always_call=True))
+            for module, paths in self._paths.items():
+                is_script, own_forward = isinstance(module, torch.jit.ScriptModule), None
+                if not is_script:  # whose operators are recorded, but not its forward followed
+                    own_forward = self._own_forwards[module] = vars(module).get("forward")
+                is_customized = (
+                    is_script
+                    or own_forward is not None
+                    or module._forward_hooks
+                    or module._forward_pre_hooks
+                    or module._backward_hooks
+                    or module._backward_pre_hooks
+                )
+                if is_customized:
+                    for path in paths:
+                        self.customized.update(ancestors(path))
+                if not is_script:
+                    wrapper = functools.partial(self._forward, run, module, module.forward)
+                    vars(wrapper)["__wrapped__"] = (
+                        module.forward
+                    )  # whose signature `generate` reads
+                    vars(module)["forward"] = wrapper
+                if is_customized or hooks_all:
+                    # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
+                    kind = torch.nn.Module if is_script else type(module)
+                    enter, leave = kind.register_forward_pre_hook, kind.register_forward_hook
+                    self._hooks.append(enter(module, self._on_enter, prepend=True))
+                    self._hooks.append(leave(module, self._on_leave, always_call=True))
             yield
 
     def _detach(self) -> None:
@@ -125,7 +135,8 @@ class RunningModules:
         # A failing hook of other code may have kept us from entering this module or leaving others.
         for index in range(len(self.stack) - 1, -1, -1):
             if self.stack[index].module is module:
-                self._cut(index)
+                del self.stack[index:]
+                self.path = self.stack[-1].path if self.stack else ""
                 return
 
     def _push(self, module: torch.nn.Module) -> _Frame:
@@ -136,10 +147,6 @@ class RunningModules:
         frame = _Frame(module, self.path)
         self.stack.append(frame)
         return frame
-
-    def _cut(self, index: int) -> None:
-        del self.stack[index:]
-        self.path = self.stack[-1].path if self.stack else ""
 
     def _path_among(self, paths: list[str]) -> str:
         """Of the paths of a shared module, the one below its caller."""
@@ -169,16 +176,5 @@ class RunningModules:
         finally:
             frame.running = False
             if called_directly and frame in self.stack:
-                self._cut(self.stack.index(frame))
-
-
-def _is_customized(module: torch.nn.Module) -> bool:
-    """Whether this module was hooked, had its forward replaced, or is a script."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in vars(module)
-        or isinstance(module, torch.jit.ScriptModule)
-    )
+                del self.stack[self.stack.index(frame) :]
+                self.path = self.stack[-1].path if self.stack else ""

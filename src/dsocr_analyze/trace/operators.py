@@ -110,8 +110,8 @@ def _filled_rows(call: Call) -> int:
 
 def _put(call: Call) -> int:
     """Rows written through indices: the size of the values, broadcast to the indexed rows."""
-    target, indices = call.args[0], [i for i in call.args[1] if i is not None]
-    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+    target, indices = call.args[0], [*filter(torch.is_tensor, call.args[1])]
+    if {torch.bool, torch.uint8} & {*map(attrgetter("dtype"), indices)}:
         return occupied_bytes(target)
     elements = math.prod(torch.broadcast_shapes(*map(attrgetter("shape"), indices)))
     for index, size in zip_longest(call.args[1], target.shape):

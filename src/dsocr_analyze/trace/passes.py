@@ -1,15 +1,9 @@
-"""Runs models under the recorder: the passes of a page, or a single module.
-
-A page has one prefill pass, then decode steps over the KV cache. On its own, a module or function
-runs outside any model, with inputs of given shapes.
-"""
+"""Runs the passes of a page under the recorder: a prefill pass, then decode steps."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,20 +13,16 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
-from dsocr_analyze.trace.record import Trace, TracedCall
+from dsocr_analyze.model.torch_calls import Value
+from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
-    "CallRecorder",
-    "FunctionModule",
     "PassTraces",
     "RunStep",
     "recorded_flash_attention",
-    "trace_calls",
-    "trace_module",
     "trace_passes",
 ]
 
@@ -156,108 +146,3 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
         return output
 
     return flash_attn_func
-
-
-# --- a single module: within a pass of the whole model, or on its own ---------------------------
-
-
-class CallRecorder(Recorder):
-    """A recorder that keeps the trace's `modules`, what each of their calls did.
-
-    Equal calls of alike modules run once, so only the first is kept.
-    """
-
-    def _run_in_full(
-        self, path: str, forward: Function, args: Arguments, kwargs: Keywords
-    ) -> Value:
-        with self._own_trace(path) as trace:
-            output = super()._run_in_full(path, forward, args, kwargs)
-        with torch._C.DisableTorchFunction():
-            given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
-            trace.modules.setdefault(path, []).append(
-                TracedCall(
-                    tuple(trace.kernels),
-                    trace.peak.nbytes,
-                    _cache_bytes(getattr(forward, "__self__", None), given, output),
-                    _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
-                )
-            )
-        return output
-
-
-def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
-    """Shapes of those values that are tensors."""
-    return {
-        name: tuple(value.shape)
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor)
-    }
-
-
-def _first_tensor(value: Value) -> torch.Tensor | None:
-    if isinstance(value, torch.Tensor):
-        return value
-    items: Iterable[Value] = ()
-    if isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, tuple | list):
-        items = value
-    return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
-
-
-def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
-    """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
-    cache = given.get("past_key_value", given.get("past_key_values"))
-    if cache is None:
-        cache = getattr(output, "past_key_values", None)
-    if cache is None:
-        return 0
-    index = getattr(getattr(module, "self_attn", module), "layer_idx", None)
-    pairs = list(cache) if index is None else [cache[index]]
-    return sum(tensor.numel() * tensor.element_size() for pair in pairs for tensor in pair)
-
-
-class FunctionModule(torch.nn.Module):
-    """Wraps a function as a module, so that it can be traced like one."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.forward = function
-
-
-def trace_module(
-    module: torch.nn.Module,
-    device: torch.device,
-    *args: Any,
-    repeats: Alike | None = None,
-    **kwargs: Any,
-) -> tuple[Trace, Any]:
-    """Runs one call under the recorder.
-
-    Args:
-        module: Any module.
-        device: Device of its parameters and inputs.
-        *args: Positional arguments of its forward.
-        repeats: Maps module paths to the name that equal modules share; on `meta`, their equal
-            calls are recorded once. None runs every module.
-        **kwargs: Keyword arguments of its forward.
-
-    Returns:
-        The trace, with the calls of every module, and what the module returned.
-    """
-    ((trace, output),) = trace_calls(module, device, [kwargs], repeats, *args)
-    return trace, output
-
-
-def trace_calls(
-    module: torch.nn.Module,
-    device: torch.device,
-    calls: Sequence[Keywords],
-    repeats: Alike | None = None,
-    *args: Any,
-) -> list[tuple[Trace, Any]]:
-    """As `trace_module`, for several calls, each with its keyword arguments."""
-    recorder = CallRecorder(module, repeats if device.type == "meta" else None)
-    flash = recorded_flash_attention(recorder)
-    with left_as_it_was(module), running(device, flash), recorder:
-        return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]

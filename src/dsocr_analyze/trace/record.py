@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
@@ -90,10 +91,8 @@ class Trace:
             new: Path of the module for which it stands.
         """
         here = functools.cache(functools.partial(_moved, old, new))
-        kernels = call.kernels
-        if new != old:
-            kernels = [kernel.at(here(kernel.path)) for kernel in kernels]
-        self.kernels += kernels
+        paths = map(here, map(attrgetter("path"), call.kernels))
+        self.kernels += map(Kernel.at, call.kernels, paths)
         self.calls += map(here, call.calls)
         self.free.update(call.free)
         self.unknown.update(call.unknown)

@@ -40,7 +40,6 @@ from dsocr_analyze.model.torch_calls import (
 from dsocr_analyze.model.unused_imports import beside_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
-from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.operators import COMPOSITE, FREE, RULES, kernels_of, traits_of
@@ -98,7 +97,9 @@ class Recorder:
     def __enter__(self) -> Recorder:
         modes = _get_current_dispatch_mode_stack()
         # `KnownShapes`, which only answers, is ours.
-        is_watched = any(getattr(mode, "answer", None) is not known_shape for mode in modes)
+        is_watched = False
+        for mode in modes:
+            is_watched |= getattr(mode, "answer", None) is not known_shape
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
@@ -109,6 +110,9 @@ class Recorder:
             if self._alike and not (_has_any_global_hook() or is_watched):
                 self._repetition = Repetition(self._alike, self._memory)
             if self._memory.device == torch.device("cpu"):
+                # Imported here because few runs need it.
+                from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
+
                 stack.enter_context(cpu_as_cuda(self._memory, self._transfer))
             self._operators = beside_compiler()(self._run_operator, takes_functions=True)
             stack.enter_context(self._operators)
@@ -128,7 +132,8 @@ class Recorder:
         self._memory.clear()
         self._kernels.clear()
         self._outputs.clear()
-        refuse_functions(error)
+        if error is not None:
+            refuse_functions(error)
 
     def begin(self) -> Trace:
         """Starts the record of another pass; existing tensors don't count toward it."""
@@ -354,8 +359,10 @@ class Recorder:
             read = kwargs
             if kwargs:
                 # A returned argument is an `out=`: it is written, not read.
-                written = {*map(id, outputs)}
-                read = {given: each for given, each in kwargs.items() if id(each) not in written}
+                read, written = dict(kwargs), {*map(id, outputs)}
+                for given, each in kwargs.items():
+                    if id(each) in written:
+                        del read[given]
             signature = _signature(args), _signature(outputs), _signature(read.items())
             key = name, is_in_place, *signature
             if key not in self._kernels:  # no call had equal arguments and outputs

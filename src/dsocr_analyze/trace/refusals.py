@@ -74,11 +74,11 @@ def refuse_higher_order(name: str) -> NoReturn:
     )
 
 
-def refuse_functions(error: BaseException | None) -> None:
+def refuse_functions(error: BaseException) -> None:
     """Replaces the error such an operator raises before any dispatch, as on `meta`, by a named one.
 
     Args:
-        error: What a pass raised, if anything.
+        error: What a pass raised.
 
     Raises:
         UncountableError: The error came from an operator that takes functions, or torch.compile.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from itertools import filterfalse, pairwise, starmap
 from operator import attrgetter, itemgetter
 
@@ -45,7 +45,7 @@ def stage_figures(
     calls: dict[str, Counter[str]] = defaultdict(Counter)
     prefill = stages[[*map(attrgetter("role"), stages)].index("prefill")]
 
-    @functools.cache
+    @cache
     def booked_to(path: str) -> str:
         owner = owner_among(stages, path)
         return owner.name if owner is not None and owner.role == "vision" else prefill.name
@@ -67,7 +67,7 @@ def stage_figures(
             params=sum(own_params[name].values()),
             own_params=own_params[name],
             calls=next(filter(None, map(calls[name].get, outermost)), 0),
-            kernels=tuple(kernel._replace(stage=name) for kernel in merged(kernels[name])),
+            kernels=tuple(map(partial(Kernel._replace, stage=name), merged(kernels[name]))),
             module_calls=dict(calls[name]),
             notes=stage.notes,
         )
