@@ -129,17 +129,6 @@ class ModelDirectory:
         """Whether it has its own code; if not, the model's code is in transformers."""
         return self.described is None or isinstance(self.config.get("auto_map"), dict)
 
-    @property
-    def model_role(self) -> str:
-        """Role in `auto_map` of the model's class: that of the first in `architectures`, if any."""
-        auto_map, names = self.config.get("auto_map"), self.config.get("architectures")
-        if isinstance(auto_map, dict) and isinstance(names, list) and self.described is not None:
-            for role, reference in auto_map.items():
-                is_model = role.startswith("AutoModel") and isinstance(reference, str)
-                if is_model and reference.rpartition(".")[2] in names[:1]:
-                    return str(role)
-        return "AutoModel"
-
     def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
         """The same files with another config; `auto_map` is kept, since it names these files.
 
@@ -243,7 +232,14 @@ class ModelDirectory:
         auto_map = self.config.get("auto_map")
         if not isinstance(auto_map, dict):
             raise ConfigError(f"config.json of {str(self.path)!r} lacks 'auto_map'")
-        reference = auto_map.get(role)
+        reference, names = auto_map.get(role), self.config.get("architectures")
+        if self.described is not None and role == "AutoModel" and isinstance(names, list):
+            # The first class that the config names, whatever the role that it has.
+            for other, named in auto_map.items():
+                is_model = other.startswith("AutoModel") and isinstance(named, str)
+                if is_model and named.rpartition(".")[2] in names[:1]:
+                    reference = named
+                    break
         if not isinstance(reference, str) or "." not in reference:
             raise ConfigError(
                 f"'auto_map' in config.json of {str(self.path)!r} lacks {role!r} (a 'file.Class')"

@@ -250,7 +250,7 @@ def _of_its_code(
     """Builds the model from the classes named in `auto_map`."""
     with importable(directory) as package:
         config_class = _class_in(directory, package, "AutoConfig")
-        model_class = _class_in(directory, package, directory.model_role)
+        model_class = _class_in(directory, package, "AutoModel")
         with blamed_on(directory, "could not be built", str(device)), building(device, dtype):
             values = copy.deepcopy(directory.config)
             config = config_class.from_dict(values, attn_implementation=attention)

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -182,15 +183,16 @@ def _is_passed_on(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR or not is_theirs or not is_running_thread()
 
 
+@dataclass(eq=False)
 class _Stdout:
     """Drops the running thread's output; other threads keep the original stream."""
 
-    def __init__(self, stream: TextIO | None, nowhere: TextIO) -> None:
-        self._stream, self._nowhere = stream, nowhere
+    stream: TextIO | None
+    nowhere: TextIO
 
     def __getattr__(self, name: str) -> Any:
-        is_heard = self._stream is not None and not is_running_thread()
-        return getattr(self._stream if is_heard else self._nowhere, name)
+        is_heard = self.stream is not None and not is_running_thread()
+        return getattr(self.stream if is_heard else self.nowhere, name)
 
 
 @contextlib.contextmanager

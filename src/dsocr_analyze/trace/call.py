@@ -33,7 +33,7 @@ __all__ = [
     "jit_handles",
     "nothing",
     "occupied_bytes",
-    "output_elements",
+    "per_output",
 ]
 
 
@@ -99,9 +99,9 @@ def nothing(_: Call) -> int:
 # --- elements --------------------------------------------------------------------------------
 
 
-def output_elements(call: Call) -> int:
-    """Elements of the first output."""
-    return call.outputs[0].numel()
+def per_output(flops: int, call: Call) -> int:
+    """FLOPs per element of the first output."""
+    return flops * call.outputs[0].numel()
 
 
 @dataclass(frozen=True, slots=True)

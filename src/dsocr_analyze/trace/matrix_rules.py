@@ -20,7 +20,7 @@ from dsocr_analyze.trace.call import (
     fvcore_count,
     jit_handles,
     nothing,
-    output_elements,
+    per_output,
 )
 from dsocr_analyze.trace.vector_rules import SOFTMAX_FLOPS
 
@@ -95,7 +95,7 @@ _AFTER_ADDED: Final = partial(_product_dimensions, 1)
 def _scaled_flops(call: Call) -> int:
     """For `_scaled_mm`, per output: each factor's scale, a bias, and the output's own scale."""
     given = (call.argument(4, "bias"), call.argument(5, "scale_result"))
-    return output_elements(call) * (2 + sum(argument is not None for argument in given))
+    return call.outputs[0].numel() * (2 + sum(argument is not None for argument in given))
 
 
 # --- einsum ----------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
             "fvcore's handle, plus one addition per output for the added matrix",
             _AFTER_ADDED,
             partial(fvcore_count, jit_handles.addmm_flop_jit),
-            output_elements,
+            partial(per_output, 1),
         ),
         "addmm",
     ),
@@ -360,7 +360,7 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         _gemm(
             "as bmm, plus one addition per output for the added matrices",
             _AFTER_ADDED,
-            vector_flops=output_elements,
+            vector_flops=partial(per_output, 1),
         ),
         "baddbmm",
     ),
@@ -369,7 +369,9 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         "matmul mv dot vdot",
     ),
     (
-        _gemm("as mv, plus one addition per output", _AFTER_ADDED, vector_flops=output_elements),
+        _gemm(
+            "as mv, plus one addition per output", _AFTER_ADDED, vector_flops=partial(per_output, 1)
+        ),
         "addmv",
     ),
     (

@@ -30,7 +30,6 @@ from dsocr_analyze.trace.call import (
     inputs_but_first,
     nothing,
     occupied_bytes,
-    output_elements,
 )
 from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.vector_rules import VECTOR_RULES, complex_rule
@@ -295,7 +294,7 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
         work=Work(
             macs=rule.macs(call) if rule.macs else 0,
             vector_flops=rule.vector_flops(call),
-            activations=output_elements(call) if rule.macs else 0,
+            activations=output.numel() if rule.macs else 0,
             bytes_read=rule.bytes_read(call),
             bytes_written=rule.bytes_written(call),
         ),

@@ -225,9 +225,14 @@ class Recorder:
         """
         if torch._C._are_functorch_transforms_active():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
+        given, call = [*args, *kwargs.values()], None
         with torch._C.DisableTorchFunction():
-            refuse_uncountable(name, (*args, *kwargs.values()))
-            call = self._call(name, args, kwargs)
+            refuse_uncountable(name, given)
+            # The model's own code may have entered a mode since.
+            is_watched = self._modes != torch._C._len_torch_dispatch_stack()
+            needs_all = self.inside_operator or torch.is_grad_enabled() or is_watched
+            if not (needs_all or all(map(known_value, tensors_in(given)))):
+                call = call_of(name, args, kwargs)  # an output is all, so it runs only once
         self._whole = self._whole if self.inside_operator else name
         known = None if call is None else self._outputs.get(call)
         output: Any
@@ -247,7 +252,7 @@ class Recorder:
             is_all = len(self.trace.kernels) == kernels and self._memory.births <= births + 1
             if call is not None and is_all:
                 with uncounted():
-                    found = looks_of([output], [*args, *kwargs.values()])
+                    found = looks_of([output], given)
                 if found and isinstance(output, torch.Tensor):
                     self._outputs[call] = found[0]
         if not self.inside_operator:
@@ -255,21 +260,6 @@ class Recorder:
                 self._record(name, RULES[name], args, kwargs, output)
         whole: Result = output
         return whole
-
-    def _call(self, name: str, args: Arguments, kwargs: Keywords) -> Key | None:
-        """What determines an operator's output, so that it runs on `meta` only once.
-
-        None if an output alone is not enough: someone differentiates it or watches its operators,
-        or its value is known, too.
-        """
-        if self.inside_operator or torch.is_grad_enabled():
-            return None
-        # The model's own code may have entered a mode since.
-        if self._modes != torch._C._len_torch_dispatch_stack():
-            return None
-        if all(map(known_value, tensors_in([*args, *kwargs.values()]))):
-            return None
-        return call_of(name, args, kwargs)
 
     def _run_operator(
         self, func: Operator | HigherOrderOperator, args: Arguments, kwargs: Keywords

@@ -21,7 +21,7 @@ from dsocr_analyze.trace.call import (
     fvcore_count,
     jit_handles,
     nothing,
-    output_elements,
+    per_output,
 )
 
 __all__ = ["SOFTMAX_FLOPS", "VECTOR_RULES", "complex_rule"]
@@ -29,10 +29,6 @@ __all__ = ["SOFTMAX_FLOPS", "VECTOR_RULES", "complex_rule"]
 
 SOFTMAX_FLOPS: Final = 5
 """Per element: maximum, subtraction, exponential, sum, division."""
-
-
-def _per_output(flops: int, call: Call) -> int:
-    return flops * call.outputs[0].numel()
 
 
 def _per_input(flops: int, call: Call) -> int:
@@ -206,30 +202,30 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "softmax",
             "maximum, subtraction, exponential, sum, division: 5 per element",
-            vector_flops=partial(_per_output, SOFTMAX_FLOPS),
+            vector_flops=partial(per_output, SOFTMAX_FLOPS),
             dimensions=partial(_along_dim, 1, None),
         ),
         "softmax log_softmax _softmax _log_softmax _safe_softmax",
     ),
     # activations, by the operations of their definition
     (
-        Rule("activation", "one operation", vector_flops=partial(_per_output, 1)),
+        Rule("activation", "one operation", vector_flops=partial(per_output, 1)),
         "relu leaky_relu threshold",
     ),
     (
         Rule(
             "activation",
             "1 / (1 + exp(-x)): negation, exponential, addition, division",
-            vector_flops=partial(_per_output, 4),
+            vector_flops=partial(per_output, 4),
         ),
         "sigmoid",
     ),
-    (Rule("activation", "x sigmoid(x)", vector_flops=partial(_per_output, 5)), "silu"),
+    (Rule("activation", "x sigmoid(x)", vector_flops=partial(per_output, 5)), "silu"),
     (
         Rule(
             "activation",
             "x / 2 (1 + erf(x / sqrt 2)): scale, erf, addition, two products",
-            vector_flops=partial(_per_output, 5),
+            vector_flops=partial(per_output, 5),
         ),
         "gelu",
     ),
@@ -237,7 +233,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "activation",
             "one operation of the special function unit",
-            vector_flops=partial(_per_output, 1),
+            vector_flops=partial(per_output, 1),
         ),
         "tanh erf erfc",
     ),
@@ -245,7 +241,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "activation",
             "a comparison and a product or a difference",
-            vector_flops=partial(_per_output, 2),
+            vector_flops=partial(per_output, 2),
         ),
         "_prelu_kernel hardshrink softshrink",
     ),
@@ -253,7 +249,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "activation",
             "a (exp(x) - 1) or x: exponential, subtraction, product, selection",
-            vector_flops=partial(_per_output, 4),
+            vector_flops=partial(per_output, 4),
         ),
         "elu celu",
     ),
@@ -261,23 +257,21 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "activation",
             "a sigmoid(b): five per output element",
-            vector_flops=partial(_per_output, 5),
+            vector_flops=partial(per_output, 5),
         ),
         "glu",
     ),
-    (Rule("activation", "x tanh(softplus(x))", vector_flops=partial(_per_output, 5)), "mish"),
+    (Rule("activation", "x tanh(softplus(x))", vector_flops=partial(per_output, 5)), "mish"),
     (
-        Rule(
-            "activation", "exponential, addition, logarithm", vector_flops=partial(_per_output, 3)
-        ),
+        Rule("activation", "exponential, addition, logarithm", vector_flops=partial(per_output, 3)),
         "softplus",
     ),
     (
-        Rule("activation", "addition, two bounds, division", vector_flops=partial(_per_output, 4)),
+        Rule("activation", "addition, two bounds, division", vector_flops=partial(per_output, 4)),
         "hardsigmoid",
     ),
     (
-        Rule("activation", "hardsigmoid and a product", vector_flops=partial(_per_output, 5)),
+        Rule("activation", "hardsigmoid and a product", vector_flops=partial(per_output, 5)),
         "hardswish",
     ),
     # elementwise
@@ -285,7 +279,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "one operation per output element of any type",
-            vector_flops=output_elements,
+            vector_flops=partial(per_output, 1),
         ),
         "add sub rsub mul div floor_divide remainder fmod neg abs reciprocal pow square sqrt"
         " rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh"
@@ -300,7 +294,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "a product, a quotient or scale, and an addition",
-            vector_flops=partial(_per_output, 2),
+            vector_flops=partial(per_output, 2),
         ),
         "addcmul addcdiv addr ldexp xlogy frac",
     ),
@@ -309,7 +303,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             "elementwise",
             "three operations: a + w (b - a); a sine and two scalings; two products and their"
             " difference; three tests",
-            vector_flops=partial(_per_output, 3),
+            vector_flops=partial(per_output, 3),
         ),
         "lerp sinc linalg_cross nan_to_num logit",
     ),
@@ -317,7 +311,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "four operations: two squares, their sum, its root; a sine, a cosine, two products",
-            vector_flops=partial(_per_output, 4),
+            vector_flops=partial(per_output, 4),
         ),
         "hypot polar",
     ),
@@ -325,7 +319,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "elementwise",
             "maximum, difference, exponential, logarithm, addition",
-            vector_flops=partial(_per_output, 5),
+            vector_flops=partial(per_output, 5),
         ),
         "logaddexp logaddexp2",
     ),
