@@ -50,11 +50,8 @@ def _escape(found: re.Match[str]) -> str:
 
 def _escaped(character: str) -> str:
     code = ord(character)
-    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else _unicode_escape(code))
-
-
-def _unicode_escape(code: int) -> str:
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    kind, digits = ("x", 2) if code < 0x100 else ("u", 4) if code < 0x10000 else ("U", 8)
+    return _SHORT.get(character) or f"\\{kind}{code:0{digits}x}"
 
 
 def as_json(document: str) -> str:

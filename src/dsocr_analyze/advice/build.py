@@ -304,11 +304,12 @@ def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_atten
 
 def _verdict(page: PageAsked, dpi: float | None, densities: Sequence[Density]) -> Verdict | None:
     least, most = page.minimum_dpi, page.maximum_compression
+    if page.wanted is None:
+        return None
     is_fine = None if least is None or dpi is None else dpi >= least
     is_dense = None if most is None else max(each.compression for each in densities) <= most
     meets = False not in (is_fine, is_dense)
-    verdict = Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
-    return None if page.wanted is None else verdict
+    return Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
 
 
 # --- for readers ---------------------------------------------------------------------------------
@@ -429,8 +430,7 @@ def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
                 (
                     *label, entry.gpu, entry.runtime, str(load.concurrency),
                     ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
-                    "-" if load.cost_per_thousand_pages is None
-                    else price_text(load.cost_per_thousand_pages),
+                    price_text(load.cost_per_thousand_pages),
                 )
                 for label, _, case in cases
                 for entry in case.time

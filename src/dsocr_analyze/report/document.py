@@ -507,8 +507,7 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
 @lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
 def _place(path: str) -> tuple[tuple[int, str], ...]:
     """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
-    names = path.split(".")
-    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in names)
+    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in path.split("."))
 
 
 def _memory(figures: PageFigures) -> Memory:

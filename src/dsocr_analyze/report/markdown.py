@@ -69,19 +69,21 @@ def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
         most relevant first; what dominates, what bounds it, and what was checked.
     """
     one = "prompt" if report.workload.page is None else "page"
-    costs = [
-        ("model", _model(report)),
-        ("input", _input(report.workload, report.metadata.model.architecture)),
-        ("passes", _passes(report)),
-        (one, _page(report)),
-        ("memory", _memory(report)),
-    ]
-    doubts = [
-        ("mostly", _dominant(report, one)),
-        ("bound", _bound(report)),
-        ("checked", _checked(report)),
-    ]
-    return costs, _times(report.time, report.workload.max_new_tokens), doubts
+    return (
+        [
+            ("model", _model(report)),
+            ("input", _input(report.workload, report.metadata.model.architecture)),
+            ("passes", _passes(report)),
+            (one, _page(report)),
+            ("memory", _memory(report)),
+        ],
+        _times(report.time, report.workload.max_new_tokens),
+        [
+            ("mostly", _dominant(report, one)),
+            ("bound", _bound(report)),
+            ("checked", _checked(report)),
+        ],
+    )
 
 
 def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = "") -> list[str]:

@@ -79,8 +79,7 @@ def _decoded(data: bytes) -> Report:
     _check_sizes(parsed)
     _complete(parsed, _LATER_KEYS)
     try:
-        is_current = version == SCHEMA_VERSION
-        return msgspec.convert(parsed, Report) if is_current else _upgraded(parsed)
+        return _upgraded(parsed) if version == "1" else msgspec.convert(parsed, Report)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
 

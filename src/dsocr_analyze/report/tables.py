@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from itertools import starmap
+from itertools import filterfalse, repeat, starmap
 from operator import add, attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -182,8 +182,10 @@ def headline(report: Report) -> str:
 
 def notes_of(report: Report) -> list[str]:
     """Notes on the whole report and on its stages, and what predicted seconds assume."""
-    of_stages = [f"{name}: {note}" for name, stage in report.stages.items() for note in stage.notes]
-    return [*report.notes, *of_stages, *time_notes(report.time)]
+    notes = [*report.notes]
+    for name, stage in report.stages.items():
+        notes += map("{}: {}".format, repeat(name), stage.notes)
+    return [*notes, *time_notes(report.time)]
 
 
 def tables_of(report: Report) -> list[Table]:
@@ -207,17 +209,20 @@ def _configuration(report: Report) -> Table:
     rows = []
     if workload.page and workload.grid and workload.views:
         views = starmap("{} x {}\u00b2".format, map(msgspec.structs.astuple, workload.views))
-        grid = "on, {} x {} local views".format(*workload.grid)
         rows = [
             ("page", "{} x {} pixels".format(*workload.page)),
             ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-            ("crop mode", grid if workload.crop_mode else "off"),
+            ("crop mode",
+             "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
             ("views", " + ".join(views)),
-        ]
-        prompt += f" = {workload.visual_tokens:,} visual + {workload.text_tokens:,} text"
-        prompt += " (BOS included)"
-    batch = ("batch", exact(workload.batch_size)), ("new tokens", exact(workload.max_new_tokens))
-    rows += ("prompt", prompt), *batch
+        ]  # fmt: skip
+        split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text"
+        prompt += f" = {split} (BOS included)"
+    rows += [
+        ("prompt", prompt),
+        ("batch", exact(workload.batch_size)),
+        ("new tokens", exact(workload.max_new_tokens)),
+    ]
     return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
 
 
@@ -360,11 +365,9 @@ def _agreement(report: Report) -> list[Table]:
     rows = []
     for name, stage in report.stages.items():
         quantities = agreement.stages[name]
-        differing = [quantity for quantity, agrees in quantities.items() if not agrees]
+        differing = ", ".join(filterfalse(quantities.get, quantities))
         analytic = "-" if stage.flops_analytic is None else exact(stage.flops_analytic)
-        said = f"all {len(quantities)} agree"
-        if differing:
-            said = f"differ: {', '.join(differing)}"
+        said = f"differ: {differing}" if differing else f"all {len(quantities)} agree"
         rows.append((f"{name}, FLOPs", exact(stage.flops), analytic, said))
     peak = agreement.peak_activation_bytes
     figures = exact(peak.traced), exact(peak.analytic)
@@ -373,8 +376,13 @@ def _agreement(report: Report) -> list[Table]:
         ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
         ("batch", "", "", _VERDICTS[agreement.batch]),
     ]
-    columns = ("what", "traced", "analytic", "quantities")
-    return [Table("Agreement of the two engines", columns, tuple(rows))]
+    return [
+        Table(
+            "Agreement of the two engines",
+            ("what", "traced", "analytic", "quantities"),
+            tuple(rows),
+        )
+    ]
 
 
 def ledger_table(report: Report) -> Table | None:

@@ -101,13 +101,16 @@ def tree_document(
 def drawing(
     model: Model, modules: Leaves | TreeNode, how: str, *, is_folded: bool = True
 ) -> Drawing:
-    """The modules or leaf classes of a model, built like `how`; runs of equal layers may be one."""
+    """What a reader sees of a model's modules, folded or not, or of its leaf classes.
+
+    `how` says how it was built.
+    """
     shown = fold(modules) if is_folded and isinstance(modules, TreeNode) else modules
     return Drawing(f"Ran: {model_text(model)} {how}", shown)
 
 
 class Drawing(NamedTuple):
-    """What a reader sees of a model's modules, or of its leaf classes; texts open with a line."""
+    """A model's modules or leaf classes for a reader, and the first line of a text on them."""
 
     opening: str
     shown: TreeNode | Leaves

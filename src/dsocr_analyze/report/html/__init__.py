@@ -232,8 +232,7 @@ def _text(name: str) -> str:
 
 def escaped_json(value: Any) -> str:
     """ASCII JSON with `<`, `>` and `&` escaped, so it is safe inside HTML."""
-    text = json.dumps(_safe(value), allow_nan=False, separators=(",", ":"))
-    return text.translate(_IN_JSON)
+    return json.dumps(_safe(value), allow_nan=False, separators=(",", ":")).translate(_IN_JSON)
 
 
 def _safe(value: Any) -> Any:

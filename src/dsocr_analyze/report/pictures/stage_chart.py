@@ -179,10 +179,9 @@ def _bars_of(compared: Compared, quantity: str) -> Iterator[_Bar]:
                 seconds_parts(report, entry), entry.page_seconds,
             )  # fmt: skip
         return
-    amount = AMOUNTS[quantity]
     page = report.total.page
     whole = page.flops if quantity == "flops" else page.bytes_moved
-    yield _Bar(compared.name, settings, page_parts(report, amount), whole)
+    yield _Bar(compared.name, settings, page_parts(report, AMOUNTS[quantity]), whole)
 
 
 def _told(settings: Settings) -> list[str]:
