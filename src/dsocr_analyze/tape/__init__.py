@@ -3,8 +3,7 @@
 A forward is a function of a tape and of tensors, in the order of the vendor's code and with its
 names. An operator is a method of the tape: it notes a kernel record at the module that is running
 and returns its output. A tensor is a number of elements and a type; its memory is alive until
-Python drops the last reference to it, so its lifetime is that of the names that refer to it, as in
-PyTorch. Sizes are integers, arrays of them, or polynomials in the sizes of a workload.
+Python drops the last reference to it, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -100,15 +99,10 @@ def ceil_log2(n: Size) -> Size:
 class Operand:
     """A tensor: elements in memory of their own, or in that of another tensor.
 
-    Args:
-        n: Number of elements.
-        dtype: Type of an element.
+    Attributes:
         base: The tensor that owns the memory, if another does.
         tape: Counts memory of its own, alive as long as this object; None for a weight, an input,
             a tensor on the host, or a part of another.
-
-    Attributes:
-        nbytes: Bytes of the elements.
     """
 
     __slots__ = ("base", "dtype", "n", "nbytes", "tape")
@@ -150,7 +144,7 @@ def made(t: Tape, description: Description) -> Any:
 
 
 def size_of(x: Any) -> Hashable:
-    """Equal for arguments that a forward cannot tell apart: tensors of one size and type."""
+    """Equal for arguments that a forward cannot tell apart."""
     return (x.n, x.dtype) if isinstance(x, Operand) else x
 
 
@@ -173,8 +167,8 @@ class Tape:
         spans: What calls left on other tapes of this type, for this one to copy and add to.
 
     Attributes:
-        path: Path of the module whose forward is running.
-        kernels: One record per operator, each with the number of equal calls it stands for.
+        path: Of the module whose forward is running.
+        kernels: One record per operator, with the number of equal calls it stands for.
         calls: Path and stage of every module call, and how many equal calls it stands for.
         weights: Module path, name and elements of every parameter, as often as it is used.
         savings: Multiply-accumulates that causal kernels may skip.
@@ -279,17 +273,13 @@ class Tape:
         least: int = 0,
         most: Size | None = None,
     ) -> list[Operand]:
-        """Calls equal children, `name.start` to below `name.stop`; returns their outputs.
-
-        `least` and `most` say how many there are, where their number is not known yet.
-        """
+        """Outputs of equal children, of `start` to below `stop`, between `least` and `most`."""
         return [self.again(f"{name}.{i}", forward, *inputs) for i in range(start, stop)]
 
     def turns(self, count: Size) -> Iterator[Size]:
         """Equal turns: the first is noted for all; the last one meets what others left alive.
 
-        Yields:
-            How many turns are skipped before this one.
+        Yields how many turns are skipped before this one.
         """
         times = self._times
         self._times = times * count
@@ -329,10 +319,7 @@ class Tape:
             self.peak = Peak(self.alive, self.path)
 
     def check_nothing_is_left(self) -> None:
-        """Raises RuntimeError unless every tensor is gone, as after a whole forward.
-
-        A debugger or profiler that keeps frames keeps the tensors that they refer to.
-        """
+        """Raises RuntimeError unless every tensor is gone, as after a forward."""
         if self.alive != 0:
             raise RuntimeError(
                 f"{self.alive} bytes of tensors are still alive after a forward, so its peak is"
@@ -415,7 +402,7 @@ class Tape:
     ) -> Operand:
         """Computes every output element independently, with `flops` for each.
 
-        Number and type of elements are the first input's unless given; a new tensor, or `into` one.
+        Number and type are the first input's unless given; a new tensor, or `into` one.
         """
         n = inputs[0].n if n is None else n
         dtype = inputs[0].dtype
@@ -465,7 +452,7 @@ class Tape:
     ) -> Operand:
         """Moves bytes: those of inputs and output, unless given; elements as for `map`.
 
-        Without inputs, a range or a constant, of `n` elements, is only written.
+        A range or a constant has no inputs.
         """
         n = inputs[0].n if n is None else n
         output = dtype or inputs[0].dtype
@@ -484,7 +471,7 @@ class Tape:
         return x if x.dtype == dtype else self.move("_to_copy", x, dtype=dtype)
 
     def gather(self, operator: str, index: Operand, n: Size, dtype: Dtype) -> Operand:
-        """n elements of a table in whole rows (`embedding`, `index`); reads those and `index`."""
+        """n elements of a table in whole rows; reads those and `index`."""
         return self.move(operator, n=n, dtype=dtype, read=n * dtype.nbytes + index.nbytes)
 
 

@@ -1,8 +1,8 @@
 """What each module of a forward costs, as formulas as well as numbers, and how people write these.
 
-A size has both a name and a value: it is a polynomial that knows what it is for one workload. A
-forward that runs on such sizes is decided by the values, as for that workload, and yields formulas
-besides numbers. What it asks of its sizes is noted: a formula holds where the answers are the same.
+A size has both a name and a value: it is a polynomial that knows what it is for one workload. The
+values decide how a forward on such sizes runs, and what it asks of them is noted: a formula holds
+where the answers are the same.
 """
 
 from __future__ import annotations
@@ -58,10 +58,6 @@ class Decision(NamedTuple):
 
 class Example(Polynomial):
     """A polynomial with a value.
-
-    Args:
-        terms: Nonzero coefficients, by monomial.
-        value: Its value.
 
     Attributes:
         decisions: Where answers are noted, by all examples alike; None for nowhere.
@@ -186,7 +182,7 @@ class Child(NamedTuple):
     """Equal calls of a module's children.
 
     Attributes:
-        name: Name of the child, or of the first of several.
+        name: Of the child, or of the first of several.
         times: How many calls; None for children that are not called.
         copies: How many children they belong to.
         call: One of the calls.
@@ -202,9 +198,7 @@ class ModuleCall:
     """What one call of a module costs, with all that it calls. Every figure is an `Example`.
 
     Attributes:
-        path: Path of the module.
         own: Work of its own operators, by operator, in the order of their first calls.
-        children: What it calls.
         own_params: Its own parameters, by name.
         peak_bytes: The most bytes alive during the call, beyond those alive before it.
         cache_bytes: Bytes of keys and values that it returns besides its features.
@@ -263,11 +257,7 @@ class ModuleCall:
 
 
 class FormulaTape(Tape):
-    """A tape of examples: it keeps what every module call costs.
-
-    Attributes:
-        modules: The calls that ran, by path; of equal calls, only the first.
-    """
+    """A tape of examples: what module calls cost, by path; of equal ones, the first."""
 
     def __init__(self, dtype: Dtype) -> None:
         super().__init__(dtype)
@@ -339,7 +329,7 @@ class FormulaTape(Tape):
         *inputs: *Given,
         **limits: Size,
     ) -> list[Operand]:
-        """Calls equal children: the first for all, the last beside the outputs of the others."""
+        """Calls the first of equal children for all, the last beside the others' outputs."""
         count, child = stop - start, f"{name}.{value_of(start)}"
         if not value_of(count):  # here; formulas have the term all the same
             call, output = self._apart(child, forward, *inputs)
@@ -458,9 +448,7 @@ _LINE: Final = 88
 def written(size: Size, relations: Relations = ()) -> str:
     """A formula as people write it: `3 B T k d f`, highest degree first; `0` for none.
 
-    Args:
-        size: The formula.
-        relations: Products of names, and what is written in their place.
+    Relations say what is written in place of products of names.
     """
 
     def name(symbol: Symbol) -> str:

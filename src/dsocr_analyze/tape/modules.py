@@ -130,7 +130,7 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
     One dimension after another, last first, 2 FLOPs per tap of the window: an upper bound. A window
     has 2 h + 1 taps with `h = ceil(2 max(1, source / target))`, as in ATen's
     `_upsample_bicubic2d_aa`; the filter is only `4 max(1, source / target)` wide (Keys 1981), and
-    taps outside it have weight zero: 9 taps for a width of 6.4 from 64 to 40.
+    taps outside it have weight zero.
     """
     half = max(2, t.derived("ceil({} / {})", ceil_div, 2 * source, target))
     flops = 2 * (2 * half + 1) * d * target * (source + target)

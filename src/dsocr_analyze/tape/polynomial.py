@@ -1,8 +1,7 @@
 """Sizes that are not numbers yet: polynomials in the sizes of a workload.
 
 A forward uses only `+ - *` on sizes and asks whether one exceeds a number, so it runs on these
-unchanged, and yields how its costs depend on the sizes. The few sizes that are no polynomials of
-others, such as a division rounded up, are those of integers and of arrays of integers alone.
+unchanged, and yields how its costs depend on the sizes.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ class Symbol(str):
     """The name of a size, with all that is known of it.
 
     Attributes:
-        least: Its least value.
         most: Its largest value, or a polynomial that it never exceeds; None for no limit.
-        function: What computes it from other sizes, if it is derived.
-        sizes: These sizes.
+        function: What computes it from other `sizes`, if it is derived.
         multiple: What divides it.
         template: Its name, with `{}` in place of the other sizes.
     """
@@ -76,11 +73,7 @@ Terms: TypeAlias = Mapping[Monomial, Any]
 
 
 class Polynomial:
-    """A polynomial with integer coefficients.
-
-    Args:
-        terms: Nonzero coefficients, by monomial.
-    """
+    """A polynomial with integer coefficients: those that are not zero, by monomial."""
 
     __slots__ = ("terms",)
 
@@ -113,13 +106,13 @@ class Polynomial:
 
     @property
     def least(self) -> int | None:
-        """A value that no sizes within their limits fall below; None if there is none."""
+        """A value that no sizes within their limits fall below, if there is one."""
         most = (-self).most
         return None if most is None else -most
 
     @property
     def most(self) -> int | None:
-        """A value that no sizes within their limits exceed; None if there is none."""
+        """A value that no sizes within their limits exceed, if there is one."""
         total = 0
         for monomial, coefficient in self.terms.items():
             if coefficient < 0:
@@ -220,13 +213,7 @@ def text_of(
     rank: Callable[[Symbol], Any] = str,
     name: Callable[[Symbol], str] = str,
 ) -> str:
-    """A polynomial as text, highest degree first.
-
-    Args:
-        terms: Its terms.
-        rank: What the factors of a term are ordered by.
-        name: What stands for a size.
-    """
+    """A polynomial as text, highest degree first; factors have a rank and a name."""
     text = ""
     for monomial in sorted(terms, key=lambda each: (-len(each), list(map(rank, each)))):
         powers = Counter(sorted(monomial, key=rank))
@@ -251,7 +238,7 @@ def worth_comparing(sizes: Iterable[Size]) -> tuple[Polynomial, ...]:
 def _is_covered(size: Polynomial, by: Polynomial) -> bool:
     """Whether every term that `by` lacks is covered by terms of which it is a factor.
 
-    The other factors must be at least 1, so a size that may be 0 covers nothing that lacks it.
+    The other factors must be at least 1.
     """
     difference = Polynomial.sum([by, -size])
     lacking = [_within(m, a) for m, a in difference.terms.items() if a < 0]
@@ -300,11 +287,7 @@ def _divides(monomial: Monomial, larger: Monomial) -> bool:
 
 
 class Values:
-    """Values of sizes and their products, each computed once.
-
-    Args:
-        sizes: Integers, or integer arrays that broadcast, by name.
-    """
+    """Values of sizes and their products, integers or arrays, each computed once."""
 
     def __init__(self, sizes: Mapping[str, Size]) -> None:
         self._values: dict[tuple[str, ...], Size] = {
@@ -351,14 +334,10 @@ class Values:
 
 
 class Bounds(Values):
-    """Bounds of sizes whenever others are no larger than these integers.
+    """Bounds of sizes whenever others are no larger than these integers; none exceeds a limit.
 
     The bound of a polynomial is the sum of its terms' amounts, so none of its partial sums exceeds
     it either.
-
-    Args:
-        sizes: Integers, by name.
-        limit: What no bound may exceed.
     """
 
     def __init__(self, sizes: Mapping[str, int], limit: int) -> None:
@@ -384,15 +363,7 @@ class Bounds(Values):
 
 
 def highest(sizes: Sequence[Polynomial], values: Values) -> Size:
-    """The largest of several polynomials.
-
-    Args:
-        sizes: At least one polynomial.
-        values: Values of their sizes.
-
-    Returns:
-        An integer, or an array `[n]`.
-    """
+    """The largest of several polynomials: an integer, or an array `[n]`."""
     shared, rests = _split(tuple(sizes))
     return values.of(shared) + functools.reduce(maximum, map(values.of, rests))
 

@@ -41,14 +41,7 @@ LevelSpans: TypeAlias = dict[Hashable, _Span]
 
 
 class SymbolicTape(Tape):
-    """A tape of sizes that may be polynomials; it declares no weights.
-
-    Args:
-        dtype: Type of weights and features.
-        stages: Name of the stage that begins at a module's path.
-        levels: Whether to follow memory.
-        spans: What calls have done on other tapes of this type, for this one to use and add to.
-    """
+    """A tape of sizes that may be polynomials, on `levels` or not; it declares no weights."""
 
     def __init__(
         self,
@@ -127,10 +120,9 @@ class SymbolicTape(Tape):
         least: int = 0,
         most: Size | None = None,
     ) -> list[Operand]:
-        """Calls equal children, `name.start` to below `name.stop`; returns all their outputs.
+        """The outputs of equal children, of which the last meets those of the others.
 
-        The last of them meets the outputs of the others. If there may be none, neither do its
-        levels of memory count then.
+        If there may be none, their levels of memory count only where there are.
         """
         count = stop - start
         if isinstance(count, int):

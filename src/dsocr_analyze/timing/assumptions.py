@@ -36,21 +36,14 @@ thread of an AMD EPYC, CPU time, minimum of 14 runs; median error 2.5 %, 90th pe
 
 
 def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
-    """Seconds that one CPU thread takes to resize a page and turn its views into tensors."""
+    """Seconds in which one CPU thread resizes a page and turns its views into tensors."""
     return float(_seconds_of(architecture.forms.crop_grids.pixel_work(workload)))
 
 
 def estimated_preprocessing_of_pages(
     architecture: Architecture, mode: Mode, widths: Any, heights: Any
 ) -> Any:
-    """The same for many pages in one mode, `[n]`.
-
-    Args:
-        architecture: The model's architecture.
-        mode: The mode.
-        widths: Pixels, `[n]`.
-        heights: Pixels, `[n]`.
-    """
+    """The same for pages of `widths` x `heights` pixels in one mode, `[n]`."""
     grids = architecture.forms.crop_grids
     columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
     work = grids.pixel_work_of_pages(
@@ -141,17 +134,14 @@ class Assumptions(_Assumed):
     """Everything a prediction assumes.
 
     Attributes:
-        host: The runtime's host.
-        lengths: Tokens that pages generate.
         preprocess_seconds: CPU seconds per page before the model runs.
         workers: Pages that the CPU prepares in parallel.
-        precision: Types of a served decoder's weights and cache.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Price of one GPU; None if no price was given.
-        is_offline: Whether the CPU prepares all pages before the first one runs, as an offline
-            script does; otherwise it works ahead of the GPU.
+        price_per_hour: Of one GPU; None if none was given.
+        is_offline: Whether the CPU prepares all pages before the first one runs; otherwise it works
+            ahead of the GPU.
         is_preprocess_estimated: Whether its seconds are this program's estimate.
-        correction: Correction from benchmarks of the server on this GPU.
+        correction: From benchmarks of the server on this GPU.
 
     Raises:
         WorkloadError: A number is out of range.
@@ -183,18 +173,8 @@ class JobAssumptions(_Assumed):
     """What is assumed of all pages of a job; see `Assumptions`.
 
     Attributes:
-        host: The runtime's host.
         lengths: From a page's token limit to the tokens that pages generate; raises WorkloadError.
-        preprocess_seconds: CPU seconds per page before the model runs; None to estimate them.
-        workers: Pages that the CPU prepares in parallel.
-        precision: Types of a served decoder's weights and cache.
-        reserved: Fraction of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Price of one GPU; None if no price was given.
-        is_offline: Whether the CPU prepares all pages before the first one runs.
-        corrections: Corrections from benchmarks of servers.
-
-    Raises:
-        WorkloadError: A number is out of range.
+        preprocess_seconds: None to estimate them.
     """
 
     lengths: Callable[[int], OutputLengths]
@@ -209,14 +189,9 @@ class JobAssumptions(_Assumed):
         profile: Device,
         prepare: float | None = None,
     ) -> Assumptions:
-        """The assumptions for one page.
+        """The assumptions for one page, with its token limit, on the GPU of a profile.
 
-        Args:
-            architecture: The model's architecture.
-            workload: The page, with its token limit.
-            profile: The GPU's profile.
-            prepare: CPU seconds before the model runs, if known; None for the job's, or else an
-                estimate from the page.
+        `prepare`, CPU seconds before the model runs, is the job's or an estimate unless given.
         """
         if prepare is None:
             prepare = self.preprocess_seconds
@@ -231,9 +206,7 @@ class JobAssumptions(_Assumed):
     def sentences(self, lengths: str, profiles: Iterable[Device] = ()) -> list[str]:
         """What was assumed of all pages, one sentence per assumption.
 
-        Args:
-            lengths: The sentence about how many tokens pages generate.
-            profiles: The GPUs' profiles, which may have measured host figures.
+        `lengths` says how many tokens pages generate; profiles may have measured host figures.
         """
         gpus_of: dict[Host, list[str]] = {}
         for profile in profiles:

@@ -1,18 +1,18 @@
 """Steady state of GPUs under a serving engine: closed loops of clients, many at once.
 
-In a closed loop, C clients each send their next page as soon as the previous one returns. A page is
-prepared on the CPU, waits for its prefill pass, and is then decoded together with all the other
-running pages. A prefill pass runs between two decode steps, and each of its chunks also decodes one
-token of every running sequence.
+C clients each send their next page as soon as the previous one returns. A page is prepared on the
+CPU, waits for its prefill pass, and is then decoded together with all the other running pages. A
+prefill pass runs between two decode steps, and each of its chunks also decodes one token of every
+running sequence.
 
-The loop is solved for the throughput X at which a page takes exactly C / X seconds (Little's law).
-Mean waits follow from the arrival rate of the other pages, X (C - 1) / C: prefill passes queue for
-one server with constant service time (residual service), pages on the CPU for several such servers
-(Sakasegawa 1977), and not at all if every client has a worker. Throughput is capped by what the
-CPU's workers or the GPU can do; at the cap, pages queue there for the time left by Little's law.
+The throughput X is that at which a page takes exactly C / X seconds (Little's law). Mean waits
+follow from the arrival rate of the other pages, X (C - 1) / C: prefill passes queue for one server
+with constant service time (residual service), pages on the CPU for several such servers (Sakasegawa
+1977), and not at all if every client has a worker. Throughput is capped by what the CPU's workers
+or the GPU can do; at the cap, pages queue there for the time left by Little's law.
 
-Everything follows from the number of running sequences: it gives their durations, and those give
-the arrival rate that keeps that many running. So the solver bisects on it, for many loops at once.
+The number of running sequences gives their durations, and those the arrival rate that keeps that
+many running, so the solver bisects on it.
 """
 
 from __future__ import annotations
@@ -91,12 +91,7 @@ class LoopPoint(NamedTuple):
 
 
 def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
-    """Solve loops for their steady states.
-
-    Args:
-        clients: Pages in flight, C, `[n]`.
-        times: How long a page takes; `step` and `carried` cover at least C sequences.
-    """
+    """Steady states of `[n]` loops; `step` and `carried` cover the most clients at least."""
     width = np.shape(times.step)[-1]
     of_loops = (times.prepare, times.prefill, times.chunks, times.steps)
     columns = np.array(np.broadcast_arrays(clients, *of_loops), float)
@@ -240,7 +235,7 @@ class ServedPages(NamedTuple):
 
 
 class ServedLoads(NamedTuple):
-    """n GPUs in steady state; arrays `[n]`, seconds are per page, its preparation included."""
+    """n GPUs in steady state, `[n]`; seconds are per page, its preparation included."""
 
     pages_per_second: Floats
     first_token: Floats
@@ -259,15 +254,7 @@ def served_loads(
     is_offline: bool,
     correction: Correction = NO_CORRECTION,
 ) -> ServedLoads:
-    """Closed loop of each page's clients; those that do not fit into memory queue.
-
-    Args:
-        served: The model, its GPU and the engine.
-        pages: The pages.
-        workers: Pages that the CPU prepares in parallel.
-        is_offline: Whether the CPU prepares all pages before the first one runs.
-        correction: Correction from benchmarks of the server.
-    """
+    """Closed loop of each page's clients; those that do not fit into memory queue."""
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
     chunks = np.broadcast_to(served.chunks(pages.prompt) * served.server.mixes_prefill, n)
@@ -300,7 +287,7 @@ def served_loads(
 
 
 def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """Rows in batches of one step table each: rows, distinct keys, each row's index into those."""
+    """Rows in batches of one step table each, distinct keys, and each row's place among those."""
     distinct, place = np.unique(keys, return_inverse=True)
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=len(distinct)))

@@ -1,9 +1,9 @@
 """Corrections of a server's predictions by benchmarks of that server.
 
 A benchmark gives two factors, measured over predicted: for the first token and for each token after
-it. Benchmarks of the same GPU, server, version and model are combined by the geometric mean; the
-remaining error is how far each lies from the mean of the others. A factor applies only to
-predictions made with the kernel times and host figures that it was measured against.
+it. Those of the same GPU, server, version and model are combined by the geometric mean; the error
+is how far each lies from the mean of the others. A factor applies only to predictions made with the
+kernel times and host figures that it was measured against.
 """
 
 from __future__ import annotations
@@ -50,18 +50,13 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The stored record of one benchmark.
 
     Attributes:
-        format: Format version of this record.
-        id: Digest of the result and of what was measured; identifies the record in lists.
-        gpu: Name of the GPU.
+        id: Digest of the result and of what was measured.
         server: Name of the serving engine.
-        version: The engine's version; `UNKNOWN_VERSION` if nobody gave it.
-        architecture: Name of the model's architecture.
+        version: The engine's; `UNKNOWN_VERSION` if nobody gave it.
         basis: Digest of the figures behind the prediction; see `basis_of`.
         first_token: Measured over predicted seconds until the first token.
         per_token: The same for each token after it.
-        requests: Number of answered requests.
         concurrency: Requests in flight.
-        file: Name of the file.
         kept: When it was stored, in UTC: 2026-01-31T12:00:00Z.
     """
 
@@ -87,8 +82,7 @@ class Correction:
     Attributes:
         benchmarks: Oldest first; if empty, nothing is corrected.
         other_versions: Other versions with stored benchmarks.
-        left_out: Benchmarks of this version that were compared with other kernel times or host
-            figures.
+        left_out: Benchmarks of this version compared with other kernel times or host figures.
     """
 
     benchmarks: tuple[KeptBenchmark, ...] = ()
@@ -126,7 +120,7 @@ class Correction:
         return duration.corrected(self.found.per_token, self.found.per_token_error)
 
     def sentences(self) -> list[str]:
-        """What was corrected, by how much and from which benchmarks, and what was left out."""
+        """What was corrected, by how much and from which benchmarks; what was left out."""
         said, found = [], self.found
         if found is not None:
             text = (
@@ -157,7 +151,6 @@ def _subject(kept: KeptBenchmark) -> str:
 
 
 def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
-    """Which benchmarks, when they were stored, and how many requests."""
     requests = sum(each.requests for each in benchmarks)
     files = ", ".join(dict.fromkeys(each.file for each in benchmarks))
     days = sorted({each.kept[:10] for each in benchmarks})
@@ -170,24 +163,13 @@ def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
 
 @dataclass(frozen=True)
 class Corrections:
-    """All stored benchmarks.
-
-    Attributes:
-        benchmarks: In any order.
-        version: Version to use; None for the version of the latest benchmark.
-    """
+    """All stored benchmarks, in any order; `version` is to be used, by default the latest's."""
 
     benchmarks: tuple[KeptBenchmark, ...] = ()
     version: str | None = None
 
     def of(self, profile: Device, host: Host, architecture: str) -> Correction:
-        """The correction for a GPU, a serving engine and a model.
-
-        Args:
-            profile: The GPU's profile.
-            host: The engine.
-            architecture: Name of the model's architecture.
-        """
+        """The correction for a GPU, a serving engine and a model's architecture."""
         names = (profile.gpu.name, host.name, architecture)
         fitting = [
             each for each in self.benchmarks if (each.gpu, each.server, each.architecture) == names

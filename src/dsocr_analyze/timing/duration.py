@@ -49,9 +49,8 @@ class Duration(NamedTuple):
         launches: Seconds that the GPU waits for launches.
         host: Seconds that it waits for other work of the host.
         nbytes: Bytes read and written, including those that caches serve.
-        least_compute: Seconds that the necessary matrix FLOPs take at peak.
-        least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
-            memory.
+        least_compute: Seconds of the necessary matrix FLOPs at peak.
+        least_memory: Seconds of the bytes that L2 does not serve at memory's bandwidth.
         measured_error: Relative half-width of the band, if benchmarks of a server give it for the
             whole duration; None if it follows from the kinds.
     """
@@ -114,11 +113,9 @@ class Duration(NamedTuple):
         return self.mapped(functools.partial(operator.mul, factor))
 
     def corrected(self, factor: float, error: float | None) -> Duration:
-        """The duration with its seconds corrected by benchmarks of a server.
+        """The duration with its seconds times a factor, measured over predicted.
 
-        Args:
-            factor: Measured over predicted seconds.
-            error: How far the benchmarks disagree, as a ratio; None for a single benchmark.
+        `error` is how far the benchmarks disagree, as a ratio; None for a single benchmark.
         """
         duration = self.times(factor)
         # The work does not change with the seconds, unless it cannot be done in them: then the
@@ -154,15 +151,9 @@ def total_duration(durations: Iterable[Duration]) -> Duration:
 
 
 def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Duration:
-    """Mean of all decode steps from one cache length to another, by Simpson's rule.
+    """Mean of all decode steps from one number of cached tokens to another, by Simpson's rule.
 
-    A step's seconds are nearly linear in its cache length, so the first, middle and last steps
-    suffice.
-
-    Args:
-        step: From cached tokens to the duration of a decode step.
-        first: Cached tokens of the first step.
-        last: Cached tokens of the last step.
+    A step's seconds are nearly linear in them, so the first, middle and last steps suffice.
     """
     ends = step(first).plus(step(last))
     return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)
@@ -190,9 +181,7 @@ def duration_of_kernels(
 def finish_times(issued: Floats, device: Floats) -> Floats:
     """Time at which each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
 
-    Args:
-        issued: Time at which each was issued, `[n]`, ascending.
-        device: Seconds of each, `[n]`.
+    Times of issue ascend; `device` are the seconds of each.
     """
     done: Floats = np.cumsum(device)
     ends: Floats = done + np.maximum.accumulate(issued - (done - device))
@@ -202,9 +191,9 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
 def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
     """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
-    A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them;
-    floats, or arrays with one element per workload. It ends once its kernels have run after the
-    previous stretch, and no earlier than its last kernel is issued.
+    A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them.
+    It ends once its kernels have run after the previous stretch, and no earlier than its last
+    kernel is issued.
     """
     issued: Figure = 0.0
     end: Figure = 0.0

@@ -44,14 +44,9 @@ def _place(kernel: Kernel) -> tuple[list[tuple[int, str]], str, str, Dimensions,
 def eager_pass(
     stages: Mapping[str, Sequence[Kernel]], device: Device, host: Host
 ) -> dict[str, Duration]:
-    """The stages of a prefill pass, run back to back on one stream.
+    """The stages of a prefill pass, run back to back on one stream, in execution order.
 
     A stage's time runs from the end of the previous stage to its own end.
-
-    Args:
-        stages: Records of each stage, in execution order.
-        device: The GPU.
-        host: The runtime's host.
 
     Raises:
         DeviceError: The GPU lacks a data type.
@@ -67,14 +62,7 @@ def eager_pass(
 
 
 def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Duration:
-    """One decode step: its kernels, then the work of `generate` before the next one.
-
-    Args:
-        kernels: The step's records.
-        device: The GPU.
-        host: The runtime's host.
-        sequences: Pages in the batch.
-    """
+    """One decode step of some sequences, then the work of `generate` before the next one."""
     if device.cpu is not None:
         duration = _on_cpu(kernels, device, host)
     else:
@@ -108,7 +96,7 @@ class _Clock:
         self.host, self.issued, self.ended = host, 0.0, 0.0
 
     def run(self, priced: KernelSeconds) -> Duration:
-        """Launch some kernels; return the time from the end of the previous ones to their end."""
+        """Launches kernels; the time from the end of the previous ones to their end."""
         began, waited, first = self.ended, 0.0, 0
         launch, seconds = self.host.launch_us * _US, priced.seconds
         for number, kernel in enumerate(priced.kernels):

@@ -86,15 +86,13 @@ class KernelSeconds(NamedTuple):
     """Kernels and their times, per call, `[kernels]` or `[kernels, *workloads]`.
 
     Attributes:
-        kernels: The records, `calls` each.
         seconds: No less than either of the least seconds.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
         errors: Accuracy of each kernel's kind.
         moved: Bytes read and written: the record's, the weights of the experts that are touched,
             less what weights of fewer bits save.
-        least_compute: Seconds that the necessary matrix FLOPs take at the peak of their type.
-        least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
-            memory.
+        least_compute: Seconds of the necessary matrix FLOPs at the peak of their type.
+        least_memory: Seconds of the bytes that L2 does not serve at memory's bandwidth.
     """
 
     kernels: Sequence[Kernel]
@@ -106,7 +104,7 @@ class KernelSeconds(NamedTuple):
     least_memory: Floats
 
     def summed(self, per_call: Floats, numbers: Sequence[int] | slice = slice(None)) -> Floats:
-        """The sum over all calls of some kernels, for each workload; default: of all kernels."""
+        """The sum over all calls of some kernels, by default of all, for each workload."""
         calls = np.array([*map(attrgetter("calls"), self.kernels)], np.float64)
         every = per_call * calls.reshape(-1, *[1] * (per_call.ndim - 1))
         total: Floats = every[numbers].sum(axis=0)
@@ -123,17 +121,10 @@ def kernel_seconds(
     *,
     weights_between: int | None = None,
 ) -> KernelSeconds:
-    """Seconds of each kernel on a device.
+    """Seconds of each kernel on a device, with a served decoder's types of weights and cache.
 
-    Weights are read from device memory in every call, unless all weights that are read until the
-    next call fit in L2; activations may be in L2.
-
-    Args:
-        kernels: The records.
-        device: The GPU.
-        precision: Types of a served decoder's weights and cache.
-        weights_between: Bytes of all weights that are read until the same kernel runs again; None
-            for those of `kernels`.
+    Weights are read from device memory in every call, unless all that are read until the next call,
+    by default those of `kernels`, fit in L2; activations may be in L2.
 
     Raises:
         DeviceError: The GPU lacks a data type.
@@ -249,14 +240,7 @@ def _group_of(kernel: Kernel) -> Hashable:
 
 
 class _Group:
-    """Kernels that are priced together.
-
-    Args:
-        members: The records.
-        device: The GPU.
-        precision: Types of a served decoder's weights and cache.
-        cold: Whether weights are read from device memory.
-    """
+    """Kernels that are priced together; weights are read from device memory if `cold`."""
 
     def __init__(
         self, members: Sequence[Kernel], device: Device, precision: Precision, cold: bool

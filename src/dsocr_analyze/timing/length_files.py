@@ -36,12 +36,8 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> Ou
     """The distribution of the lengths in a Parquet or CSV file.
 
     Each row is a page, with its tokens in the column `new_tokens` or in the only column. A CSV file
-    has a header and may be compressed. The file is read in batches; memory holds one batch and a
-    counter per length.
-
-    Args:
-        path: The file.
-        warn: Called with a warning about columns that are not read, if there are any.
+    has a header and may be compressed. Memory holds one batch and a counter per length. `warn` is
+    called with a warning about columns that are not read.
 
     Raises:
         WorkloadError: The file is missing, unreadable or has no rows, it has no such column or two
@@ -63,7 +59,7 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> Ou
 
 
 def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
-    """The lengths in the file, `[n]` at a time; raises WorkloadError at the first bad row."""
+    """The lengths in the file, `[n]` at a time."""
     for rows in source.batches:
         (name,) = rows.columns.schema.names
         lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)
@@ -74,7 +70,7 @@ def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
 
 
 def _problems(rows: RawRows, reasons: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
-    """Bad rows and what is wrong with them: rejected rows, and the first row without a length."""
+    """Rejected rows and what is wrong with them, and the first row without a length."""
     yield from rows.rejected.items()
     if reasons.any():
         first = int(np.flatnonzero(reasons)[0])
@@ -83,11 +79,6 @@ def _problems(rows: RawRows, reasons: NDArray[np.uint8]) -> Iterator[tuple[int, 
 
 
 def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
-    """The name of the column to read.
-
-    Raises:
-        WorkloadError: There is no such column or more than one, or its name is a number.
-    """
     found = names.count(_LENGTH_COLUMN)
     if found > 1:
         raise WorkloadError(f"{what} has {found} columns {_LENGTH_COLUMN!r}; give one")

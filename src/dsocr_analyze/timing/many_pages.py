@@ -61,14 +61,14 @@ class ManyTimes:
     """Times of n pages, arrays `[n]`; seconds are per page, at its concurrency.
 
     Attributes:
-        ttft_seconds: Time to the first token.
-        tpot_seconds: Time per token after the first; NaN if a page has one token.
-        page_seconds: Time to the last token.
+        ttft_seconds: To the first token.
+        tpot_seconds: Per token after the first; NaN if a page has one token.
+        page_seconds: To the last token.
         pages_per_second: The GPU's throughput if all pages were like this one.
-        tokens_per_second: Its throughput in generated tokens, likewise.
+        tokens_per_second: Likewise.
         fits: Whether the memory suffices.
         gpu_seconds: Least seconds of the GPU per page: one over its capacity at this concurrency.
-        work: GPU time of all pages together, weighted by `weights`; None without weights.
+        work: GPU time of all pages together, weighted; None without weights.
     """
 
     ttft_seconds: Floats
@@ -82,19 +82,14 @@ class ManyTimes:
 
 
 class PageTimer:
-    """Times pages on a GPU and caches what they have in common."""
+    """Times pages on a GPU and caches what they have in common.
+
+    Raises:
+        ConfigError: Serving this model is not supported.
+        DeviceError: There are no kernel times for its data type, or the GPU lacks something.
+    """
 
     def __init__(self, model: TimedModel, job: JobAssumptions) -> None:
-        """Create a timer.
-
-        Args:
-            model: The model and its GPU.
-            job: The runtime and all other assumptions.
-
-        Raises:
-            ConfigError: Serving this model is not supported.
-            DeviceError: There are no kernel times for its data type, or the GPU lacks something.
-        """
         check_model(model, is_eager=job.host.is_eager)
         self.model, self.job = model, job
         self.correction = job.corrections.of(model.device, job.host, model.architecture.name)
@@ -107,11 +102,7 @@ class PageTimer:
             )  # fmt: skip
 
     def times(self, pages: ManyPages, *, weights: Integers | None = None) -> ManyTimes:
-        """Times of the pages.
-
-        Args:
-            pages: The pages.
-            weights: How often each page counts in `work`, `[n]`; None to leave `work` out.
+        """Times of the pages; with weights, how often each counts in `work`, `[n]`.
 
         Raises:
             ConfigError: The model has a part without a closed form.
@@ -181,10 +172,9 @@ class PageTimer:
     # --- eager -------------------------------------------------------------------------------
 
     def _eager(self, pages: ManyPages, weights: Integers | None) -> ManyTimes:
-        """Times of eager pages: one prediction per distinct page, for all its concurrencies.
+        """One prediction per distinct page, for all its concurrencies.
 
-        They share no array `[kernels, n]`: the order of launches depends on the sizes of kernels,
-        and numpy adds the rows of such an array up in another order than a single column.
+        They share no array `[kernels, n]`: the order of launches depends on the sizes of kernels.
         """
         rows_of: dict[tuple[float, ...], list[int]] = {}
         columns = (pages.kind, pages.text_tokens, pages.max_new_tokens, pages.prepare)

@@ -19,15 +19,14 @@ _SHARES_TOLERANCE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """A discrete distribution of the tokens that a page generates.
+    """A discrete distribution of the tokens that a page generates, the prefill pass's included.
 
     Attributes:
-        lengths: Generated tokens, including the prefill pass's token; strictly ascending.
+        lengths: Strictly ascending.
         shares: Share of the pages with that length, each above 0; they add up to 1.
 
     Raises:
-        WorkloadError: There is no length, a length is not a whole number from 1 to
-            `LARGEST_COUNT`, the lengths do not ascend, or the shares are not as above.
+        WorkloadError: They are not so, or a length is not a whole number from 1 to `LARGEST_COUNT`.
     """
 
     lengths: tuple[int, ...]
@@ -58,11 +57,8 @@ class OutputLengths:
     def fixed(cls, tokens: int) -> OutputLengths:
         """The same length for every page.
 
-        Args:
-            tokens: Tokens per page.
-
         Raises:
-            WorkloadError: `tokens` is not a whole number from 1 to `LARGEST_COUNT`.
+            WorkloadError: It is not a whole number from 1 to `LARGEST_COUNT`.
         """
         return cls((tokens,), (1.0,))
 
@@ -71,17 +67,13 @@ class OutputLengths:
         """Some pages repeat themselves up to the limit; the others stop on their own.
 
         The others have no spread: their length is the mean, or the two whole numbers around it in
-        proportion. Over all pages, the mean is
-        `share_at_limit * limit + (1 - share_at_limit) * mean`.
-
-        Args:
-            mean: Mean tokens of the pages that stop on their own.
-            limit: Tokens of a page that reaches the limit.
-            share_at_limit: Share of the pages that reach it, at least 0 and below 1.
+        proportion. Over all pages, the mean is `share_at_limit * limit + (1 - share_at_limit) *
+        mean`.
 
         Raises:
             WorkloadError: The limit is not a whole number from 2 to `LARGEST_COUNT`, the mean is
-                not between 1 and the limit less 1, or the share is not at least 0 and below 1.
+                not
+                between 1 and the limit less 1, or the share is not at least 0 and below 1.
         """
         _check_count("limit", limit, least=2)
         if not 1 <= mean <= limit - 1:
@@ -105,14 +97,12 @@ class OutputLengths:
 
     @classmethod
     def of_counts(cls, pages: Mapping[int, int]) -> OutputLengths:
-        """The distribution of counted pages.
-
-        Args:
-            pages: Number of pages by generated tokens, in any order.
+        """The distribution of counted pages, by generated tokens.
 
         Raises:
             WorkloadError: There is no page, a count is below 0, or a length is not a whole number
-                from 1 to `LARGEST_COUNT`.
+                from
+                1 to `LARGEST_COUNT`.
         """
         for length, count in pages.items():
             if count < 0:
@@ -146,17 +136,14 @@ class OutputLengths:
         return self.lengths[-1]
 
     def expected_longest(self, batch: int) -> float:
-        """Expected tokens of the longest output in a batch.
+        """Expected tokens of the longest output in a batch of n pages.
 
-        The pages are independent draws. The largest of n is at most l with probability F(l)^n,
-        where F is the distribution function, so its expectation is
+        The pages are independent draws. The largest is at most l with probability F(l)^n, where F
+        is the distribution function, so its expectation is
 
             l_1 + sum over i of (l_(i+1) - l_i) * (1 - F(l_i)^n)
 
         for the distinct lengths l_1 < l_2 < ...
-
-        Args:
-            batch: Pages in a batch, n.
 
         Raises:
             WorkloadError: `batch` is not a whole number from 1 to `LARGEST_COUNT`.

@@ -57,13 +57,7 @@ class TimeRequest:
 class TimedModel:
     """A model and the device that it runs on.
 
-    Attributes:
-        architecture: The model's architecture.
-        dimensions: Its dimensions.
-        dtype: Type of weights and activations.
-        flash_attention: Whether the eager runtime's decoder uses FlashAttention; serving always
-            does.
-        device: The GPU.
+    `flash_attention` is of the eager runtime's decoder; serving always uses it.
     """
 
     architecture: Architecture
@@ -81,15 +75,10 @@ def predict(
     *,
     stages: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> TimeEntry:
-    """Seconds of a page, and throughput at some concurrencies, as they stand in a report.
+    """Seconds of a page, and throughput with numbers of pages in flight, as a report has them.
 
-    Args:
-        model: The model and its GPU.
-        workload: The page; its `batch_size` and `max_new_tokens` are not used, since concurrency
-            and lengths are given.
-        assumptions: The runtime and all other assumptions.
-        concurrency: Pages in flight.
-        stages: Kernel records of one page by stage, such as a trace's; default: the closed forms'.
+    The page's `batch_size` and `max_new_tokens` are not used, since concurrency and lengths are
+    given. `stages` are kernel records of one page, such as a trace's; by default the closed forms'.
 
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.
@@ -171,12 +160,9 @@ def runtime_of(
 
 
 def check_model(model: TimedModel, *, is_eager: bool) -> None:
-    """Check that there are kernel times for the model's type and that the GPU supports it.
+    """Checks that there are kernel times for the model's type and that the GPU supports it.
 
-    Args:
-        model: The model and its GPU.
-        is_eager: Whether the model's own code runs; serving engines have their own attention
-            kernels.
+    Serving engines have their own attention kernels.
 
     Raises:
         DeviceError: The type is float32, the GPU does not support it or FlashAttention-2, or a CPU
@@ -208,9 +194,7 @@ class Runtime(ABC):
     """What a runtime predicts for one page and for many.
 
     Attributes:
-        model: The model and its GPU.
-        workload: The page.
-        assumptions: What is assumed, with the host figures of the GPU's profile.
+        assumptions: With the host figures of the GPU's profile.
         stages: A page's stages, the decode step last.
         decode: All decode steps of a page alone.
     """

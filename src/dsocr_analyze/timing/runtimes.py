@@ -1,8 +1,7 @@
 """Runtimes: host overhead in microseconds, each figure with its source.
 
-`eager` is the vendor's own code under `generate`; `serving` is one of the engines below. None of
-the figures was fitted to a measurement of DeepSeek-OCR. If a device profile has measured host
-figures, the eager runtime uses those.
+`eager` is the vendor's own code under `generate`, with the figures that a device's profile may have
+measured; `serving` is one of the engines below. None was fitted to a measurement of DeepSeek-OCR.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ class Host:
     """Time that a runtime's host code takes.
 
     Attributes:
-        name: Identifier.
-        title: Name shown to readers.
         launch_us: Per operator of uncompiled model code, including views and Python around it.
         compiled_launch_us: Per kernel of compiled code outside a graph.
         graph_us: Per launch of a CUDA graph.
@@ -54,8 +51,6 @@ class Host:
         mixes_prefill: Whether a pass over a prompt also decodes one token per running sequence.
         pixel_bytes: Bytes per pixel value copied to the GPU.
         link_gb_s: Rate of that copy, from memory that is not pinned.
-        source: Source of the figures.
-        link_source: Source of the copy rate.
         computes: Whether it is the device itself: a CPU, to which nothing is copied.
     """
 
@@ -106,7 +101,7 @@ class Host:
 
     @property
     def is_eager(self) -> bool:
-        """Whether this is the eager runtime's host (with any figures), not a serving engine's."""
+        """Whether this is the eager runtime's host, with any figures."""
         return self.name == "eager"
 
     def copy_seconds(self, views: Iterable[ViewBatch]) -> float:

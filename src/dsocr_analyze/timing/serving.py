@@ -35,15 +35,6 @@ _CALLS: Final = attrgetter("calls")
 class ServedModel:
     """A model on a GPU under a serving engine.
 
-    Attributes:
-        architecture: Its architecture.
-        dimensions: Its dimensions.
-        dtype: Type of weights and activations.
-        device: The GPU.
-        server: The engine.
-        precision: Types of the decoder's weights and cache, if not `dtype`.
-        cache_bits: Bits per cached element.
-
     Raises:
         ConfigError: The engine is not modelled for these dimensions.
         DeviceError: The GPU lacks a type.
@@ -96,10 +87,7 @@ class ServedModel:
     def prefill(self, views: tuple[ViewBatch, ...], T: Size, visual: Size) -> dict[str, Duration]:
         """The stages of one page's prefill pass, with all calls of a stage added up.
 
-        Args:
-            views: The views of each vision call.
-            T: Tokens of the prompt; an array for many prompts with the same views.
-            visual: Visual tokens among them.
+        T and `visual` are the tokens of the prompt and those of its views; T may be an array.
         """
         chunks, kernels = self.chunks(T), self.prompt_kernels(T, visual)
         priced = kernel_seconds(kernels, self.device, self.precision)
@@ -131,8 +119,8 @@ class ServedModel:
     def step(self, B: Size, K: Size) -> Duration:
         """One decode step of B sequences over K keys each; both may be arrays that broadcast.
 
-        The engine's host prepares the next step while the GPU computes; the slower of the two sets
-        the pace.
+        The engine's host prepares the next step while the GPU computes; the slower one sets the
+        pace.
         """
         server = self.server
         priced = kernel_seconds(self.step_kernels(B, K), self.device, self.precision)
@@ -142,7 +130,7 @@ class ServedModel:
         return duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
 
     def keys(self, T: Size, generated: Size) -> Size:
-        """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.
+        """Keys of a sequence with T prompt tokens and `generated` more.
 
         The window bounds an average of `generated` as if it were one length, which overestimates a
         step by at most 1 %.
@@ -169,12 +157,6 @@ class ServedModel:
         return self.keys(T, longest - 1) * (elements * self.cache_bits // 8)
 
     def fitting(self, fixed: Size, page: Size, reserved: float) -> Size:
-        """Most pages whose caches fit into the remaining memory.
-
-        Args:
-            fixed: Bytes of everything else, see `fixed_bytes`.
-            page: Bytes of a page's cache.
-            reserved: Fraction of the memory kept free.
-        """
+        """Most pages of `page` bytes that fit beside the fixed and the reserved memory."""
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
         return np.maximum(free // page, 0.0)

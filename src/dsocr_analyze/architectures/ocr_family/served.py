@@ -110,15 +110,9 @@ class Served:
     def prompt(
         T: Size, K: Size, visual: Size, c: ModelDimensions, dtype: Dtype, cache_bits: int
     ) -> tuple[Kernel, ...]:
-        """Kernels of one chunk of a prompt.
+        """Kernels of one chunk of T tokens of a prompt, `visual` ones among them.
 
-        Args:
-            T: Tokens of the chunk.
-            K: Keys that its tokens see on average at its end, including those of the chunk.
-            visual: Visual tokens among them.
-            c: The model's dimensions.
-            dtype: Type of features.
-            cache_bits: Bits per cached element.
+        K is the keys that its tokens see on average at its end, including those of the chunk.
         """
         t = ArrayTape(dtype, stage=PREFILL.name)
         # Views' features are joined, then written to their positions (`embed_multimodal`,
@@ -266,10 +260,9 @@ def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
 
 
 def grouped_experts(t: Tape, x: Operand, scores: Operand, n: Size, c: DecoderDimensions) -> Operand:
-    """Routed experts of a layer, from scores, as fp32, to the weighted sum `[n, d]`.
+    """Routed experts of a layer (`FusedMoE`), from scores, as fp32, to the weighted sum `[n, d]`.
 
     Bytes exclude the experts' weights; the time prediction estimates how many experts are touched.
-    Source: `FusedMoE`.
     """
     d, f, rows = c.hidden_size, c.moe_intermediate_size, n * c.num_experts_per_tok
     inner = t.empty(rows * f, x.dtype)

@@ -68,7 +68,6 @@ class Prompt(NamedTuple):
     """A prefill pass without its views, in terms of B and T.
 
     Attributes:
-        work: Its work.
         layers: The most bytes alive while the embeddings are; what views left comes on top.
         head: The most bytes alive after that.
         cache_bytes: Keys and values that it leaves.
@@ -90,16 +89,7 @@ def prompt(
     is_batched: bool,
     is_long: bool,
 ) -> Prompt:
-    """A prefill pass without its views.
-
-    Args:
-        model: The relative.
-        c: Its dimensions.
-        dtype: Type of weights and features.
-        flash: FlashAttention instead of the eager product.
-        is_batched: Whether there is more than one prompt.
-        is_long: Whether prompts are longer than the trained length, if that changes anything.
-    """
+    """A prefill pass without its views, of prompts longer than the trained length if `is_long`."""
     T = _length("T", c, _SHORTEST, c.max_positions, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
     cache = whole_model(t, model, c, Pass(_batch(is_batched), T, flash=flash), None)
@@ -120,10 +110,7 @@ def step(
     is_long: bool,
     overwrites: bool = False,
 ) -> tuple[Work, Work]:
-    """A decode step in terms of B: over an empty cache, and what each cached token adds to that.
-
-    Arguments as for `prompt` and `Pass`.
-    """
+    """A decode step in terms of B: over an empty cache, and what each cached token adds to that."""
     K = _length("K", c, 1, c.max_positions - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_batched), 1, K, flash=flash, overwrites=overwrites)
@@ -168,9 +155,7 @@ class Look(NamedTuple):
         alone: Most bytes alive besides embeddings, with one page in the batch.
         batched: The same with several.
         left: Bytes that remain until the decoder has finished.
-        per_batch: Work for each batch.
-        per_page: Work for each page.
-        per_token: Work for each token of a prompt.
+        per_batch: Work for each batch; the others for each page, and each token of a prompt.
     """
 
     visual_tokens: Size
@@ -192,13 +177,7 @@ class Look(NamedTuple):
 def looks(
     model: OcrModel, c: ModelDimensions, dtype: Dtype
 ) -> Callable[[ViewSizes], tuple[int, ...]]:
-    """Returns a cached function from the sizes of a page's views to the counts of a `Look`.
-
-    Args:
-        model: The relative.
-        c: Its dimensions.
-        dtype: Type of weights and features.
-    """
+    """Returns a cached function from the sizes of a page's views to the counts of a `Look`."""
     spans: LevelSpans = {}
     B, T = _batch(is_batched=True), Polynomial.size("T", least=_SHORTEST)
 

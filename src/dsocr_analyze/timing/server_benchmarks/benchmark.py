@@ -26,13 +26,7 @@ _KINDS: Final[Mapping[type, str]] = {dict: "table", list: "list"}
 
 @dataclass(frozen=True)
 class Fields:
-    """A table of a result.
-
-    Attributes:
-        values: By key.
-        where: The file and the part of it, for messages.
-        path: Keys that lead to the table, each followed by a dot.
-    """
+    """A table of a result: its values, the file and place, and the keys that lead to it."""
 
     values: Mapping[str, Any]
     where: str
@@ -110,27 +104,20 @@ class ServerBenchmark:
     """One benchmark of a server; what was measured are means over requests.
 
     Attributes:
-        file: Name of the file.
         where: The file and the part of it, for messages.
-        program: The benchmark program.
         digest: SHA-256 of the result.
-        date: When it ran, as the program wrote it; None if it did not.
-        model: The model's name in the result; None if there is none.
-        engine: The serving engine: `vllm`, `sglang` or another name; None if the file has none.
-        version: The engine's version; None if the file has none.
-        requests: Answered requests.
-        failed: Failed requests.
+        date: When it ran, as the program wrote it.
+        model: The model's name in the result.
+        engine: `vllm`, `sglang` or another name.
         concurrency: Requests in flight.
         is_steady: Whether every client sent request after request. If not, most requests came at
             once and waited for each other's prompts before their first token, while under a steady
             load they wait for those between tokens. The whole request takes the same time.
-        prompt_tokens: Mean per request, as the program counts them; None if it does not.
+        prompt_tokens: Mean per request, as the program counts them.
         new_tokens: Mean generated tokens per request.
-        requests_per_second: Answered requests.
-        tokens_per_second: Generated tokens.
-        ttft_seconds: Time to the first token.
-        tpot_seconds: Time per token after the first.
-        measured_seconds: Time to the last token; None if the program did not report it.
+        ttft_seconds: To the first token.
+        tpot_seconds: Per token after the first.
+        measured_seconds: To the last token; None if the program did not report it.
     """
 
     file: str
@@ -188,15 +175,9 @@ class ServerBenchmark:
 
 
 def in_flight(fields: Fields, requests: int, failed: int, limit: int | None) -> tuple[int, bool]:
-    """Requests in flight, and whether they are a steady load.
+    """Requests in flight, at most `limit`, and whether they are a steady load.
 
     Clients each send the next request as soon as the previous one returns.
-
-    Args:
-        fields: The result, for messages.
-        requests: Answered requests.
-        failed: Failed requests.
-        limit: Most requests in flight; None for all at once.
 
     Raises:
         BenchmarkError: Too many requests failed, or too many were in flight for a prediction.
@@ -217,15 +198,10 @@ def in_flight(fields: Fields, requests: int, failed: int, limit: int | None) -> 
 
 
 def mean_new_tokens(fields: Fields, key: str, tokens: float) -> float:
-    """Check the mean number of tokens generated per request and return it.
-
-    Args:
-        fields: The table they are from, for messages.
-        key: Their key, for messages.
-        tokens: The mean.
+    """The mean number of tokens generated per request, checked; the key is for messages.
 
     Raises:
-        BenchmarkError: There is at most one token per request, or more than is possible.
+        BenchmarkError: It is at most one, or more than is possible.
     """
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(

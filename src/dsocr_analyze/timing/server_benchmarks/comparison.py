@@ -117,13 +117,7 @@ class BenchmarkEntry(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts a benchmark's load.
-
-    Attributes:
-        model: The model and its GPU.
-        workload: The page or pages of one request.
-        job: The serving engine and all other assumptions; its lengths are not used.
-    """
+    """Predicts a benchmark's load of these pages; the lengths of the job are not used."""
 
     model: TimedModel
     workload: Workload
@@ -138,12 +132,7 @@ class Predictor:
         return predict(model, self.workload, assumptions, (benchmark.concurrency,))
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
-        """The record to store for a benchmark.
-
-        Args:
-            benchmark: The benchmark.
-            version: The server's version.
-            when: The time, in the format of `KeptBenchmark`.
+        """The record to store for a benchmark of a server's version, at a time.
 
         Raises:
             BenchmarkError: It is so far from its prediction that it must have measured something
@@ -188,13 +177,9 @@ class Predictor:
         corrections: Corrections,
         note: str | None,
     ) -> BenchmarkEntry:
-        """A benchmark compared with its predictions, without correction and with these.
+        """A benchmark compared with its predictions, without correction and with all stored ones.
 
-        Args:
-            benchmark: The benchmark.
-            kept: What it corrects.
-            corrections: All stored benchmarks, this one included.
-            note: A note about its model, for the reader.
+        The note is about its model.
         """
         bare, corrected = (
             self._prediction(benchmark, each) for each in (NO_CORRECTIONS, corrections)
@@ -318,16 +303,9 @@ def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
 def check_model(
     benchmark: ServerBenchmark, architecture: Architecture, *, is_given: bool
 ) -> str | None:
-    """Check that a benchmark measured a model.
+    """A note on the model that a benchmark measured; None if its file names this one.
 
-    Args:
-        benchmark: The benchmark.
-        architecture: The model's architecture.
-        is_given: Whether the user named the model, so that an unrecognized name in the file is
-            accepted.
-
-    Returns:
-        A note for the reader; None if the file names this model.
+    A name that is not recognized is accepted if the user named the model.
 
     Raises:
         BenchmarkError: Another model ran, or the name is not recognized.

@@ -1,4 +1,4 @@
-"""Read a file of benchmark results from any of the known programs, whatever its name.
+"""Reads a file of benchmark results from any of the known programs, whatever its name.
 
 `vllm bench serve` and `python -m sglang.bench_serving` have a common ancestor and share most keys;
 times are in milliseconds. Sources:
@@ -10,8 +10,7 @@ times are in milliseconds. Sources:
 genai-perf (`profile_export_genai_perf.json`) and its successor AIPerf: every metric is a table with
 its unit and its average; `input_config` holds the options: in sections since genai-perf 0.0.13
 (`perf_analyzer.stimulus`), in one flat table before (`concurrency`), and in AIPerf's own sections
-(`loadgen.concurrency`). Inter-token latency is what other programs call time per output token:
-(request latency - first token) / (tokens - 1).
+(`loadgen.concurrency`). Inter-token latency is time per output token.
 """
 
 from __future__ import annotations
@@ -50,9 +49,6 @@ _RIGHT: Final = (
 
 def read_benchmarks(path: Path) -> list[ServerBenchmark]:
     """The benchmarks in a file: one, or one per line.
-
-    Args:
-        path: The file.
 
     Raises:
         BenchmarkError: It cannot be read, is not from a known program, or lacks a figure.
@@ -129,10 +125,9 @@ class _ServingScript:
     """One of the two programs.
 
     Attributes:
-        program: Its name.
         marks: Keys that only its results have; one is enough.
         request_ms: Key of the time of a whole request; vLLM writes it only on request.
-        engine: The engine it measures if `backend` does not name one; None for any engine.
+        engine: The engine it measures if `backend` does not name one; None for any.
     """
 
     program: str
@@ -243,7 +238,6 @@ _METRICS: Final = ("request_throughput", "request_latency", "time_to_first_token
 
 
 def _of_genai_perf(fields: Fields, file: str, digest: str) -> ServerBenchmark:
-    """The benchmark in a result; raises BenchmarkError for missing or impossible values."""
     config = fields.table("input_config")
     if fields.values.get("was_cancelled") is True:
         raise fields.wrong("was_cancelled", "false: measure to the end")
