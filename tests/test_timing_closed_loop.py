@@ -249,7 +249,7 @@ class TestLaws:
     @settings(deadline=None, max_examples=40)
     @given(any_times(8), st.integers(1, 8), st.sampled_from(["prepare", "prefill", "step"]))
     def test_a_slower_part_never_gives_more_pages(self, times, clients, part):
-        slower = LoopTimes(**{**vars(times), part: 1.5 * getattr(times, part)})
+        slower = LoopTimes(**{**times._asdict(), part: 1.5 * getattr(times, part)})
         found = steady(clients, slower).pages_per_second
         assert found <= steady(clients, times).pages_per_second * (1 + 1e-3)
 
@@ -269,6 +269,6 @@ class TestManyAtOnce:
         together = LoopTimes(**columns, workers=workers, table=np.arange(len(loops)))
         found = closed_loop(np.array(clients), together)
         for number, (count, loop) in enumerate(zip(clients, loops, strict=True)):
-            alone = steady(count, LoopTimes(**{**vars(loop), "workers": workers}))
+            alone = steady(count, LoopTimes(**{**loop._asdict(), "workers": workers}))
             one = [float(part[number]) for part in found]
             assert one == pytest.approx(list(alone), rel=1e-9, abs=1e-12)

@@ -81,15 +81,15 @@ class SymbolicTape(Tape):
         **options: Inputs.kwargs,
     ) -> Output:
         """Like `call`, but adds what an equal call did: same forward, sizes and options."""
-        path, stage = self.path, self.stage
-        self.path = f"{path}.{name}".strip(".")
-        self.stage = self._stages.get(self.path, stage)
-        work, levels, description = self._span_of(forward, *inputs, **options)
-        self._add(work, self._times)
-        self._reach(levels)
-        self.path, self.stage = path, stage
-        output: Output = made(self, description)
-        return output
+
+        def noted(_: Tape, /, *inputs: Inputs.args, **options: Inputs.kwargs) -> Output:
+            work, levels, description = self._span_of(forward, *inputs, **options)
+            self._add(work, self._times)
+            self._reach(levels)
+            output: Output = made(self, description)
+            return output
+
+        return self.call(name, noted, *inputs, **options)
 
     def _span_of(
         self,

@@ -212,14 +212,15 @@ def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
 # --- kernels that are priced together -------------------------------------------------------
 
 
+_KINDS: Final[dict[type[Dimensions], str]] = {
+    Gemm: "gemm", Convolution: "gemm", Experts: "experts",
+}  # fmt: skip
+
+
 def kind_of(sizes: Dimensions) -> str:
     """The kernel kind of a device profile."""
-    if isinstance(sizes, Gemm | Convolution):
-        return "gemm"
-    if isinstance(sizes, Experts):
-        return "experts"
     if not isinstance(sizes, Attention):
-        return "movement"
+        return _KINDS.get(type(sizes), "movement")
     if sizes.masked:
         return "masked_attention"
     # Sizes may be arrays, which equal no number.
