@@ -22,6 +22,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.input_files import read_bytes
+from dsocr_analyze.kernels import work_by
 from dsocr_analyze.report.table import bytes_text, flops_text, seconds_text
 
 __all__ = [
@@ -83,6 +84,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "max": max,
     "min": min,
     "sum": sum,
+    "work_by": work_by,
 }
 _JINJA.globals.update(_FUNCTIONS)
 _template = cache(_JINJA.from_string)
