@@ -66,9 +66,10 @@ def count_pages(
     """
     import pyarrow as pa
 
+    from dsocr_analyze.archive.axes import mode_or_sizes
     from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns
     from dsocr_analyze.archive.pages import fault_texts, read_rows
-    from dsocr_analyze.archive.setting import Setting, mode_or_sizes, published_model
+    from dsocr_analyze.archive.setting import Setting, published_model
     from dsocr_analyze.dtypes import dtype_named
 
     taken = sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names))

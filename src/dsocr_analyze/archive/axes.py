@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive.setting import mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import Mode, parse_page
 from dsocr_analyze.workload.page import check_page
 
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Axis", "parse_modes", "parse_names", "parse_numbers", "parse_pages"]
+__all__ = [
+    "Axis",
+    "is_mode_or_sizes",
+    "mode_or_sizes",
+    "parse_modes",
+    "parse_names",
+    "parse_numbers",
+    "parse_pages",
+]
 
 _RANGE: Final = r"-?[0-9]{1,40}(?::-?[0-9]{1,40}){0,2}"
 _NUMBERS: Final = re.compile(_RANGE)
 _PAGES: Final = re.compile(rf"(?P<widths>{_RANGE}) *[xX] *(?P<heights>{_RANGE})")
 _PAPERS: Final = re.compile(rf"(?P<paper>[^@:]+)@(?P<dpis>{_RANGE})")
 _SIZES: Final = re.compile(rf"(?:(?P<base>{_RANGE})/)?(?P<image>{_RANGE})")
+
+_ONE_MODE: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
 _MOST_LISTED: Final = 10_000
 """Limit for axes that have to be expanded: modes, and papers at many resolutions."""
@@ -132,6 +142,37 @@ def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[M
             spelled = _spelled_sizes(argument, item)
             modes.extend(mode_or_sizes(architecture, size) for size in spelled)
     return tuple(modes)
+
+
+def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
+    """Whether the text is a mode's name or looks like sizes, valid or not."""
+    return in_any_case(text, architecture.modes) is not None or bool(_ONE_MODE.fullmatch(text))
+
+
+def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
+    """The mode with that name, or with sides in pixels: `BASE/IMAGE` (crops), `IMAGE` (no crops).
+
+    Raises:
+        WorkloadError: The text is none of these, or the sizes are invalid.
+    """
+    modes = architecture.modes
+    named = in_any_case(text, modes)
+    if named is not None:
+        return modes[named]
+    sizes = _ONE_MODE.fullmatch(text)
+    if sizes is None:
+        raise WorkloadError(
+            f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
+            " like 1024/640 (crops) or 640 (no crops)"
+        )
+    image = int(sizes["image"])
+    base = int(sizes["base"] or image)
+    mode = Mode(text, base, image, crop_mode=sizes["base"] is not None)
+    try:
+        architecture.plan(page=(1, 1), base_size=base, image_size=image)
+    except WorkloadError as error:
+        raise WorkloadError(f"mode {text!r} is invalid: {error}") from error
+    return mode
 
 
 def _spelled_sizes(argument: str, item: str) -> list[str]:

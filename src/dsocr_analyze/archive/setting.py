@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +14,7 @@ from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, attention_name
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.opening import (
     CONVENTIONS,
     NO_OPTIONS,
@@ -35,8 +32,6 @@ __all__ = [
     "CountedModel",
     "Setting",
     "Versions",
-    "is_mode_or_sizes",
-    "mode_or_sizes",
     "opening_of",
     "published_model",
     "settings_of",
@@ -44,8 +39,6 @@ __all__ = [
 ]
 
 _MOST_WARNINGS: Final = 6
-
-_SIZES: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
 
 @dataclass(frozen=True)
@@ -99,37 +92,6 @@ def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
         crop_mode=mode.crop_mode,
     )  # fmt: skip
     return planned
-
-
-def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
-    """Whether the text is a mode's name or looks like sizes, valid or not."""
-    return in_any_case(text, architecture.modes) is not None or bool(_SIZES.fullmatch(text))
-
-
-def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
-    """The mode with that name, or with sides in pixels: `BASE/IMAGE` (crops), `IMAGE` (no crops).
-
-    Raises:
-        WorkloadError: The text is none of these, or the sizes are invalid.
-    """
-    modes = architecture.modes
-    named = in_any_case(text, modes)
-    if named is not None:
-        return modes[named]
-    sizes = _SIZES.fullmatch(text)
-    if sizes is None:
-        raise WorkloadError(
-            f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
-            " like 1024/640 (crops) or 640 (no crops)"
-        )
-    image = int(sizes["image"])
-    base = int(sizes["base"] or image)
-    mode = Mode(text, base, image, crop_mode=sizes["base"] is not None)
-    try:
-        architecture.plan(page=(1, 1), base_size=base, image_size=image)
-    except WorkloadError as error:
-        raise WorkloadError(f"mode {text!r} is invalid: {error}") from error
-    return mode
 
 
 @dataclass(frozen=True)

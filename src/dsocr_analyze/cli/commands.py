@@ -9,7 +9,7 @@ import contextlib
 import gc
 import inspect
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -75,9 +75,9 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
     own = {*signature.parameters}
     for each in signature.parameters.values():
         table = {each.name: (each.annotation, each.default)}
-        if isinstance(each.default, Mapping):
+        if isinstance(each.default, dict):
             own.remove(each.name)
-            table = {**each.default}
+            table = each.default
         for name, (annotation, default) in table.items():
             kind, info = (
                 get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)

@@ -14,8 +14,8 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive.axes import parse_modes
-from dsocr_analyze.archive.setting import Setting, is_mode_or_sizes, mode_or_sizes
+from dsocr_analyze.archive.axes import is_mode_or_sizes, mode_or_sizes, parse_modes
+from dsocr_analyze.archive.setting import Setting
 from dsocr_analyze.cli import (
     list_options,
     options,
@@ -41,14 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
-
-
-_OF_PAGE: Final[options.Added] = {
-    **page_options.PROMPT,
-    **page_options.NEW_TOKENS,
-    **page_options.BATCH,
-    **page_options.PROMPT_PAGES,
-}
 
 
 def _comparable() -> Iterator[str]:
@@ -80,7 +72,8 @@ def compare(
     trust_remote_code: bool = False,
     dtype: Annotated[str, "dtypes"] = "bfloat16",
     use_flash_attn: Annotated[str, "attentions"] = "0",
-    of_page: options.Added = _OF_PAGE,
+    of_page: options.Added = page_options.PROMPT | page_options.NEW_TOKENS | page_options.BATCH
+    | page_options.PROMPT_PAGES,
     engine: str = "analytic",
     output_format: Annotated[
         str,
@@ -102,7 +95,8 @@ def compare(
     quantity: Annotated[
         str | None,
         options.option(
-            _QUANTITIES, f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}."
+            _QUANTITIES, f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}.",
+            callback=options.in_any_case,
         ),
     ] = None,
     strict: bool = False,
@@ -120,14 +114,11 @@ def compare(
         what or (), mode, models, list_options.dtypes_from(dtype),
         list_options.attentions_from(use_flash_attn),
     )  # fmt: skip
-    stacked = options.chosen(
-        "--quantity", _QUANTITIES[0] if quantity is None else quantity, _QUANTITIES
-    )
     if plot is not None:
-        _check_picture(plot, stacked, columns, time)
+        _check_picture(plot, quantity or _QUANTITIES[0], columns, time)
     elif quantity is not None:
-        raise WorkloadError(f"--quantity {stacked} is for a picture; give --plot FILE too")
-    _compare(context, engine, time, models, columns, stacked)
+        raise WorkloadError(f"--quantity {quantity} is for a picture; give --plot FILE too")
+    _compare(context, engine, time, models, columns, quantity or _QUANTITIES[0])
 
 
 def _check_picture(

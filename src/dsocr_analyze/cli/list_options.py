@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dsocr_analyze.archive.axes import parse_modes, parse_names
-from dsocr_analyze.archive.setting import Setting, settings_of
+from dsocr_analyze.archive.axes import parse_names
 from dsocr_analyze.cli.page_options import refuse_window
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -14,17 +12,7 @@ from dsocr_analyze.errors import WorkloadError
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
 
-__all__ = ["attentions_from", "dtypes_from", "settings_from", "windows_from"]
-
-
-def settings_from(architecture: Architecture, given: Mapping[str, Any]) -> list[Setting]:
-    """Every combination of modes, data types, kinds of attention and windows."""
-    return settings_of(
-        modes=parse_modes("mode", given["mode"] or architecture.default_mode, architecture),
-        windows=windows_from(architecture, given["sliding_window"]),
-        attentions=attentions_from(given["use_flash_attn"]),
-        dtypes=dtypes_from(given["dtype"]),
-    )
+__all__ = ["attentions_from", "dtypes_from", "windows_from"]
 
 
 def dtypes_from(text: str) -> tuple[Dtype, ...]:

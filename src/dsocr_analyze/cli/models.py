@@ -86,12 +86,6 @@ def stages(
 
 # --- the tree -----------------------------------------------------------------------------------
 
-_OF_PAGE: Final[options.Added] = {
-    **page_options.SIZES,
-    **page_options.PROMPT,
-    **page_options.BATCH,
-    **page_options.PROMPT_PAGES,
-}
 _SHOWN: Final[options.Added] = {
     "depth": (
         Annotated[int | None, options.option("LEVELS", "Levels below the model to show.")],
@@ -156,7 +150,10 @@ def tree(
     device: str = "meta",
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
-    of_page: options.Added = _OF_PAGE,
+    of_page: options.Added = page_options.SIZES
+    | page_options.PROMPT
+    | page_options.BATCH
+    | page_options.PROMPT_PAGES,
     shown: options.Added = _SHOWN,
     output: Path | None = None,
     strict: bool = False,

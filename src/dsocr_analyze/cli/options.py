@@ -42,7 +42,7 @@ __all__ = [
     "switch",
 ]
 
-Added: TypeAlias = Mapping[str, tuple[Any, Any]]
+Added: TypeAlias = dict[str, tuple[Any, Any]]
 """Type and default of options, by parameter."""
 
 MODELS: Final = Path("models")
@@ -112,10 +112,6 @@ def all_gpus() -> Iterable[str]:
     from dsocr_analyze.hardware.devices import gpu_catalogue
 
     return gpu_catalogue()
-
-
-def _listed_modes() -> Iterable[str]:
-    return ("all", *modes())
 
 
 def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
@@ -229,7 +225,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        completes=_listed_modes,
+        completes=lambda: ("all", *modes()),
         is_list=True,
     ),
     "dtypes": option(

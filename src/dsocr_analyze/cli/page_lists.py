@@ -11,6 +11,7 @@ from typing import Any, Final
 import typer
 
 from dsocr_analyze.archive import archive_shown, pages, setting, table_files, totals
+from dsocr_analyze.archive.axes import parse_modes
 from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.cli import list_options, options, page_options, printing, words
 from dsocr_analyze.cli.said import Lines, Said, assumptions
@@ -64,16 +65,22 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     options.check_files(output, given["plot"])
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
     asked = setting.CountedModel.from_directory(directory)
-    settings = list_options.settings_from(asked.architecture, given)
-    modes = list(dict.fromkeys(each.mode for each in settings))
+    architecture = asked.architecture
+    modes = parse_modes("mode", given["mode"] or architecture.default_mode, architecture)
+    settings = setting.settings_of(
+        modes=modes, windows=list_options.windows_from(architecture, given["sliding_window"]),
+        attentions=list_options.attentions_from(given["use_flash_attn"]),
+        dtypes=list_options.dtypes_from(given["dtype"]),
+    )  # fmt: skip
+    modes = tuple(dict.fromkeys(modes))
     _check(given, time, histogram, len(modes))
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
-    planned = asked.architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
+    planned = architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
     opening = setting.opening_of(
-        directory, asked.architecture, modes, command=context.info_name or "", options=used
+        directory, architecture, modes, command=context.info_name or "", options=used
     )
     timer = None if time is None else totals.ListTimer(asked, settings, time)
-    words.warn(context, setting.warnings_of_modes(asked.architecture, modes), arguments=())
+    words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())
     listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
     lengths["text_tokens"] = planned.text_tokens

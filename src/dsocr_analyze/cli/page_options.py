@@ -14,7 +14,6 @@ from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
-from dsocr_analyze.model import tokenizer_file
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.workload import ImagePages, Workload, text_parts
 
@@ -248,10 +247,12 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
         )
-    content = tokenizer_file.read_tokenizer_file(file)
     import tokenizers
 
-    with tokenizer_file.named_tokenizer_failures(file):
+    from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
+
+    content = read_tokenizer_file(file)
+    with named_tokenizer_failures(file):
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
         parts = text_parts(prompt)
         return 1 + sum(len(tokenizer.encode(each, add_special_tokens=False).ids) for each in parts)

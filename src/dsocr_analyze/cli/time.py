@@ -21,20 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["time"]
 
-_OF_PAGE: Final[options.Added] = {
-    **page_options.SIZES,
-    **page_options.PROMPT,
-    **page_options.NEW_TOKENS,
-    **page_options.PROMPT_PAGES,
-}
 _OF_TIME: Final[options.Added] = {
     "named_gpus": options.SECONDS_OF_A_PAGE["gpu"],
     "runtime": options.SECONDS_OF_A_PAGE["runtime"],
     "concurrency": (Annotated[str, "concurrencies"], "1,4,16"),
     **options.OF_PREDICTIONS,
 }
-
-
 _BenchmarkOption = Annotated[
     list[Path] | None,
     options.option(
@@ -69,7 +61,8 @@ def time(
     sliding_window: int | None = None,
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
-    of_page: options.Added = _OF_PAGE,
+    of_page: options.Added = page_options.SIZES | page_options.PROMPT | page_options.NEW_TOKENS
+    | page_options.PROMPT_PAGES,
     from_benchmark: _BenchmarkOption = None,
     keep: _KeepOption = 1,
     output_format: str = "table",
