@@ -48,7 +48,7 @@ def run() -> NoReturn:
 
 
 def _start_with_docstrings() -> NoReturn:
-    """Starts again without -OO: help texts and transformers are made of docstrings."""
+    """Without -OO: help texts and transformers are made of docstrings."""
     from pathlib import Path
     from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]  # private
 
@@ -70,7 +70,7 @@ def _let_libraries_warn() -> None:
 def _keep_standard_descriptors() -> None:
     """Opens /dev/null in place of closed standard streams.
 
-    Otherwise a file opened later could take their number, and libraries would print into it.
+    A file opened later could take their number, and libraries would print into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -78,7 +78,7 @@ def _keep_standard_descriptors() -> None:
 
 
 def _look_elsewhere() -> None:
-    """Removes the current folder from the path: under -m, Python searches it first.
+    """Under -m, Python searches the current folder first.
 
     It may be a model directory with a typer.py of its own.
     """

@@ -61,7 +61,7 @@ class Engine:
 
     Attributes:
         name: One of `ENGINES`: the model under hooks, compared with the tape, or the tape alone.
-        flash_attention: Whether FlashAttention-2 replaces the decoder's eager attention.
+        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         device: Where a trace runs the model.
         trust_remote_code: Whether a trace may execute the directory's code without a trust record.
         time: Predictions to add to every report.
@@ -78,11 +78,7 @@ class Engine:
     announced: Callable[[], AbstractContextManager[Announce]] = _unannounced
 
     def report(self, workload: AnyWorkload) -> Report:
-        """The report of a workload, with the predictions.
-
-        Raises:
-            AnalyzeError: A subclass names what is wrong with the model or the workload.
-        """
+        """The report of a workload, with the predictions; raises AnalyzeError."""
         import msgspec
 
         # Both engines give equal records, so the tape's are timed for either; and they are timed
@@ -109,10 +105,7 @@ class Engine:
     ) -> tuple[TimeEntry, ...]:
         """The predictions: one entry of a report per GPU and runtime, in that order.
 
-        Args:
-            workload: The page.
-            leave_out: Called with the reason if a GPU lacks a data type and is left out; by
-                default an error is raised.
+        `leave_out` is called with the reason if a GPU lacks a data type; else that is an error.
 
         Raises:
             ConfigError: The model has no forward on the tape.
@@ -171,7 +164,7 @@ def check_precision(device: Device, precision: Precision) -> None:
 
 
 def start_torch() -> None:
-    """Import torch, which spends seconds in C++ code, before anything else that imports it.
+    """Imports torch, which spends seconds in C++ code, before anything else that imports it.
 
     Interrupts are held back meanwhile, since one would abort the process.
 
@@ -212,24 +205,23 @@ def analyze(
     4568380069376
 
     Args:
-        page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
-            Default: A4 at 150 dpi.
+        page: `"a4"`, `"a4@200"`, `"1240x1754"`, or (width, height) in pixels. Default: A4, 150 dpi.
         image: An image file of the page, instead of `page`; of several pages, the first.
-        mode: Name of a mode like `"gundam"`, instead of the next three sizes.
+        mode: A mode like `"gundam"`, instead of the next three sizes.
         base_size: Pixels per side of the global view in crop mode. Default: the model's own.
         image_size: Pixels per side of a local view, or of the only view. Default: the model's own.
         crop_mode: Whether a page larger than one tile is cropped. Default: yes, for a single page.
-        text_tokens: Tokens besides the visual ones, including BOS. Default: the usual prompt's.
+        text_tokens: Tokens besides the visual ones, with BOS. Default: the usual prompt's.
         seq_len: Tokens of the whole prompt, instead of `text_tokens`.
         batch_size: Number of prompts, all alike. Default: 1.
         max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
         prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
-        architecture: Name of the architecture whose built-in reference is counted. Default:
+        architecture: The architecture whose built-in reference is counted. Default:
             `"deepseek-ocr"`, if no `model` is given.
         model: A model directory, instead of `architecture`.
-        engine: `"trace"` runs the model under hooks and compares it with the closed forms;
-            `"analytic"` evaluates only the closed forms, without torch.
-        dtype: Type of weights and activations: `"bfloat16"`, `"float16"` or `"float32"`.
+        engine: `"trace"` runs the model and compares it with the closed forms, which
+            `"analytic"` evaluates alone, without torch.
+        dtype: Of weights and activations: `"bfloat16"`, `"float16"` or `"float32"`.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         trust_remote_code: Execute the directory's Python files without a trust record.
 
@@ -302,17 +294,16 @@ def sweep_workloads(
     28280422400
 
     Args:
-        page: Pages: `"a4"`, `"a4@100:300:50"`, `"600:2400:200x1754"`, or (width, height) in pixels.
+        page: `"a4"`, `"a4@100:300:50"`, `"600:2400:200x1754"`, or (width, height) in pixels.
         mode: Modes, sizes like `"1024/640"` (crops) or `"640"` (does not), or `"all"`. Default: the
             model's usual mode.
-        text_tokens: Tokens besides the visual ones, including BOS. Default: the usual prompt's.
+        text_tokens: Tokens besides the visual ones, with BOS. Default: the usual prompt's.
         max_new_tokens: Tokens generated; the prefill pass yields the first.
         batch_size: Numbers of equal pages per batch.
         dtype: Types of weights and activations.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
-        sliding_window: Whether decode steps attend in the model's window. Default: yes, if it has
-            one.
-        architecture: Name of the architecture whose built-in reference is counted. Default:
+        sliding_window: Whether decode steps attend in the model's window, if it has one.
+        architecture: The architecture whose built-in reference is counted. Default:
             `"deepseek-ocr"`, if no `model` is given.
         model: A model directory, instead of `architecture`; none of its code is executed.
 
@@ -336,7 +327,6 @@ def sweep_workloads(
 
 
 def _directory(model: str | Path | None, architecture: str | None) -> ModelDirectory:
-    """Reads the model that is named; raises WorkloadError if two are named."""
     if model is not None and architecture is not None:
         raise WorkloadError(
             f"model={str(model)!r} already determines the architecture; leave out"

@@ -44,8 +44,7 @@ def is_forked() -> bool:
 def other_process(first: Callable[[], None] | None = None) -> Executor:
     """Another process, a thread where none can be forked safely.
 
-    Args:
-        first: What it begins with at once. A thread does not, as it would import what others do.
+    A process begins with `first`; a thread does not, as it would import what others do.
     """
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing import get_context
@@ -62,8 +61,8 @@ def other_process(first: Callable[[], None] | None = None) -> Executor:
 def undone(undo: Callable[[], None]) -> Iterator[None]:
     """Calls `undo` after the body, which changes something of the whole process.
 
-    A process that another thread forks meanwhile calls it at once, as the body never ends there.
-    So it may be called before the change, or twice.
+    A process that another thread forks meanwhile calls it at once. So it may be called before the
+    change, or twice.
     """
     change = threading.get_ident(), undo
     _changes.append(change)
@@ -88,7 +87,7 @@ def importing() -> Iterator[None]:
 
 
 def _wait_for_imports() -> None:
-    """Before a fork: waits for imports, and lets none begin until the fork is over.
+    """Before a fork: waits for imports, and lets none begin until it is over.
 
     Hooks run in reverse order, so that of a module imported above comes later: it takes a lock that
     an import may need.
@@ -112,7 +111,7 @@ def _start_afresh() -> None:
 
 
 def _cached_properties() -> Iterator[Any]:
-    """Cached properties of this package; before Python 3.12 each has one lock for all objects."""
+    """Before Python 3.12 each has one lock for all objects."""
     if sys.version_info >= (3, 12):
         return
     for name, module in tuple(sys.modules.items()):

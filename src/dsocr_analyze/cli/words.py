@@ -23,53 +23,20 @@ __all__ = [
     "warn",
 ]
 
-OPTIONS: Final[dict[str, str]] = {
+_ARGUMENTS: Final = (
+    "base_size batch_size concurrency corrections crop_mode device dtype gpu image image_size "
+    "kind kv_dtype max_new_tokens maximum_compression mean_new_tokens minimum_dpi mode "
+    "new_tokens_from page page_dpi page_text_tokens pdf_dpi preprocess_ms price prompt "
+    "prompt_pages random_weights repeats reserved runtime seq_len server server_version "
+    "sliding_window stages steps text_tokens trust_remote_code warmups weights_dtype workers"
+).split()
+OPTIONS: Final = {
+    **{name: f"--{name.replace('_', '-')}" for name in _ARGUMENTS},
     "architecture": "--arch",
-    "base_size": "--base-size",
-    "batch_size": "--batch-size",
-    "concurrency": "--concurrency",
-    "corrections": "--corrections",
-    "crop_mode": "--crop-mode",
-    "device": "--device",
     "device='cpu'": "--device cpu",
-    "dtype": "--dtype",
     "flash_attention": "--use-flash-attn",
-    "gpu": "--gpu",
-    "image": "--image",
-    "image_size": "--image-size",
-    "kind": "--kind",
-    "kv_dtype": "--kv-dtype",
-    "max_new_tokens": "--max-new-tokens",
-    "maximum_compression": "--maximum-compression",
-    "mean_new_tokens": "--mean-new-tokens",
-    "minimum_dpi": "--minimum-dpi",
-    "mode": "--mode",
     "model_class": "--class",
-    "new_tokens_from": "--new-tokens-from",
-    "page": "--page",
-    "page_dpi": "--page-dpi",
-    "page_text_tokens": "--page-text-tokens",
-    "pdf_dpi": "--pdf-dpi",
-    "preprocess_ms": "--preprocess-ms",
-    "price": "--price",
-    "prompt": "--prompt",
-    "prompt_pages": "--prompt-pages",
-    "random_weights": "--random-weights",
-    "repeats": "--repeats",
-    "reserved": "--reserved",
-    "runtime": "--runtime",
-    "seq_len": "--seq-len",
-    "server": "--server",
-    "server_version": "--server-version",
-    "sliding_window": "--sliding-window",
-    "stages": "--stages",
-    "steps": "--steps",
-    "text_tokens": "--text-tokens",
     "the analytic engine": "--engine analytic",
-    "trust_remote_code": "--trust-remote-code",
-    "warmups": "--warmups",
-    "weights_dtype": "--weights-dtype",
-    "workers": "--workers",
 }
 """The option that sets each argument named in errors."""
 
