@@ -11,7 +11,10 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import Engine
+from dsocr_analyze.archive.axes import parse_modes, parse_numbers
+from dsocr_analyze.archive.setting import warnings_of_modes
 from dsocr_analyze.cli import exits, options, page_options, printing, time_options, words
+from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload.page import paper_dpi, parse_page
@@ -123,9 +126,6 @@ def advise(
     does.
     """
     from dsocr_analyze.advice import build
-    from dsocr_analyze.archive.axes import parse_modes
-    from dsocr_analyze.archive.setting import warnings_of_modes
-    from dsocr_analyze.cli.said import Lines, Said
 
     given = context.params
     limits = {"--minimum-dpi": given["minimum_dpi"],
@@ -185,8 +185,6 @@ def _page(
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
-    from dsocr_analyze.archive.axes import parse_numbers
-
     if text is None:
         return None
     axis = parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)

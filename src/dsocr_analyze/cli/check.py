@@ -64,14 +64,12 @@ def check(
 ) -> None:  # fmt: skip
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.checking import checked
-    from dsocr_analyze.gate.renderers import ReadableCheck
 
-    result = checked(
+    readable = checked(
         context, budgets, workload, against,
         trust_remote_code=trust_remote_code, is_update=update,
     )  # fmt: skip
-    readable = ReadableCheck(result)
-    files = {junit: "junit", markdown: "markdown"}
+    result, files = readable.check, {junit: "junit", markdown: "markdown"}
     printing.emit(context, result, readable, files=files)
     if os.environ.get(_SUMMARY_VARIABLE):
         _append_summary(os.environ[_SUMMARY_VARIABLE], readable.markdown)

@@ -26,7 +26,8 @@ from dsocr_analyze.gate.budgets import (
     edited,
     files_of,
 )
-from dsocr_analyze.gate.judge import Baseline, Check, Counted, edits_of, judge, whole_check
+from dsocr_analyze.gate.judge import Baseline, Counted, edits_of, judge, whole_check
+from dsocr_analyze.gate.renderers import ReadableCheck
 from dsocr_analyze.gate.revision import Revision
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
 from dsocr_analyze.names import did_you_mean
@@ -48,7 +49,7 @@ def checked(
     *,
     trust_remote_code: bool,
     is_update: bool,
-) -> Check:
+) -> ReadableCheck:
     """The check of a budgets file, by default of this folder's.
 
     It is of all workloads unless `names` has some, against a report or a revision if one is given.
@@ -79,12 +80,9 @@ def checked(
         streams.complain(f"{file.path}: budgets changed: {changed}, new: {new}")
         asked = _chosen(written or {}, list(asked), file.path)
         judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
-    return whole_check(
-        str(file.path),
-        counts.baseline,
-        judged,
-        counts.warnings,
-        options.options_used(context),
+    used = options.options_used(context)
+    return ReadableCheck(
+        whole_check(str(file.path), counts.baseline, judged, counts.warnings, used)
     )
 
 

@@ -25,11 +25,13 @@ from dsocr_analyze.cli import (
     time_options,
     words,
 )
+from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.report import comparison
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.workload import Mode
@@ -150,9 +152,6 @@ def _compare(
     stacked: str,
 ) -> None:
     """Counts what is not saved, and shows everything side by side."""
-    from dsocr_analyze.cli.said import Said, assumptions
-    from dsocr_analyze.report import comparison
-
     given, configs = context.params, models.configs
     counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Column)))
     used = dict.fromkeys(each.model for each in counted)

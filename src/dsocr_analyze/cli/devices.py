@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
+from dsocr_analyze.analytic import attention_name
 from dsocr_analyze.cli import exits, options, page_options, printing, words
+from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware import devices as catalogue
+from dsocr_analyze.hardware import fit as fitting
+from dsocr_analyze.report import devices as documents
+from dsocr_analyze.report.opening import SCHEMA_VERSION, model_text, opening_line
 
 __all__ = ["devices", "fit"]
 
@@ -46,13 +52,9 @@ def devices(
 ) -> None:  # fmt: skip
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
     from dsocr_analyze.cli import kept_files
-    from dsocr_analyze.cli.said import Said
-    from dsocr_analyze.hardware.devices import catalogue_name
-    from dsocr_analyze.report import devices as documents
-    from dsocr_analyze.report.opening import SCHEMA_VERSION
 
     known = kept_files.known_profiles(profile)
-    names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
+    names = [catalogue.catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     used = options.options_used(context)
     if not forget and not corrections:
         found = documents.devices_document([known[name] for name in names or known], used)
@@ -109,13 +111,6 @@ def fit(
     fit: inputs, KV cache, logits or other activations, at the higher of two peaks, that of the
     prefill pass and that of the last decode step.
     """
-    from dsocr_analyze.analytic import attention_name
-    from dsocr_analyze.cli.said import Said, assumptions
-    from dsocr_analyze.hardware import devices as catalogue
-    from dsocr_analyze.hardware import fit as fitting
-    from dsocr_analyze.report import devices as documents
-    from dsocr_analyze.report.opening import model_text, opening_line
-
     element, flash_attention = dtype_named(dtype), bool(use_flash_attn)
     named = [catalogue.gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
     for each in named:

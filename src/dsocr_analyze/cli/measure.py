@@ -57,14 +57,13 @@ def calibrate(
     memory = needs.stated_memory(seconds, on_cpu=device == "cpu")
     streams.complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
     analysis.start_torch()
-    from dsocr_analyze.cli import device_runs
-    from dsocr_analyze.cli.kept_files import PROFILES
+    from dsocr_analyze.cli import device_runs, kept_files
 
     text = device_runs.calibrated(
         device, ends=began + seconds, has_passes=needs.has_passes(seconds)
     )
     name = tomllib.loads(text)["name"]
-    file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
+    file = output or own_folder_to_write() / kept_files.PROFILES / f"{name}.toml"
     context.obj.begin_writing()
     prepare_directory(file.parent)
     write_files({file: text})

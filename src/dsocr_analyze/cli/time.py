@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import Engine
+from dsocr_analyze.analytic import attention_name
 from dsocr_analyze.cli import options, page_options, printing, streams, words
+from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.report import opening, time_tables
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.pictures.picture import Picture
@@ -80,7 +83,6 @@ def time(
 ) -> None:  # fmt: skip
     """Predict seconds of a page, pages per second and money on a GPU."""
     from dsocr_analyze.cli.time_requests import request_from
-    from dsocr_analyze.hardware.devices import gpu_catalogue
 
     options.check_files(None, plot)
     compares, server = None, None
@@ -98,7 +100,7 @@ def time(
     workload = page_options.workload_of(context, directory)
     words.warn(context, directory.architecture.warnings_of(workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
-    request = request_from(context, gpus or [*gpu_catalogue()], server=server)
+    request = request_from(context, gpus or [*options.all_gpus()], server=server)
     if compares is not None:
         compares(request, directory, workload)
         return
@@ -107,9 +109,6 @@ def time(
 
 
 def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_all: bool) -> None:
-    from dsocr_analyze.cli.said import Said, assumptions
-    from dsocr_analyze.report import opening, time_tables
-
     entries = engine.entries(workload, _leave_out if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
@@ -123,7 +122,6 @@ def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_a
     )
 
     def picture() -> Picture:
-        from dsocr_analyze.analytic import attention_name
         from dsocr_analyze.report.pictures.stage_chart import throughput_picture
 
         attention = attention_name(flash_attention=engine.flash_attention)
