@@ -69,7 +69,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times.machine import Machine
+from dsocr_analyze.hardware.kernel_times import Machine
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.kernels import Rows as RowsOf
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds

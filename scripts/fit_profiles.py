@@ -30,8 +30,8 @@ import numpy as np
 from kernel_tables import KINDS, SYSTEMS, data_directory, read_rows
 from numpy.typing import NDArray
 
+from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
-from dsocr_analyze.hardware.kernel_times import coefficients as records
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
     Rows,

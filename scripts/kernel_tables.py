@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.kernel_times.fitting import Rows, held_out_groups, predicted
-from dsocr_analyze.hardware.kernel_times.machine import Floats
 
 __all__ = [
     "KINDS",

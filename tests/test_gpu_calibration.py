@@ -20,10 +20,10 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import Device, device
+from dsocr_analyze.hardware.coefficients import COEFFICIENTS
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS
+from dsocr_analyze.hardware.kernel_times import Machine
 from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
-from dsocr_analyze.hardware.kernel_times.machine import Machine
 from dsocr_analyze.hardware.kernel_times.products import gemm_seconds
 from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import MeasuredHost

@@ -13,12 +13,12 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import device
-from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
-from dsocr_analyze.hardware.kernel_times.coefficients import (
+from dsocr_analyze.hardware.coefficients import (
     COEFFICIENTS,
     OPTIONAL,
     coefficients_of,
 )
+from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.profile import all_profiles, check_kinds, profile_from_file
 from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
 

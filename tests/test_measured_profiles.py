@@ -9,9 +9,9 @@ import pytest
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware.coefficients import GemmCoefficients
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.attention import masked_bytes
-from dsocr_analyze.hardware.kernel_times.coefficients import GemmCoefficients
 from dsocr_analyze.hardware.kernel_times.fitting import (
     FitErrors,
     Rows,

@@ -29,13 +29,13 @@ from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware.coefficients import Fitted
 from dsocr_analyze.hardware.cpu_kernels import (
     CpuKernels,
     contributions,
     family_of,
     names_of,
 )
-from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
 from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work

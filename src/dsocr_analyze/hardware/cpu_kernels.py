@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -18,7 +18,7 @@ from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
+    from dsocr_analyze.hardware.coefficients import Fitted
 
 __all__ = [
     "UNREPLACED",
@@ -89,10 +89,34 @@ def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str,
 
 def contributions(kernel: Kernel) -> dict[str, float]:
     """Size of each contribution to a call's time, by the name of its coefficient."""
-    found = {"call": 1.0}
-    for name, size in _sizes(kernel):
-        found[name] = found.get(name, 0.0) + size / 1e6
-    return {name: size for name, size in found.items() if size}
+    sizes, work = kernel.dimensions, kernel.work
+    if isinstance(sizes, Gemm):
+        found = _split("macs", work.macs, sizes.m, _ROWS)
+        found["inputs"] = sizes.batch * sizes.m * sizes.k
+        found["outputs"] = sizes.batch * sizes.m * sizes.n
+        if sizes.m > 1:  # libraries repack weights, but not for one row
+            found["weights"] = sizes.batch * sizes.n * sizes.k
+    elif isinstance(sizes, Attention):
+        rows = sizes.batch * sizes.heads * sizes.queries
+        found = _split("macs", work.macs, sizes.keys, _KEYS)
+        found |= {"queries": rows, "bias": rows * sizes.keys if sizes.masked else 0}
+    elif isinstance(sizes, Convolution):
+        positions = sizes.images * sizes.positions
+        found = _split("macs", work.macs, sizes.taps, _TAPS)
+        found["inputs"] = positions * sizes.in_channels * sizes.taps
+        found["outputs"] = positions * sizes.out_channels
+    else:
+        found = _split("read", work.bytes_read, work.bytes_read, _BYTES)
+        found |= _split("written", work.bytes_written, work.bytes_written, _BYTES)
+    return {"call": 1.0} | {name: size / 1e6 for name, size in found.items() if size}
+
+
+def _split(name: str, amount: int, size: int, nodes: tuple[int, ...]) -> dict[str, float]:
+    """Split an amount between the two nodes around a size, linearly in its logarithm."""
+    place = min(max(size, nodes[0]), nodes[-1])
+    low, high = next(pair for pair in itertools.pairwise(nodes) if place <= pair[1])
+    share = math.log(place / low) / math.log(high / low)
+    return {f"{name}@{low}": amount * (1 - share), f"{name}@{high}": amount * share}
 
 
 def names_of(family: str) -> tuple[str, ...]:
@@ -108,43 +132,6 @@ def names_of(family: str) -> tuple[str, ...]:
 
 def _named(name: str, nodes: Iterable[int]) -> list[str]:
     return [f"{name}@{node}" for node in nodes]
-
-
-def _sizes(kernel: Kernel) -> Iterator[tuple[str, float]]:
-    sizes, work = kernel.dimensions, kernel.work
-    if isinstance(sizes, Gemm):
-        yield from _split("macs", float(work.macs), sizes.m, _ROWS)
-        yield "inputs", float(sizes.batch * sizes.m * sizes.k)
-        yield "outputs", float(sizes.batch * sizes.m * sizes.n)
-        if sizes.m > 1:  # libraries repack weights, but not for one row
-            yield "weights", float(sizes.batch * sizes.n * sizes.k)
-    elif isinstance(sizes, Attention):
-        rows = sizes.batch * sizes.heads * sizes.queries
-        yield from _split("macs", float(work.macs), sizes.keys, _KEYS)
-        yield "queries", float(rows)
-        if sizes.masked:
-            yield "bias", float(rows * sizes.keys)
-    elif isinstance(sizes, Convolution):
-        images = sizes.images
-        yield from _split("macs", float(work.macs), sizes.taps, _TAPS)
-        yield "inputs", float(images * sizes.positions * sizes.in_channels * sizes.taps)
-        yield "outputs", float(images * sizes.positions * sizes.out_channels)
-    else:
-        yield from _split("read", float(work.bytes_read), work.bytes_read, _BYTES)
-        yield from _split("written", float(work.bytes_written), work.bytes_written, _BYTES)
-
-
-def _split(
-    name: str, amount: float, size: float, nodes: tuple[int, ...]
-) -> Iterator[tuple[str, float]]:
-    """Split an amount between the two nodes around a size, linearly in its logarithm."""
-    place = min(max(size, nodes[0]), nodes[-1])
-    for low, high in itertools.pairwise(nodes):
-        if low <= place <= high:
-            share = math.log(place / low) / math.log(high / low)
-            yield f"{name}@{low}", amount * (1 - share)
-            yield f"{name}@{high}", amount * share
-            return
 
 
 @dataclass(frozen=True)

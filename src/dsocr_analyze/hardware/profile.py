@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
-from dsocr_analyze.hardware.kernel_times.coefficients import (
+from dsocr_analyze.hardware.coefficients import (
     COEFFICIENTS,
     Coefficients,
     Fitted,
     coefficients_of,
 )
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
 from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, Device, MeasuredHost
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 

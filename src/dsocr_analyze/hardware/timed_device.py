@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
+from dsocr_analyze.hardware import coefficients as records
+from dsocr_analyze.hardware.coefficients import Fitted
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
-    from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
+    from dsocr_analyze.hardware.kernel_times import Floats
 
     Sizes: TypeAlias = int | float | NDArray[np.int64] | Floats
     Seconds: TypeAlias = float | Floats
@@ -245,12 +245,12 @@ class Device:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times import products
+        from dsocr_analyze.hardware.kernel_times import Machine, products
 
         c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
         types = self._types("gemm", dtype, weights_dtype)
         M, N, K, count = _arrays(m=m, n=n, k=k, batch=batch)
-        machine = self._machine(types.dtype, cold)
+        machine = Machine.of(self.gpu, types.dtype, cold=cold)
         if isinstance(c, records.ScaledGemmCoefficients):
             if (count != 1).any():
                 raise WorkloadError("batch must be 1 for a product in float8")
@@ -279,14 +279,14 @@ class Device:
             DeviceError: This kind was not measured.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times import attention
+        from dsocr_analyze.hardware.kernel_times import Machine, attention
 
         found = self.fitted("masked_attention", self.gpu.tensor_dtype)
         *sizes, nbytes = _arrays(
             batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
             kv_heads=heads, moved=moved,
         )  # fmt: skip
-        machine = self._machine(self.gpu.tensor_dtype, cold=False)
+        machine = Machine.of(self.gpu, self.gpu.tensor_dtype)
         c = cast("records.MaskedCoefficients", found.coefficients)
         return _like(attention.masked_attention_seconds(sizes, nbytes, machine, c))
 
@@ -326,7 +326,7 @@ class Device:
             DeviceError: The GPU or the kind lacks a type.
             WorkloadError: A size is impossible.
         """
-        from dsocr_analyze.hardware.kernel_times import attention
+        from dsocr_analyze.hardware.kernel_times import Machine, attention
 
         sizes = _arrays(
             batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
@@ -346,7 +346,7 @@ class Device:
         c = self.fitted(kind, dtype, kv_dtype=kv_dtype).coefficients
         nbytes = _CACHE_NBYTES[dtype_name(kv_dtype or dtype)]
         # Cached keys of fewer bits are multiplied in 16 bits.
-        machine = self._machine(self.gpu.tensor_dtype, cold)
+        machine = Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold)
         if isinstance(c, records.GenerationCoefficients):
             seconds = attention.generation_attention_seconds(
                 sizes, machine, c, element_bytes=nbytes
@@ -392,7 +392,7 @@ class Device:
             DeviceError: The GPU or the kind lacks a type, or the two cannot be multiplied.
             WorkloadError: A size is impossible, or the activation unknown.
         """
-        from dsocr_analyze.hardware.kernel_times import products
+        from dsocr_analyze.hardware.kernel_times import Machine, products
 
         if activation not in _ACTIVATIONS:
             raise WorkloadError(
@@ -409,26 +409,23 @@ class Device:
             T, d, width, E, k, with_tokens, gated, _ACTIVATIONS[activation]
         )
         c = cast("records.ExpertsCoefficients", fitted.coefficients)
-        machine = self._machine(types.dtype, cold)
+        machine = Machine.of(self.gpu, types.dtype, cold=cold)
         return _like(products.experts_seconds(sizes, machine, c, weight_bytes=types.weight_bytes))
 
     def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
         """Seconds of a kernel that reads and writes bytes: elementwise, normalization, copy."""
-        from dsocr_analyze.hardware.kernel_times.machine import movement_seconds
+        from dsocr_analyze.hardware.kernel_times import Machine, movement_seconds
 
         native = self.gpu.tensor_dtype
         c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)
         [moved] = _arrays(bytes_moved=bytes_moved)
-        return _like(movement_seconds(moved, self._machine(native, cold), c))
+        return _like(movement_seconds(moved, Machine.of(self.gpu, native, cold=cold), c))
 
     def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
         """Whether so many bytes may still be in L2; never if they are `cold`."""
-        return self._machine(self.gpu.tensor_dtype, cold).in_l2(nbytes)
+        from dsocr_analyze.hardware.kernel_times import Machine
 
-    def _machine(self, dtype: str, cold: bool) -> Machine:
-        from dsocr_analyze.hardware.kernel_times.machine import Machine
-
-        return Machine.of(self.gpu, dtype, cold=cold)
+        return Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold).in_l2(nbytes)
 
 
 def _arrays(**sizes: Sizes) -> list[Floats]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.coefficients import Fitted
 from dsocr_analyze.hardware.cpu_kernels import (
     UNREPLACED,
     CpuKernels,
@@ -27,7 +28,6 @@ from dsocr_analyze.hardware.cpu_kernels import (
     names_of,
 )
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times.coefficients import Fitted
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Gemm, Kernel
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
-from dsocr_analyze.hardware.kernel_times import coefficients as records
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
     Rows,

@@ -16,8 +16,8 @@ import numpy as np
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
+from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.kernel_times.fitting import SEED, Rows, held_out_groups
-from dsocr_analyze.hardware.kernel_times.machine import Floats
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS, kind_of, product_of

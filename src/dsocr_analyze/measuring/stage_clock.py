@@ -77,27 +77,21 @@ class Laps:
     def __init__(self, timer: Timer, stage: str) -> None:
         self._timer = timer
         self._marks: list[tuple[str, Any]] = []
-        self._open = 0
         self.enter(stage)
 
     def enter(self, stage: str) -> None:
         """Start a stage within the current one."""
         self._timer.open_range(stage)
-        self._open += 1
         self._marks.append((stage, self._timer.mark()))
 
     def leave(self, back_to: str) -> None:
         """End the current stage and resume the one around it."""
         self._marks.append((back_to, self._timer.mark()))
-        self._open -= 1
         self._timer.close_range()
 
     def finish(self) -> None:
         """Close the timeline once the whole pass has been issued."""
-        self._marks.append(("", self._timer.mark()))
-        while self._open:
-            self._open -= 1
-            self._timer.close_range()
+        self.leave("")
 
     def seconds(self) -> dict[str, float]:
         """Seconds of each stage that ran; they add up to the pass."""

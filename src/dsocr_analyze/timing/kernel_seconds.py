@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times.machine import Floats
+from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device, product_types
 from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel, Work
 from dsocr_analyze.timing.runtimes import NATIVE, Precision

@@ -1,1 +1,75 @@
-"""Seconds of single kernels from their sizes, arrays in, arrays out; and fits to measured ones."""
+"""The chip as the formulas see it: peaks, SMs and L2, and how work is divided into waves.
+
+Elementwise kernels, normalizations and copies are bytes over its bandwidth, plus a fixed cost.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.hardware.coefficients import Coefficients, MovementCoefficients
+from dsocr_analyze.hardware.devices import Gpu
+
+__all__ = ["Floats", "Machine", "movement_seconds", "overlapped", "waves"]
+
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_L2_USABLE: Final = 0.8
+"""Fraction of L2 that bytes may fill and still be there the next time."""
+
+
+class Machine(NamedTuple):
+    """A chip in one data type."""
+
+    flops_per_second: float
+    """Dense matrix peak."""
+    bytes_per_second: float
+    """Of device memory."""
+    sms: int
+    l2_bytes: float
+    """0 to read everything from device memory."""
+
+    @classmethod
+    def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
+        """The chip in a data type; `cold` to read everything from device memory."""
+        l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
+        return cls(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
+
+    def in_l2(self, nbytes: Floats | NDArray[np.int64] | float) -> NDArray[np.bool_]:
+        """Whether this many bytes may still be in L2."""
+        return np.asarray(nbytes) < _L2_USABLE * self.l2_bytes
+
+    def bandwidth(self, moved: Floats, c: Coefficients) -> Floats:
+        """Bytes per second at which a kernel moves so many: a share of memory's, or L2's."""
+        share = np.where(self.in_l2(moved), c.l2_share, c.memory_share)
+        return share * self.bytes_per_second
+
+
+def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
+    """Number of waves in which the SMs process `units` of work, at least one.
+
+    A mean of whole waves, weighted by `whole`, and fractional ones. With several `slots` per SM,
+    later waves come in multiples of them: an SM that is done refills them all.
+    """
+    share = units / sms
+    rounded = np.ceil(share)
+    if slots > 1:
+        rounded = np.where(share <= slots, rounded, slots * np.ceil(share / slots))
+    mixed: Floats = np.maximum(1.0, (whole * rounded + share) / (1 + whole))
+    return mixed
+
+
+def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
+    """The (1 + norm)-norm of two times: their maximum, larger if they are close to each other."""
+    power = 1 + norm
+    longer: Floats = np.maximum(first, second)
+    return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
+
+
+def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:
+    """Seconds of a kernel that reads and writes `moved` bytes in total and computes little."""
+    return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c) + c.launch_us * 1e-6

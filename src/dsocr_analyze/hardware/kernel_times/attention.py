@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from dsocr_analyze.hardware.kernel_times.coefficients import (
+from dsocr_analyze.hardware.coefficients import (
     GenerationCoefficients,
     MaskedCoefficients,
     PrefillCoefficients,
 )
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
+from dsocr_analyze.hardware.kernel_times import Floats, Machine, overlapped, waves
 
 __all__ = [
     "SIZES",

@@ -17,10 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import attention, products
-from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, movement_seconds
+from dsocr_analyze.hardware.kernel_times import (
+    Floats,
+    Machine,
+    attention,
+    movement_seconds,
+    products,
+)
 from dsocr_analyze.interruption import safe_point
 
 __all__ = [

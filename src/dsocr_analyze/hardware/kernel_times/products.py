@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
+from dsocr_analyze.hardware import coefficients as records
+from dsocr_analyze.hardware.kernel_times import Floats, Machine, overlapped, waves
 
 __all__ = [
     "BEST_64",
