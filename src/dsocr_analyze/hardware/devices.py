@@ -1,4 +1,4 @@
-"""The GPU catalogue, `devices.toml`; what a GPU lacks, and how it multiplies types."""
+"""The GPU catalogue, `devices.toml`, and what a GPU lacks."""
 
 from __future__ import annotations
 

@@ -105,7 +105,6 @@ def _shipped(name: str) -> Device:
 
 
 def _own_kinds(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
-    """What the table of a profile says of each kind that it has."""
     found = {}
     for kind in COEFFICIENTS:
         for dtype, entry in table.get(kind, {}).items():
@@ -416,5 +415,4 @@ def cpu_profile_text(device: Device) -> str:
 
 
 def _number(value: float) -> str:
-    """A number to six significant digits; integers without a decimal point."""
     return f"{value:.6g}"

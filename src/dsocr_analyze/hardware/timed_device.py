@@ -1,4 +1,4 @@
-"""Kernel times of a GPU: `device("h100-sxm").gemm_seconds(m, n, k)`."""
+"""Kernel times of a GPU: `device("h100-sxm").gemm_seconds(m, n, k)`; how it multiplies types."""
 
 from __future__ import annotations
 

@@ -222,7 +222,6 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
 
 
 def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu:
-    """The highest rates that any kernel reached."""
     rates, bandwidth = {"float32": 0.0, "bfloat16": 0.0}, 0.0
     for kernel, seconds, *_ in measured:
         product = kernel.dimensions if isinstance(kernel.dimensions, Gemm) else None

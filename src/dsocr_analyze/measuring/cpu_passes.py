@@ -102,7 +102,6 @@ class TimedPasses:
             pass
 
     def _run(self, page: PageOfPass, deadline: float, on_progress: Callable[[str], None]) -> bool:
-        """Run a page once; False if the deadline came first."""
         on_progress(f"kernels in passes, a page of {page.base_size} pixels")
         found = _timed(self._model, page, deadline)
         if found is None:
@@ -147,7 +146,6 @@ class _TimeIsUp(Exception):  # noqa: N818 - no error
 
 
 def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None:
-    """Run a page's passes once; None if the deadline came first."""
     safe_point()
     workload = DEFAULT.plan(
         page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
@@ -181,7 +179,6 @@ def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None
 
 
 def _stage_of(kernel: Kernel) -> str:
-    """The stage that an operator of the prefill pass is timed under."""
     owner = DEFAULT.owner_of(kernel.path)
     vision = {stage.name for stage in DEFAULT.stages if stage.role == "vision"}
     return owner if owner in vision else "prefill"
@@ -203,12 +200,10 @@ class _OperatorClock(TorchDispatchMode):
         self.passes: list[tuple[Trace, list[_Timed]]] = []
 
     def begin(self, trace: Trace) -> None:
-        """Start timing the operators of a trace."""
         self.passes.append((trace, []))
         self._seen, self._seconds = 0, 0.0
 
     def finish(self) -> None:
-        """Record the last operator's time once its kernels are booked."""
         if self.passes:
             trace, timed = self.passes[-1]
             booked = trace.kernels[self._seen :]

@@ -1,7 +1,6 @@
 """Kernels that a page runs on a CPU, each called on its own, and the seconds that they take.
 
-Sizes are those of the published networks and random ones in between, so that a profile also holds
-for models and pages that were not measured.
+Sizes are those of the published networks and random ones in between.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def samples_to_measure(dtype: torch.dtype) -> list[Made]:
     """All samples in a data type, in a fixed order.
 
     Each kind begins with a quick one; the others are shuffled and spread evenly, so that any first
-    part has all kinds, and a disturbance affects all of them.
+    part has all kinds.
     """
     chance = random.Random(0)
     kinds: list[list[Made]] = [[*each] for each in (
@@ -79,7 +78,6 @@ def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _drawn(chance: random.Random, low: int, high: int) -> int:
-    """A random whole number, log-uniform."""
     return round(math.exp(chance.uniform(math.log(low), math.log(high))))
 
 
@@ -219,7 +217,6 @@ Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 
 
 def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Sample]]:
-    """Samples of each operator."""
     for name, (tensors, operator) in _operators(dtype).items():
         sizes = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
         yield [Sample(f"{name} {max(1, rows)}", partial(_called, operator, tensors, max(1, rows)))
@@ -231,8 +228,6 @@ def _called(operator: Callable[..., Value], tensors: Tensors, rows: int) -> Run:
 
 
 def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Value]]]:
-    """What makes the tensors of each operator, and the operator, by name."""
-
     def whole(rows: int) -> torch.Tensor:
         return _filled(rows, 1280, dtype=dtype)
 
@@ -345,7 +340,6 @@ class KernelsAlone:
             self._measure(number, most_macs, seconds / (4 * count), stop)
 
     def _measure(self, number: int, most_macs: float, seconds: float, stop: float) -> None:
-        """Measure some samples; the tensors that they share are freed on return."""
         made = self._made[number]
         samples = [made] if isinstance(made, Sample) else made()
         places = [*range(len(samples))]
@@ -369,7 +363,6 @@ class KernelsAlone:
 
 
 def _macs_per_second(dtype: torch.dtype) -> float:
-    """Rate of a product of medium size, roughly."""
     rows, weights = torch.ones(64, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
     seconds = _seconds_of(lambda: torch.nn.functional.linear(rows, weights), 0.05, math.inf)
     return rows.numel() * 1024 / seconds

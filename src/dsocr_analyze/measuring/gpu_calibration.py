@@ -120,7 +120,6 @@ def _limited_memory(device: torch.device) -> Iterator[None]:
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Whether the matrix units support bfloat16; older ones only emulate it."""
     if torch.version.hip is not None:
         return True
     return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -187,7 +186,6 @@ def _measured_rows(
     kind: str, cases: Sequence[Case], timer: GpuKernels, deadline: float, name: str,
     on_progress: Say,
 ) -> Rows | None:  # fmt: skip
-    """Measure as many cases as there is time for, skipping those that do not fit into memory."""
     done: list[Case] = []
     seconds: list[float] = []
     on_progress(f"{name}: up to {len(cases)} kernels, as time permits")
@@ -232,13 +230,11 @@ _LEAST_HELD_OUT: Final = 8
 
 
 def _is_enough(rows: Rows) -> bool:
-    """Whether there are enough rows, training and held-out, for a fit and its error."""
     held_out = int(rows.held_out.sum())
     return len(rows.seconds) - held_out >= _LEAST_ROWS and held_out >= _LEAST_HELD_OUT
 
 
 def _fitted_kind(kind: str, dtype: str, rows: Rows, gpu: Gpu) -> tuple[str, float]:
-    """The tables of a profile for a kind in a data type, and its held-out median error."""
     coefficients = _coefficients(kind, dtype, rows.taken(~rows.held_out), gpu)
     errors = fit_errors(kind, rows, gpu, dtype, coefficients)
     return kind_text(kind, dtype, coefficients, errors, rows.version), errors.held_out_median

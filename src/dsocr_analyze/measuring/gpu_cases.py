@@ -165,7 +165,6 @@ def _launched() -> tuple[Kernel, ...]:
 
 
 def _launched_products(dtype: str) -> list[tuple[Gemm, bool]]:
-    """Products in a data type, and whether one input is a weight."""
     found = (
         (product_of(each.dimensions), each.operator not in ACTIVATION_PRODUCTS)
         for each in _launched()
@@ -191,7 +190,6 @@ def _between(draw: random.Random, low: int, high: int, step: int = 1) -> int:
 
 
 def _several_rows(draw: random.Random, known: Iterable[int] = ()) -> list[int]:
-    """Numbers of rows for one matrix: known, round and random ones."""
     of_models = sorted(set(known))
     chosen = draw.sample(of_models, min(_EACH_KNOWN // 3, len(of_models)))
     others = (_EACH_KNOWN if of_models else _EACH) - len(chosen)
@@ -231,7 +229,6 @@ def _float32_products(draw: random.Random) -> Iterator[Case]:
 
 
 def _heads(draw: random.Random, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Numbers of heads with their sizes: known and random ones."""
     others = (
         (draw.choice((4, 6, 8, 10, 12, 14, 16, 20, 24, 32)), draw.choice((64, 80, 96, 128)))
         for _ in range(_OTHERS["attention"])
@@ -240,7 +237,6 @@ def _heads(draw: random.Random, known: Iterable[tuple[int, int]]) -> list[tuple[
 
 
 def _batch(draw: random.Random, most: int, elements: int) -> int:
-    """A random batch size, given the elements of the largest tensor per sequence."""
     return _between(draw, 1, max(1, min(most, _MOST_ELEMENTS // elements)))
 
 

@@ -1,7 +1,7 @@
 """Time single kernels of a GPU, each captured several times in a CUDA graph.
 
-A graph starts its kernels without the host, so that kernels shorter than a launch can be timed.
-Cold kernels use different weights for each call, none of which is in L2 when the graph starts.
+So kernels shorter than a launch can be timed. Cold ones use different weights for each call, none
+of which is in L2 when the graph starts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class KernelCalls:
         return torch.randn(shape, device=self._device, dtype=dtype or self._dtype)
 
     def _copies(self, case: Case, nbytes: int) -> int:
-        """Number of copies, of `nbytes` each, that a case cycles through."""
         return max(1, min(_MOST_CALLS, _COPIES_BYTES // max(1, nbytes))) if case.cold else 1
 
     def _product(self, sizes: Gemm, case: Case) -> tuple[Call, int]:

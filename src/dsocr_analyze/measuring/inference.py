@@ -1,7 +1,6 @@
 """Time the vendor's `infer()` on one image, pass by pass and stage by stage.
 
-The vendor's files are not edited; what `infer()` needs more than a bare pass is set up around it,
-and everything is restored on the way out.
+What it needs more than a bare pass is set up around it and restored on the way out.
 """
 
 from __future__ import annotations
@@ -74,16 +73,13 @@ class Question:
     """Arguments of `infer()`, under its own names.
 
     Attributes:
-        prompt: Contains `IMAGE_TOKEN` once.
         base_size: Pixels per side of the global view in crop mode.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
-        crop_mode: Whether the page is cut into local views.
         output_path: The folder in which `infer()` creates its own.
-        save_results: Whether it also writes its results there.
         most_tokens: Tokens after which it stops, at least 1; None for `infer()`'s own limit.
 
     Raises:
-        WorkloadError: `IMAGE_TOKEN` is missing from the prompt, or occurs more than once.
+        WorkloadError: The prompt does not contain `IMAGE_TOKEN` once.
     """
 
     image_file: Path
@@ -191,7 +187,6 @@ class MeasuredInference:
 
 
 def _text(value: Any) -> str:
-    """A field of a `PassShape` for readers."""
     if not isinstance(value, tuple):
         return str(value)
     if all(isinstance(each, ViewBatch) for each in value):
@@ -265,7 +260,6 @@ def measure_inference(
 
 
 def _peak_bytes(model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: Question) -> int:
-    """Peak bytes of the prefill pass."""
     peaks: list[int] = []
 
     def weighed(forward: Callable[[], Value]) -> Value:
@@ -306,7 +300,6 @@ class _Call:
     def run(
         self, tokenizer: PreTrainedTokenizerFast, question: Question, *, save_results: bool
     ) -> None:
-        """Call `infer()` once."""
         module: Any = self._model.module
         with (
             replaced(module, "generate", self._watched_generate(module.generate)),
@@ -327,7 +320,6 @@ class _Call:
 
     @property
     def first_pass(self) -> PassShape:
-        """The shape of the prefill pass."""
         if self._first_pass is None or not self.new_ids:
             raise ModelCodeError(
                 f"infer() of {str(self._model.directory.path)!r} did not call generate(), where its"
@@ -372,7 +364,6 @@ class _Call:
 
 @contextlib.contextmanager
 def _inferring(model: LoadedModel) -> Iterator[None]:
-    """Sets up the environment for a model's `infer()`, on any device that computes."""
     device = model.device
     with contextlib.ExitStack() as stack:
         stack.enter_context(
@@ -404,13 +395,10 @@ def stands_in_for_torchvision(model: LoadedModel) -> bool:
 
 
 def _code_of(model: LoadedModel) -> types.ModuleType:
-    """The module that defines the model's class."""
     return sys.modules[type(model.module).__module__]
 
 
 def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callable[..., None]:
-    """A region's constructor that replaces CUDA by the given device."""
-
     def __init__(  # noqa: N807 - replaces it
         self: torch.autocast, device_type: str, *args: Value, **kwargs: Value
     ) -> None:

@@ -79,7 +79,6 @@ def found_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
 
 
 def _driver() -> str:
-    """The driver's version from nvidia-smi, or an empty string."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""
@@ -118,7 +117,6 @@ def described_gpu(
 
 
 def _own_name(properties: _CudaDeviceProperties) -> str:
-    """A name that does not match any GPU of the catalogue."""
     name = plain_name(properties.name)
     try:
         catalogue_name(name, gpu_catalogue())
@@ -232,7 +230,6 @@ def step_times(device: torch.device) -> StepTimes:
 
 
 def _small_decoder(device: torch.device) -> LlamaForCausalLM:
-    """A decoder with tensors so small that any GPU finishes before the next launch."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -246,7 +243,6 @@ def _small_decoder(device: torch.device) -> LlamaForCausalLM:
 def _generate(
     model: LlamaForCausalLM, steps: int, around: Callable[[Callable[[], Value]], Value]
 ) -> None:
-    """Generate tokens, with every call of the model made by `around`."""
     tokens = torch.arange(2, _PROMPT + 2, device=model.device)[None]
     forward = model.forward
 
@@ -267,8 +263,6 @@ def _generate(
 
 
 class _Launches(TorchDispatchMode):
-    """Counts operators that launch a kernel."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self.count = 0

@@ -122,7 +122,6 @@ def allocated_at_most(device: torch.device, function: Callable[[], Value]) -> in
 
 @contextlib.contextmanager
 def _quiet_profiler() -> Iterator[None]:
-    """Suppress the profiler's log lines on stderr."""
     name = "KINETO_LOG_LEVEL"  # read when a process profiles for the first time
     if name in os.environ:
         yield
@@ -150,9 +149,9 @@ def can_keep_memory(device: torch.device) -> bool:
 def kept_memory(device: torch.device) -> Iterator[None]:
     """While the body runs, freed memory of a device stays in the process.
 
-    By default glibc returns every large tensor to the system and gets it back page by page, zeroed;
-    the cost depends on what the machine did before and is up to half of a pass. Allocators made for
-    inference (jemalloc, tcmalloc, CUDA's caching allocator) keep the memory.
+    By default glibc returns every large tensor to the system and gets it back page by page, zeroed,
+    at a varying cost of up to half of a pass. Allocators made for inference (jemalloc, tcmalloc,
+    CUDA's caching allocator) keep the memory.
     """
     if device.type != "cpu" or not can_keep_memory(device):
         yield

@@ -111,8 +111,8 @@ def measure_pages(
 ) -> list[MeasuredPage]:
     """Run the prefill pass and first decode steps of workloads repeatedly.
 
-    They run in turn, so that a disturbance affects a repeat of each. The model is on a device that
-    computes; `on_progress` is called with what starts.
+    They run in turn, so that a disturbance affects a repeat of each; `on_progress` is called with
+    what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -170,7 +170,6 @@ def _repeat(
     steps: int,
     announce: Callable[[str], None],
 ) -> dict[str, float]:
-    """Seconds by stage of one prefill pass and of a decode step after it."""
     safe_point()
     clock.is_decoding = False
     generation = Generation(model, workload, architecture, clock.begin, announce)
@@ -267,7 +266,6 @@ def _prepare(page: Image.Image, workload: Workload, content: tuple[int, int]) ->
 
 
 def _tensor(view: Image.Image) -> torch.Tensor:
-    """The view as `[3, side, side]`, from -1 to 1, in bfloat16."""
     pixels = torch.from_numpy(np.array(view)).permute(2, 0, 1).contiguous().to(torch.float32)
     return pixels.div_(255).sub_(0.5).div_(0.5).to(torch.bfloat16)
 
