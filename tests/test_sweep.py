@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from pyarrow import csv
 from sampling import first, sampled
 from scalar_rows import FIGURES, scalar_row
@@ -355,29 +354,6 @@ def texts_of(svg):
     ]  # fmt: skip
 
 
-def subtitle_of(svg):
-    [group] = [each for each in ET.parse(svg).iter() if each.get("id") == "subtitle"]
-    return " ".join("".join(group.itertext()).split())
-
-
-@pytest.mark.exhaustive
-def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
-    arguments = ("--page", "200:2000:100x1500", "--mode", "base,gundam")
-    assert run(capsys, *arguments, "--plot", "costs.png") == (0, "wrote costs.png\n", "")
-    with Image.open("costs.png") as picture:
-        assert (picture.format, picture.width > 1000) == ("PNG", True)
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 10
-    run(capsys, *arguments, "--plot", "costs.svg", "--quantity", "prefill_pass_bytes_read")
-    assert {
-        "Bytes read of the prefill pass", "page width [pixels]", "base mode", "gundam mode",
-        "bytes read of the prefill pass [GB]",
-    } <= set(texts_of("costs.svg"))  # fmt: skip
-    assert subtitle_of("costs.svg").endswith(
-        "page height 1500 pixels, base size 1024 pixels, 10 text tokens, 1,024 new tokens, batch of"
-        " 1, bfloat16, eager attention"
-    )
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arguments", "label"),
@@ -406,24 +382,6 @@ def test_every_quantity_has_a_name_and_a_unit(capsys):
     assert {describe(quantity)[1] for quantity in QUANTITIES} == {"FLOPs", "B", "tokens"}
     assert len({describe(quantity)[0] for quantity in QUANTITIES}) == len(QUANTITIES)
     assert set(QUANTITIES) == set(BATCH_RESULTS) - {"grid_columns", "grid_rows"}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("histogram", "modes", "shown"),
-    [
-        ("grid", "gundam", {"pages", "2 x 3"}),
-        ("tokens", "gundam", {"pages"}),
-        ("tokens", "tiny,gundam", {"tiny mode", "gundam mode"}),
-    ],
-)
-def test_an_archive_is_plotted_as_its_histogram(capsys, histogram, modes, shown):
-    Path("pages.csv").write_text("width,height\n640,640\n1240,1754\n1240,1754\n")
-    arguments = ("--histogram", histogram, "--mode", modes, "--plot", "p.svg", "-q")
-    assert run(capsys, "--pages", "pages.csv", *arguments) == (0, "", "")
-    assert subtitle_of("p.svg").startswith("3 pages of pages.csv, DeepSeek-OCR, ")
-    assert shown <= set(texts_of("p.svg"))
-    assert ("2 x 3" in texts_of("p.svg")) == (histogram == "grid")
 
 
 def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
@@ -494,18 +452,6 @@ def test_neither_command_imports_torch():
         "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX pipe")
-def test_a_reader_that_has_had_enough_ends_it_in_silence():
-    command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--text-tokens", "1:200000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(60) == 141
 
 
 class TestProgress:
