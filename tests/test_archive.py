@@ -322,6 +322,7 @@ GOOD_CSV = b'width,name,height\n1240,"a, b",1754\r\n640,"say ""x""",640\n\n1240.
 @pytest.mark.parametrize(
     ("name", "content"),
     [("pages.csv", GOOD_CSV), ("pages.csv.gz", gzip.compress(b"\xef\xbb\xbf" + GOOD_CSV))],
+    ids=["plain", "compressed"],
 )
 def test_a_csv_file_may_have_quotes_blank_lines_and_a_byte_order_mark(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)

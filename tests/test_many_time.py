@@ -1,0 +1,445 @@
+"""Sweeps and lists with predicted seconds: each page takes what `predict` says of it alone."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import run
+from scalar_rows import planned
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.archive import totals as totals_module
+from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST, Workloads
+from dsocr_analyze.archive.setting import published_model
+from dsocr_analyze.archive.table_files import METADATA_KEY
+from dsocr_analyze.archive.totals import distinct_workloads
+from dsocr_analyze.cli import main
+from dsocr_analyze.cli.page_lists import deadline_hours
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware import device
+from dsocr_analyze.timing.assumptions import (
+    Assumptions,
+    estimated_preprocessing,
+    estimated_preprocessing_of_pages,
+)
+from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
+from dsocr_analyze.workload import Mode
+
+A4, SMALL, WIDE = (1240, 1754), (500, 600), (3000, 1000)
+GUNDAM = DEFAULT.modes["gundam"]
+EXACT = 1e-9
+
+COUNTS = (
+    "page_width", "page_height", "mode", "base_size", "image_size", "crop_mode", "dtype",
+    "attention", "text_tokens", "max_new_tokens", "batch_size", *BATCH_RESULTS, "weights_bytes",
+)  # fmt: skip
+TIMES = (
+    "gpu", "ttft_seconds", "tpot_seconds", "page_seconds", "pages_per_second", "tokens_per_second",
+    "fits",
+)  # fmt: skip
+KEYS = {
+    "gpu", "runtime", "mode", "base_size", "image_size", "crop_mode", "dtype", "attention",
+    "sliding_window",
+    "concurrency", "gpu_hours", "low", "high", "pages_per_second", "cost", "deadline_hours",
+    "gpus_for_deadline", "bound", "pages_that_wait", "assumptions",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def predicted(page, gpu="h100-sxm", mode=GUNDAM, dtype="bfloat16", *, flash=False,
+              host=SERVERS["vllm"], text_tokens=10, new_tokens=1024, concurrency=16, lengths=None,
+              prepare=None, **assumed):  # fmt: skip
+    """What `predict` says of one page."""
+    workload = planned(page, mode, text_tokens=text_tokens, max_new_tokens=new_tokens)
+    dimensions = published_model().dimensions
+    model = TimedModel(DEFAULT, dimensions, dtype_named(dtype), flash, device(gpu))
+    prepare = estimated_preprocessing(DEFAULT, workload) if prepare is None else prepare
+    lengths = lengths or OutputLengths.fixed(new_tokens)
+    assumptions = Assumptions(host, lengths, prepare, **assumed)
+    return predict(model, workload, assumptions, [concurrency])
+
+
+# Lists -------------------------------------------------------------------------------------------
+
+
+def write(pages, **columns):
+    """A list of pages: sizes, and columns of the same length."""
+    widths, heights = zip(*pages, strict=True)
+    table = pa.table({"width": widths, "height": heights, **columns})
+    pq.write_table(table, "pages.parquet")
+    return "pages.parquet"
+
+
+def timed(capsys, *arguments, command=("archive",)):
+    """The key `time` of an archive's document."""
+    code, out, err = run(capsys, *command, *arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)["time"]
+
+
+def load_of(*page, **assumed):
+    return predicted(*page, **assumed).throughput[0]
+
+
+def hours_of(loads):
+    return sum(1 / load.pages_per_second for load in loads) / 3600
+
+
+class TestHours:
+    @pytest.mark.parametrize(
+        ("arguments", "assumed"),
+        [
+            ("--gpu h100-sxm", {}),
+            ("--gpu h100-sxm --runtime eager --concurrency 2 --max-new-tokens 5",
+             {"host": EAGER, "new_tokens": 5, "concurrency": 2}),
+            ("--gpu l40s --new-tokens-from lengths.csv",
+             {"gpu": "l40s", "lengths": OutputLengths.of_counts({100: 1, 900: 1})}),
+            ("--gpu l40s --mean-new-tokens 200 --share-at-limit 0.25",
+             {"gpu": "l40s", "lengths": OutputLengths.mean_and_limit(200, 1024, 0.25)}),
+        ],
+    )  # fmt: skip
+    def test_pages_that_are_all_alike_take_what_predict_says(self, capsys, arguments, assumed):
+        Path("lengths.csv").write_text("new_tokens\n100\n900\n", encoding="utf-8")
+        (found,) = timed(capsys, write([SMALL] * 7), *arguments.split())
+        load = load_of(SMALL, **assumed)
+        rate, band = load.pages_per_second, load.pages_per_second_band
+        expected = {
+            "pages_per_second": rate,
+            "gpu_hours": 7 / rate / 3600,
+            "low": 7 / band.high / 3600,
+            "high": 7 / band.low / 3600,
+        }
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=EXACT)
+        runtime = "eager" if "host" in assumed else "serving"
+        assert (found["runtime"], found["bound"]) == (runtime, load.bound)
+
+    @pytest.mark.exhaustive
+    def test_others_add_up(self, capsys):
+        pages = [A4, SMALL, WIDE, A4]
+        texts, news = [10, 20, 30, 10], [100, 1, 2000, 900]
+        path = write(pages, text_tokens=texts, max_new_tokens=news)
+        (found,) = timed(capsys, path, "--gpu", "l40s", "--concurrency", "3")
+        hours = hours_of(
+            load_of(page, "l40s", text_tokens=text, new_tokens=new, concurrency=3)
+            for page, text, new in zip(pages, texts, news, strict=True)
+        )
+        assert found["gpu_hours"] == pytest.approx(hours, rel=EXACT)
+        assert found["pages_per_second"] == pytest.approx(4 / hours / 3600, rel=EXACT)
+        assert found["low"] < hours < found["high"]
+
+    def test_preprocessing_is_the_mean_of_pages_that_are_alike(self, capsys):
+        """Two sizes with one crop grid, one of which takes the CPU longer."""
+        pages = [(1240, 1754), (2480, 3508)]
+        workloads = [DEFAULT.plan(page=page) for page in pages]
+        assert workloads[0].grid == workloads[1].grid
+        mean = np.mean([estimated_preprocessing(DEFAULT, each) for each in workloads])
+        (found,) = timed(capsys, write(pages), "--gpu", "h100-sxm", "--workers", "2")
+        loads = 2 * [load_of(A4, prepare=float(mean), workers=2)]
+        assert found["gpu_hours"] == pytest.approx(hours_of(loads), rel=EXACT)
+
+    def test_a_slow_cpu_bounds_it_and_has_no_band(self, capsys):
+        """Half a second of CPU per page, two at a time: four pages a second."""
+        (found,) = timed(capsys, write([SMALL] * 10), "--gpu", "h100-sxm", "--preprocess-ms", "500",
+                         "--workers", "2", "--max-new-tokens", "10")  # fmt: skip
+        assert found["bound"] == "host"
+        assert found["low"] == found["high"] == found["gpu_hours"]
+        assert found["pages_per_second"] == pytest.approx(4, rel=1e-3)
+
+    def test_a_list_without_pages_takes_no_time(self, capsys):
+        Path("none.csv").write_text("width,height\n", encoding="utf-8")
+        (found,) = timed(capsys, "none.csv", "--gpu", "l40s", "--deadline", "1", "--price", "1")
+        figures = ("gpu_hours", "low", "high", "pages_per_second", "cost", "gpus_for_deadline")
+        assert [found[name] for name in figures] == [0] * 6
+
+
+class TestMoneyAndDeadlines:
+    def test_by_hand(self, capsys):
+        """Three quarters of a second a page, all of it the CPU's: 4,800 pages take an hour."""
+        path = write([SMALL] * 4800)
+        (found,) = timed(capsys, path, "--gpu", "h100-sxm", "--preprocess-ms", "750", "--price",
+                         "2.5", "--max-new-tokens", "1", "--deadline", "20m")  # fmt: skip
+        figures = [found[name] for name in ("gpu_hours", "cost", "deadline_hours")]
+        assert figures == pytest.approx([1, 2.5, 1 / 3], rel=1e-6)
+        assert found["gpus_for_deadline"] == math.ceil(found["gpu_hours"] * 3)
+        (found,) = timed(capsys, path, "--gpu", "h100-sxm", "--preprocess-ms", "750",
+                         "--max-new-tokens", "1", "--deadline", "25m")  # fmt: skip
+        assert (found["gpus_for_deadline"], found["cost"]) == (3, None)
+
+    @pytest.mark.parametrize(
+        ("text", "hours"),
+        [("90m", 1.5), ("12h", 12), ("3d", 72), ("36", 36), ("1.5 h", 1.5), ("0.5D", 12)],
+    )
+    def test_a_deadline_in_minutes_hours_or_days(self, text, hours):
+        assert deadline_hours(text) == pytest.approx(hours)
+
+    @pytest.mark.parametrize("text", ["", "0", "0h", "-3", "3w", "h", "1e3", "nan", "2h30m"])
+    def test_what_is_no_deadline(self, text):
+        with pytest.raises(WorkloadError, match=r"--deadline .* like 90m, 12h, 3d, or hours"):
+            deadline_hours(text)
+
+
+class TestOutput:
+    def test_one_entry_for_each_gpu_and_setting(self, capsys):
+        found = timed(capsys, write([A4]), "--gpu", "h100-sxm", "--gpu", "l40s", "--mode",
+                      "tiny,gundam")  # fmt: skip
+        assert [(each["gpu"], each["mode"]) for each in found] == [
+            ("h100-sxm", "tiny"), ("h100-sxm", "gundam"), ("l40s", "tiny"), ("l40s", "gundam"),
+        ]  # fmt: skip
+        for each in found:
+            assert (set(each), each["concurrency"]) == (KEYS, 16)
+            assert (each["cost"], each["deadline_hours"], each["gpus_for_deadline"]) == 3 * (None,)
+            said = " ".join(each["assumptions"])
+            assert f"{each['gpu']}: kernel times from" in said
+            assert "if all pages in flight were like it" in said
+
+    def test_without_a_gpu_there_is_no_such_key(self, capsys):
+        asked = ("archive", write([A4]), "--format", "json")
+        document, with_time = (
+            json.loads(run(capsys, *asked, *more)[1]) for more in ((), ("--gpu", "l40s"))
+        )
+        assert with_time | {"time": None, "options": None} == document | {
+            "time": None, "options": None,
+        }  # fmt: skip
+        assert ("time" in document, "time" in with_time) == (False, True)
+
+    def test_seconds_of_other_lengths_than_the_counts_say_so(self, capsys):
+        said = "FLOPs and bytes for the most new tokens, seconds for those given"
+        for arguments, is_said in ((("--mean-new-tokens", "200"), True), ((), False)):
+            _, out, _ = run(capsys, "archive", write([SMALL]), "--gpu", "l40s", *arguments)
+            assert (f"1 page; {said}" in out) == is_said
+            [lengths] = [each for each in out.split("Assumed: ") if "most tokens" in each]
+            assert ("FLOPs and bytes are counted for" in lengths) == is_said
+
+    def test_tables_fit_80_columns(self, capsys):
+        code, out, _ = run(capsys, "archive", write([A4] * 3), "--gpu",
+                           "rtx-pro-6000,a100-80gb-sxm", "--mode", "gundam,1024/640", "--price",
+                           "2.5", "--deadline", "1.5h")  # fmt: skip
+        assert code == 0
+        _, times = out.split("Predicted: serving, 16 pages at once\n")
+        shown, _ = times.split("Pages by crop grid\n")
+        assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+        assert "cost at 2.5 per hour, GPUs to finish in 1.5 h" in shown
+        assert "Assumed: every page generates the most tokens it may" in out.splitlines()
+
+    def test_pages_that_do_not_fit_are_told(self, capsys):
+        code, _, err = run(capsys, "archive", write([A4] * 3), "--gpu", "l40s", "--concurrency",
+                           "500", "--strict")  # fmt: skip
+        assert code == 3
+        assert "3 of 3 pages leave room for fewer than 500 at a time on l40s" in err
+
+    def test_sweep_with_a_list_is_the_same(self, capsys):
+        asked = (write([A4]), "--gpu", "l40s", "--deadline", "2h", "--concurrency", "4")
+        assert timed(capsys, *asked) == timed(capsys, *asked, command=("sweep", "--pages"))
+
+
+def test_amounts_are_added_up_by_workload(monkeypatch):
+    """Whether batches wait for one another or not, and with one length for all or many."""
+    grids, lengths = np.array([11, 23, 11]), np.array([5, 5, 5])
+    amounts = np.array([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]])
+    for max_new_tokens in (5, lengths):
+        batch = Workloads(grids, 10, max_new_tokens), amounts
+        (found,) = distinct_workloads([batch, batch])
+        assert found.workloads.grids.tolist() == [11, 23]
+        assert found.pages.tolist() == [4, 2]
+        assert found.amounts.tolist() == [[202, 20], [404, 40]]
+    monkeypatch.setattr(totals_module, "_MANY", 1)
+    found = list(distinct_workloads([batch, batch]))
+    assert [each.amounts.tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]
+
+
+# Sweeps ------------------------------------------------------------------------------------------
+
+
+def rows_of(*arguments):
+    """The rows of a sweep, from a Parquet file."""
+    assert main(["sweep", *map(str, arguments), "--output", "rows.parquet", "--quiet"]) == 0
+    return pq.read_table("rows.parquet")
+
+
+def assert_row(row, lengths=None, price=None, **assumed):
+    """The row is what `predict` says; a batch of 1 is a page alone."""
+    mode = Mode("", row["base_size"], row["image_size"], row["crop_mode"])
+    new_tokens, size = row["max_new_tokens"], row["batch_size"]
+    prediction = predicted(
+        (row["page_width"], row["page_height"]), row["gpu"], mode, row["dtype"],
+        flash=row["attention"] != "eager", text_tokens=row["text_tokens"], new_tokens=new_tokens,
+        concurrency=size, lengths=lengths and lengths(new_tokens), price_per_hour=price, **assumed,
+    )  # fmt: skip
+    (load,) = prediction.throughput
+    page = prediction if size == 1 else load
+    expected = {
+        **{name: getattr(page, name) for name in ("ttft_seconds", "tpot_seconds", "page_seconds")},
+        **{name: getattr(load, name) for name in ("pages_per_second", "tokens_per_second")},
+        **({COST: load.cost_per_thousand_pages} if COST in row else {}),
+    }
+    found = {name: row[name] for name in expected}
+    if expected["tpot_seconds"] is None:  # of a page of one token
+        assert found.pop("tpot_seconds") is expected.pop("tpot_seconds")
+    assert found == pytest.approx(expected, rel=EXACT)
+    assert row["fits"] is load.fits
+
+
+class TestRows:
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize(
+        ("arguments", "assumed"),
+        [
+            ("--gpu h100-sxm,l40s --page 500x500,a4,1000x3000 --mode gundam,large --text-tokens"
+             " 10,300 --max-new-tokens 1,2,777 --batch-size 1,2,17 --price 2.5", {"price": 2.5}),
+            ("--gpu l40s --batch-size 1,400 --max-new-tokens 8000", {}),  # the second does not fit
+            ("--gpu h100-sxm --runtime eager --mode tiny --batch-size 1,3 --max-new-tokens 1,20"
+             " --use-flash-attn 1", {"host": EAGER}),
+            ("--gpu h100-sxm --max-new-tokens 1000,4000 --batch-size 1,4 --mean-new-tokens 300.5"
+             " --share-at-limit 0.1",
+             {"lengths": lambda most: OutputLengths.mean_and_limit(300.5, most, 0.1)}),
+            ("--gpu h100-sxm --batch-size 1,4 --new-tokens-from lengths.csv",
+             {"lengths": lambda _: OutputLengths.of_counts({100: 2, 900: 1})}),
+            *(
+                (f"--gpu h100-sxm --batch-size 1,8 --server {server} --preprocess-ms 20 --workers 4"
+                 " --weights-dtype fp8 --kv-dtype fp8 --reserved 0.2 --offline",
+                 {"host": SERVERS[server], "prepare": 0.02, "workers": 4, "reserved": 0.2,
+                  "precision": Precision("float8", "float8"), "is_offline": True})
+                for server in ("vllm-v0", "sglang")
+            ),
+        ],
+    )  # fmt: skip
+    def test_each_is_what_predict_says(self, arguments, assumed):
+        Path("lengths.csv").write_text("new_tokens\n100\n100\n900\n", encoding="utf-8")
+        rows = rows_of(*arguments.split()).to_pylist()
+        for row in rows[:: 1 + len(rows) // 30]:
+            assert_row(row, **assumed)
+
+    def test_a_page_of_one_token_has_no_time_per_token(self):
+        table = rows_of("--gpu", "l40s", "--max-new-tokens", "1,2", "--batch-size", "1,4")
+        nulls = table.column("tpot_seconds").is_null().to_pylist()
+        assert nulls == [True, True, False, False]
+
+    def test_the_command_time_says_the_same(self, capsys):
+        (row,) = rows_of("--gpu", "h100-sxm", "--page", "1240x1754", "--batch-size",
+                         "8").to_pylist()  # fmt: skip
+        _, out, _ = run(
+            capsys, "time", "h100-sxm", "--page", "1240x1754", "--mode", "gundam", "--concurrency",
+            "8", "--format", "json",
+        )  # fmt: skip
+        (load,) = json.loads(out)["time"][0]["throughput"]
+        names = ("ttft_seconds", "tpot_seconds", "page_seconds", "pages_per_second")
+        assert [row[name] for name in names] == pytest.approx(
+            [load[name] for name in names], rel=EXACT
+        )
+
+    def test_money_by_hand(self):
+        """3.60 an hour is 0.1 cent a second; a thousand pages take 1000 / rate seconds."""
+        (row,) = rows_of("--gpu", "l40s", "--price", "3.6").to_pylist()
+        assert row[COST] == pytest.approx(1000 / row["pages_per_second"] * 0.001)
+
+
+class TestColumns:
+    @pytest.mark.parametrize(
+        ("arguments", "names"),
+        [
+            ((), COUNTS),
+            (("--gpu", "h100-sxm"), (*COUNTS, *TIMES)),
+            (("--gpu", "h100-sxm", "--price", "1", "--max-new-tokens", "1"),
+             (*COUNTS, *TIMES, COST)),
+        ],
+    )  # fmt: skip
+    def test_with_a_gpu_they_come_last(self, arguments, names):
+        schema = rows_of(*arguments).schema
+        assert tuple(schema.names) == names
+        types = {"gpu": pa.string(), "fits": pa.bool_()}
+        for name in names[len(COUNTS) :]:
+            assert schema.field(name).type == types.get(name, pa.float64()), name
+
+    @pytest.mark.exhaustive
+    def test_every_gpu_has_its_rows_under_its_name(self, capsys):
+        code, out, _ = run(
+            capsys, "sweep", "--gpu", "h100,l40s", "--gpu", "l40s", "--batch-size", "1:3"
+        )
+        gpus = [row["gpu"] for row in csv.DictReader(io.StringIO(out))]
+        assert (code, gpus) == (0, 3 * ["h100-sxm"] + 3 * ["l40s"])
+
+    def test_counts_are_those_without_a_gpu(self):
+        asked = ("--page", "a4,600:3000:1200x800", "--batch-size", "1,4")
+        timed = rows_of(*asked, "--gpu", "l40s")
+        assert timed.select(COUNTS).equals(rows_of(*asked))
+
+    def test_a_parquet_file_says_what_was_assumed(self):
+        metadata = rows_of("--gpu", "l40s", "--workers", "3").schema.metadata
+        notes = json.loads(metadata[METADATA_KEY])["metadata"]["notes"]
+        assert "every page generates the most tokens it may" in notes
+        assert any("3 at a time" in note for note in notes)
+
+
+class TestPlots:
+    @pytest.mark.exhaustive
+    def test_one_line_a_gpu(self, capsys):
+        code, _, err = run(capsys, "sweep", "--gpu", "h100-sxm,l40s", "--batch-size", "1:4",
+                           "--plot", "rate.svg", "--quantity", "pages_per_second")  # fmt: skip
+        assert (code, [line for line in err.splitlines() if ": assumed: " not in line]) == (0, [])
+        text = Path("rate.svg").read_text(encoding="utf-8")
+        assert [said in text for said in ("pages per second", "h100-sxm", "l40s")] == [True] * 3
+
+    @pytest.mark.exhaustive
+    def test_rows_without_a_value_are_left_out(self, capsys):
+        code, _, err = run(capsys, "sweep", "--gpu", "l40s", "--max-new-tokens", "1,2,3", "--plot",
+                           "step.svg", "--quantity", "tpot_seconds", "--quiet")  # fmt: skip
+        assert (code, err) == (0, "")
+
+
+class TestManyLoops:
+    def drawn(self, n):
+        """n loops over four tables, in which 1 to 9 clients share a GPU."""
+        random = np.random.default_rng(7)
+        growth = 1 + random.uniform(0.001, 0.3, (4, 1)) * np.arange(9)
+        steps = random.choice([0.0, 1.0, 30.0, 900.0], n)
+        times = LoopTimes(
+            prepare=random.choice([0.0, 0.02, 0.4], n), workers=2,
+            prefill=random.uniform(0.02, 0.2, n), chunks=random.integers(0, 3, n), steps=steps,
+            step=0.004 * growth, carried=0.0005 * growth, table=random.integers(0, 4, n),
+        )  # fmt: skip
+        return random.integers(1, 10, n), times
+
+    @pytest.mark.exhaustive
+    def test_each_is_what_it_is_alone(self):
+        clients, times = self.drawn(60)
+        many = closed_loop(clients, times)
+        for row, count in enumerate(clients.tolist()):
+            table = times.table[row]
+            one = closed_loop(np.array([count]), LoopTimes(
+                times.prepare[row], 2, times.prefill[row], times.chunks[row], times.steps[row],
+                times.step[table, :count], times.carried[table, :count],
+            ))  # fmt: skip
+            alone = [float(part[0]) for part in one]
+            assert [part[row] for part in many] == pytest.approx(alone, rel=EXACT)
+
+    def test_as_many_run_as_others_come_by_while_a_page_is_decoded(self):
+        """The balance itself: throughput, decode steps and running sequences agree."""
+        clients, times = self.drawn(400)
+        found = closed_loop(clients, times)
+        others = found.pages_per_second * (clients - 1) / clients
+        assert found.running == pytest.approx(1 + others * found.decode, rel=EXACT)
+        assert found.pages_per_second * found.page == pytest.approx(clients, rel=EXACT)
+
+
+@pytest.mark.parametrize("mode", DEFAULT.modes.values(), ids=lambda mode: mode.name)
+def test_pixels_of_many_pages_are_those_of_each(mode):
+    random = np.random.default_rng(3)
+    widths, heights = random.integers(1, 6000, (2, 300))
+    seconds = estimated_preprocessing_of_pages(DEFAULT, mode, widths, heights)
+    for width, height, found in zip(widths.tolist(), heights.tolist(), seconds, strict=True):
+        assert found == estimated_preprocessing(DEFAULT, planned((width, height), mode))
