@@ -88,12 +88,13 @@ def test_the_grids_are_those_of_the_scalar_function(pages):
 
 
 def test_the_grids_are_the_same_where_two_aspects_are_as_near():
-    # Aspects halfway between those of two grids, at sizes below and above half of their tiles.
+    # Aspects halfway between those of two grids and beside that, at sizes below and above half of their tiles.
     aspects = sorted({(c / r, c, r) for c, r in GRIDS})
     pages = [
-        (scale * (c1 * r2 + c2 * r1), scale * 2 * r1 * r2)
+        (scale * (c1 * r2 + c2 * r1) + more, scale * 2 * r1 * r2)
         for (_, c1, r1), (_, c2, r2) in itertools.pairwise(aspects)
         for scale in (1, 7, 20, 64, 90, 128, 333, 640)
+        for more in (-1, 0, 1)
     ]
     pages += [(scale * c, scale * r) for c, r in GRIDS for scale in range(300, 700, 10)]
     assert grids_of(pages) == [crop_grid(*page) for page in pages]
