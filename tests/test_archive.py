@@ -88,7 +88,7 @@ def test_the_grids_are_those_of_the_scalar_function(pages):
 
 
 def test_the_grids_are_the_same_where_two_aspects_are_as_near():
-    # Aspects halfway between those of two grids and beside that, at sizes below and above half of their tiles.
+    # Aspects halfway between those of two grids, and beside that; below and above half their tiles.
     aspects = sorted({(c / r, c, r) for c, r in GRIDS})
     pages = [
         (scale * (c1 * r2 + c2 * r1) + more, scale * 2 * r1 * r2)

@@ -420,8 +420,14 @@ def test_of_an_image_for_one_page_the_first_is_taken_and_that_is_said(
 
 def test_a_files_name_is_no_formula_and_acts_nowhere_in_the_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("=cmd|x!A0.png", "-1+1.png", "a\x1b[2K\nb.png"):
+    for name in ("=cmd|x!A0.png", "-1+1.png", "+a.png", "@b.png", "a\x1b[2K\nb.png"):
         Image.new("RGB", (9, 9)).save(tmp_path / name)
     assert main(["archive", ".", "--mode", "tiny", "--output", "rows.csv"]) == 0
     paths = csv.read_csv("rows.csv")["path"].to_pylist()
-    assert set(paths) == {"./=cmd|x!A0.png", "./-1+1.png", r"a\x1b[2K\nb.png"}
+    assert set(paths) == {
+        "./=cmd|x!A0.png",
+        "./-1+1.png",
+        "./+a.png",
+        "./@b.png",
+        r"a\x1b[2K\nb.png",
+    }
