@@ -11,14 +11,11 @@ __all__ = ["DeepseekV2Config"]
 
 
 class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
-    """Dimensions of the decoder as attributes named by the keys of `config.json`.
+    """The decoder's dimensions, named by the keys of `config.json`.
 
-    Every key is an argument; `**kwargs` takes the rest of the file (`vision_config`,
-    `projector_config`, ...), which becomes attributes unchanged. `num_key_value_heads` None means
-    one per attention head. `topk_method` has the published spelling, which `MoEGate` reads as
-    "greedy".
-
-    The attributes are the same under every version of transformers from 4.46 on.
+    `**kwargs` takes the rest of the file, which becomes attributes unchanged. `num_key_value_heads`
+    None means one per attention head. `topk_method` has the published spelling, which `MoEGate`
+    reads as "greedy". The attributes are the same under every transformers from 4.46 on.
 
     Source: the vendor's `DeepseekV2Config` (names, order and defaults).
     """

@@ -2,9 +2,7 @@
 
 An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`), whose features `[N, C, g, g]` are the
 patch embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`.
-
-Memory is counted too, so every tensor lives as long as in the published code. That is why some
-names outlive their use or are reused early.
+Tensors live as long as in the published code, so some names outlive their use or are reused early.
 
 Letters in shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
 """
@@ -60,16 +58,7 @@ _MLP_RATIO: Final = 4
 
 
 def required(section: Any, key: str, where: str) -> Any:
-    """Value of `key` in a section of the config.
-
-    Args:
-        section: The mapping, or None if the section itself is absent.
-        key: The key to read.
-        where: Dotted name of the section, for the error.
-
-    Raises:
-        ValueError: The section is not a mapping, or lacks the key.
-    """
+    """Value of `key` in the `section` called `where`, or a ValueError."""
     if not isinstance(section, Mapping):
         raise ValueError(f"the config lacks {where} (needed for {where}.{key})")
     if key not in section:
@@ -82,7 +71,7 @@ def required(section: Any, key: str, where: str) -> Any:
 
 
 def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
-    """`GELU, Linear(w0, w1), GELU, Linear(w1, w2), ...` for the given widths."""
+    """`GELU, Linear(w0, w1), GELU, Linear(w1, w2), ...` of these widths."""
     layers: list[nn.Module] = []
     for wide_in, wide_out in itertools.pairwise(widths):
         layers += [nn.GELU(), nn.Linear(wide_in, wide_out)]
@@ -92,14 +81,8 @@ def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
 class MlpProjector(nn.Module):
     """Maps vision features to the width of the decoder; eight variants.
 
-    Args:
-        cfg: `projector_type` and the keys its variant needs: `input_dim` (a pair for
-            `hybrid_split_feature_mlp_gelu`), `n_embed`, `depth` (1), `mlp_ratio` (1),
-            `downsample_ratio`, `channel_div` (0.5); and the switches `token_pooling` and
-            `conv_fusion_high_low_features` (both False), which apply before any variant.
-
-    Raises:
-        ValueError: A key is missing or `projector_type` is not one of the eight.
+    `token_pooling` and `conv_fusion_high_low_features` come before any. Raises ValueError for a
+    missing key or an unknown `projector_type`.
 
     Source: the vendor's `MlpProjector`.
     """
@@ -204,15 +187,11 @@ class MlpProjector(nn.Module):
         return layers
 
     def forward(self, x: Any) -> Tensor:
-        """Projects features.
+        """`[N, T, input_dim] -> [N, T', n_embed]`.
 
-        Args:
-            x: `[N, T, input_dim]`; with `conv_fusion_high_low_features` `[N, 2, T, input_dim]`;
-                for the `low_high_*` variants a pair (high, low) of `[N, T, input_dim]`.
-
-        Returns:
-            `[N, T', n_embed]`; T' is T, or T / 4 after pooling, or T / downsample_ratio^2
-            (rounded up to whole cells).
+        With `conv_fusion_high_low_features`, from `[N, 2, T, input_dim]`; for the `low_high_*`
+        variants, from a pair (high, low). T' is T, T / 4 after pooling, or T / downsample_ratio^2
+        in whole cells.
         """
         if self.token_pooling:
             cells = self._cells(x)
@@ -243,7 +222,7 @@ class MlpProjector(nn.Module):
         return cells.contiguous().view(count, pooled, channels * 4)
 
     def _high_and_low(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Both halves of a variant with two separate feature maps, `[N, T, ...]` each."""
+        """Both halves of a variant with two feature maps, `[N, T, ...]` each."""
         if self.projector_type == "low_high_split_mlp_gelu":
             return self.high_layers(x[0]), self.low_layers(x[1])
         if self.projector_type == "low_high_hybrid_split_mlp_gelu":
@@ -274,17 +253,10 @@ class LayerNormfp32(nn.LayerNorm):
 
 
 def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
-    """CLIP's position table for another number of patches, bicubic and antialiased in fp32.
+    """CLIP's positions `[1, 1 + s s, C] -> [1, 1 + t t, C]`, bicubic and antialiased in fp32.
 
-    Args:
-        abs_pos: `[1, 1 + s s, C]`, the class position first.
-        tgt_size: Tokens of the result, with or without the class token: the side is
-            `floor(sqrt(tgt_size))`.
-
-    Returns:
-        `[1, 1 + t t, C]`; the table itself if the side does not change.
-
-    Source: the vendor's `get_abs_pos`.
+    t is `floor(sqrt(tgt_size))`; the table itself if the side does not change. Source: the
+    vendor's.
     """
     table = abs_pos.squeeze(0)
     source, target = math.isqrt(table.shape[0] - 1), math.isqrt(tgt_size)
@@ -315,14 +287,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 class CLIPVisionEmbeddings(nn.Module):
-    """Class token, patch embeddings and position table.
-
-    Args:
-        hidden_size: Width C.
-        image_size: Resolution the position table was learned at.
-        patch_size: Side of a patch.
-        num_channels: Channels of the image.
-    """
+    """Class token, patch embeddings and position table."""
 
     def __init__(
         self,
@@ -346,15 +311,7 @@ class CLIPVisionEmbeddings(nn.Module):
         self.register_buffer("position_ids", ids)
 
     def forward(self, pixel_values: Tensor, patch_embeds: Tensor | None) -> Tensor:
-        """Embeds patches.
-
-        Args:
-            pixel_values: `[N, 3, R, R]`; only its N is read if `patch_embeds` is given.
-            patch_embeds: `[N, C, g, g]` to use instead of the own convolution, or None.
-
-        Returns:
-            `[N, 1 + g g, C]`.
-        """
+        """`[N, 1 + g g, C]` from `patch_embeds` `[N, C, g, g]`, or from pixels `[N, 3, R, R]`."""
         if patch_embeds is None:
             patch_embeds = self.patch_embedding(pixel_values)
         patch_embeds = patch_embeds.flatten(2).transpose(1, 2)
@@ -364,7 +321,7 @@ class CLIPVisionEmbeddings(nn.Module):
 
 
 class NoTPFeedForward(nn.Module):
-    """Linear, quick GELU, linear (both with bias). `cfg` is unused, as published."""
+    """Linear, quick GELU, linear (both with bias); `cfg` is unused, as published."""
 
     def __init__(self, cfg: Mapping[str, Any], dim: int, hidden_dim: int) -> None:
         super().__init__()
@@ -378,11 +335,7 @@ class NoTPFeedForward(nn.Module):
 
 
 class NoTPAttention(nn.Module):
-    """Multi-head self-attention without a mask (Vaswani et al. 2017, eq. 1), one fused q, k, v.
-
-    Args:
-        cfg: `hidden_size` and `num_attention_heads`.
-    """
+    """Multi-head self-attention without a mask (Vaswani et al. 2017, eq. 1), one fused q, k, v."""
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__()
@@ -404,13 +357,7 @@ class NoTPAttention(nn.Module):
 
 
 class NoTPTransformerBlock(nn.Module):
-    """Pre-norm block: `h = x + attention(norm(x))`, `h + feed_forward(norm(h))`.
-
-    Args:
-        cfg: `hidden_size`, `num_attention_heads`, `ffn_hidden_size`, `layernorm_epsilon`.
-        layer_id: Number of the block, from 1.
-        multiple_of: Unused, as published.
-    """
+    """Pre-norm block: `h = x + attention(norm(x))`, `h + feed_forward(norm(h))`."""
 
     def __init__(self, cfg: Mapping[str, Any], layer_id: int, multiple_of: int = 256) -> None:
         super().__init__()
@@ -451,12 +398,7 @@ class NoTPTransformer(nn.Module):
 class VitModel(nn.Module):
     """CLIP's vision transformer (Radford et al. 2021) without its final norm.
 
-    Args:
-        cfg: `hidden_size`, `num_attention_heads`, `ffn_hidden_size`, `num_layers`, `image_size`,
-            `patch_size`, `layernorm_epsilon`; optionally `pre_layernorm_epsilon` (1e-5) and
-            `fp32norm` (a `LayerNormfp32` before the stack; False).
-        freeze_embed: Exclude the embeddings from training.
-        freeze_pre_norm: Exclude the norm before the stack from training.
+    With `fp32norm`, the norm before the stack is a `LayerNormfp32`.
     """
 
     DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
@@ -485,7 +427,7 @@ class VitModel(nn.Module):
             self.pre_layrnorm.requires_grad_(False)
 
     def forward(self, x: Tensor, patch_embeds: Tensor | None) -> Tensor:
-        """Image `[N, 3, R, R]` and SAM features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
+        """Image `[N, 3, R, R]` and SAM's features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
         embedded = self.embeddings(x, patch_embeds)
         normed = self.pre_layrnorm(embedded)
         out: Tensor = self.transformer(normed)
@@ -496,16 +438,9 @@ class VitModel(nn.Module):
 
 
 def get_abs_pos_sam(abs_pos: Tensor, tgt_size: int) -> Tensor:
-    """SAM's position grid for another grid side, bicubic and antialiased in fp32.
+    """SAM's positions `[1, s, s, C] -> [1, tgt_size, tgt_size, C]`, bicubic, antialiased, in fp32.
 
-    Args:
-        abs_pos: `[1, s, s, C]`.
-        tgt_size: Side of the result.
-
-    Returns:
-        `[1, tgt_size, tgt_size, C]`; the grid itself if the side does not change.
-
-    Source: the vendor's `get_abs_pos_sam`.
+    The grid itself if the side does not change. Source: the vendor's.
     """
     if abs_pos.shape[1] == tgt_size:
         return abs_pos
@@ -533,7 +468,7 @@ class MLPBlock(nn.Module):
 class LayerNorm2d(nn.Module):
     """LayerNorm over the channels of `[N, C, h, w]`: `(x - mean) / sqrt(var + eps) * w + b`.
 
-    Source: the vendor's `LayerNorm2d` (from ConvNeXt), which computes the centred input twice.
+    Source: the vendor's (from ConvNeXt), which computes the centred input twice.
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
@@ -553,23 +488,8 @@ class LayerNorm2d(nn.Module):
 class ImageEncoderViT(nn.Module):
     """SAM's image encoder (Kirillov et al. 2023; ViTDet, Li et al. 2022) with down-sampling.
 
-    Args:
-        img_size: Resolution for which the position tables are made.
-        patch_size: Side and stride of the patch convolution.
-        in_chans: Channels of the image.
-        embed_dim: Width of the blocks.
-        depth: Number of blocks.
-        num_heads: Heads per block.
-        mlp_ratio: Width of a block's MLP over `embed_dim`.
-        out_chans: Channels of the neck.
-        qkv_bias: Whether the fused q, k, v projection has a bias.
-        norm_layer: Constructor of the blocks' norms.
-        act_layer: Constructor of the MLPs' activation.
-        use_abs_pos: Whether to add the absolute position grid.
-        use_rel_pos: Whether attention has decomposed relative positions.
-        rel_pos_zero_init: Unused, as published: the tables start at zero.
-        window_size: Side of the attention windows; 0 attends globally everywhere.
-        global_attn_indexes: Blocks that attend globally.
+    Position tables are made for `img_size`; a `window_size` of 0 attends globally everywhere;
+    `rel_pos_zero_init` is unused, as published: the tables start at zero.
     """
 
     DOWNSAMPLE_CHANNELS: Final = (512, 1024)
@@ -628,12 +548,7 @@ class ImageEncoderViT(nn.Module):
         self.downsample(out_chans, self.DOWNSAMPLE_CHANNELS)
 
     def downsample(self, channels: int, wider: Sequence[int]) -> None:
-        """Creates the stride-2 convolutions `net_2`, `net_3`, ..., replacing any existing ones.
-
-        Args:
-            channels: Channels of the neck.
-            wider: Output channels of each.
-        """
+        """Creates the stride-2 convolutions `net_2`, `net_3`, ... with these output channels."""
         for name in self._downsamplers:
             delattr(self, name)
         self._downsamplers = [f"net_{number}" for number in range(2, 2 + len(wider))]
@@ -662,17 +577,7 @@ class ImageEncoderViT(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block over a grid, attending within windows or globally.
 
-    Args:
-        dim: Width C.
-        num_heads: Heads.
-        mlp_ratio: Width of the MLP over `dim`.
-        qkv_bias: Whether the fused q, k, v projection has a bias.
-        norm_layer: Constructor of the norms.
-        act_layer: Constructor of the MLP's activation.
-        use_rel_pos: Whether attention has decomposed relative positions.
-        rel_pos_zero_init: Unused, as published.
-        window_size: Side of the windows; 0 attends globally.
-        input_size: Grid for which a global block's relative tables are made.
+    A `window_size` of 0 is global, with relative tables made for `input_size`.
     """
 
     def __init__(
@@ -714,16 +619,8 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Self-attention over a grid with decomposed relative positions (MViTv2, Li et al. 2022).
 
-    Args:
-        dim: Width C.
-        num_heads: Heads.
-        qkv_bias: Whether the fused q, k, v projection has a bias.
-        use_rel_pos: Whether to add `q . R_h + q . R_w` to the scores.
-        rel_pos_zero_init: Unused, as published.
-        input_size: Grid (h, w) for which the two tables are made.
-
-    Raises:
-        ValueError: `use_rel_pos` without `input_size`.
+    With `use_rel_pos`, adds `q . R_h + q . R_w` to the scores, from tables made for `input_size`,
+    which is required then (ValueError).
     """
 
     def __init__(
@@ -775,15 +672,7 @@ class Attention(nn.Module):
 
 
 def window_partition(x: Tensor, window_size: int) -> tuple[Tensor, tuple[int, int]]:
-    """Cuts a grid into windows, zero-padded on the right and at the bottom.
-
-    Args:
-        x: `[N, h, w, C]`.
-        window_size: Side s of a window.
-
-    Returns:
-        Windows `[N * windows, s, s, C]` and the padded (h, w).
-    """
+    """`[N, h, w, C]`, zero-padded, to windows `[N * windows, s, s, C]`, and the padded (h, w)."""
     count, rows, columns, channels = x.shape
     below, right = -rows % window_size, -columns % window_size
     if below or right:
@@ -797,17 +686,7 @@ def window_partition(x: Tensor, window_size: int) -> tuple[Tensor, tuple[int, in
 def window_unpartition(
     windows: Tensor, window_size: int, pad_hw: tuple[int, int], hw: tuple[int, int]
 ) -> Tensor:
-    """Undoes `window_partition` and drops the padding.
-
-    Args:
-        windows: `[N * windows, s, s, C]`.
-        window_size: Side s of a window.
-        pad_hw: Padded (h, w).
-        hw: Original (h, w).
-
-    Returns:
-        `[N, h, w, C]`.
-    """
+    """Undoes `window_partition`: `[N * windows, s, s, C] -> [N, h, w, C]`, without the padding."""
     padded_rows, padded_columns = pad_hw
     down, across = padded_rows // window_size, padded_columns // window_size
     count = windows.shape[0] // (down * across)
@@ -819,18 +698,10 @@ def window_unpartition(
 
 
 def get_rel_pos(q_size: int, k_size: int, rel_pos: Tensor) -> Tensor:
-    """Rows of a relative-position table for every pair of coordinates.
+    """Rows of a table of relative positions for every pair of coordinates: `[q_size, k_size, D]`.
 
-    `R[i, j] = table[i' - j' + offset]` with both coordinates scaled to the longer axis
-    (MViTv2, eq. 4; the vendor's `get_rel_pos`).
-
-    Args:
-        q_size: Query coordinates.
-        k_size: Key coordinates.
-        rel_pos: `[L, D]`; resized linearly in fp32 unless L is `2 max(q, k) - 1`.
-
-    Returns:
-        `[q_size, k_size, D]`.
+    `R[i, j] = table[i' - j' + offset]` with coordinates scaled to the longer axis (MViTv2, eq. 4;
+    the vendor's). The table `[L, D]` is resized linearly in fp32 unless L is `2 max(q, k) - 1`.
     """
     length = 2 * max(q_size, k_size) - 1
     table = rel_pos
@@ -852,20 +723,10 @@ def add_decomposed_rel_pos(
     q_size: tuple[int, int],
     k_size: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
-    """The two additive terms of decomposed relative positions.
+    """The terms of relative positions, `[B, q_h q_w, k_h, 1]` and `[B, q_h q_w, 1, k_w]`.
 
     `row[b, (y x), k, 0] = q[b, (y x)] . R_h[y, k]`, `column[b, (y x), 0, k] = q . R_w[x, k]`
-    (MViTv2, eq. 4; the vendor's `add_decomposed_rel_pos`). Their broadcast sum is the bias.
-
-    Args:
-        q: `[B, q_h q_w, D]`.
-        rel_pos_h: `[L_h, D]`.
-        rel_pos_w: `[L_w, D]`.
-        q_size: (q_h, q_w).
-        k_size: (k_h, k_w).
-
-    Returns:
-        `[B, q_h q_w, k_h, 1]` and `[B, q_h q_w, 1, k_w]`.
+    (MViTv2, eq. 4; the vendor's), from queries `[B, q_h q_w, D]`. Their broadcast sum is the bias.
     """
     (q_rows, q_columns), (k_rows, k_columns) = q_size, k_size
     table_h = get_rel_pos(q_rows, k_rows, rel_pos_h)
@@ -903,14 +764,9 @@ class PatchEmbed(nn.Module):
 
 
 def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEncoderViT:
-    """Builds SAM from `vision_config`: `image_size` and `width["sam_vit_b"]`.
+    """SAM from `vision_config`: `image_size` and `width["sam_vit_b"]`; ValueError without a key.
 
-    Args:
-        vision_config: The section.
-        features: Channels of the last convolution, overriding the last of `downsample_channels`.
-
-    Raises:
-        ValueError: A key is missing.
+    `features` override the last of `downsample_channels`.
     """
     where = "vision_config.width.sam_vit_b"
     sam = required(required(vision_config, "width", "vision_config"), "sam_vit_b", where[:-10])
@@ -935,10 +791,9 @@ def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEnc
 
 
 def build_clip_l(vision_config: Any) -> VitModel:
-    """Builds CLIP from `vision_config`: `width["clip-l-14-224"]`.
+    """CLIP from `vision_config`: `width["clip-l-14-224"]`.
 
-    Raises:
-        ValueError: A key is missing, or CLIP is not as wide as the SAM features it embeds.
+    Raises ValueError for a missing key, or unless it is as wide as the SAM features it embeds.
     """
     where = "vision_config.width.clip-l-14-224"
     widths = required(vision_config, "width", "vision_config")
@@ -966,12 +821,7 @@ def build_clip_l(vision_config: Any) -> VitModel:
 
 
 def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
-    """Builds the projector from `projector_config`, checked against its neighbours.
-
-    Raises:
-        ValueError: A key is missing, the variant takes two separate feature maps, or the widths
-            do not fit CLIP's and SAM's features or the decoder.
-    """
+    """The projector for CLIP's and SAM's features, as `fitting_projector`."""
     clip = required(vision_config["width"], "clip-l-14-224", "vision_config.width")
     features = 2 * int(required(clip, "width", "vision_config.width.clip-l-14-224"))
     return fitting_projector(projector_config, features, "CLIP and SAM together", hidden_size)
@@ -980,17 +830,10 @@ def build_projector(projector_config: Any, vision_config: Any, hidden_size: int)
 def fitting_projector(
     projector_config: Any, features: int, origin: str, hidden_size: int
 ) -> MlpProjector:
-    """Builds the projector from `projector_config` if it fits between its neighbours.
+    """The projector from `projector_config`, for `features` from an `origin`.
 
-    Args:
-        projector_config: The section.
-        features: Width of its input features.
-        origin: Where the features come from, for the error.
-        hidden_size: Width of the decoder.
-
-    Raises:
-        ValueError: A key is missing, the variant takes two separate feature maps, or the widths
-            do not fit.
+    Raises ValueError for a missing key, a variant of two separate feature maps, or widths that do
+    not fit.
     """
     where = "projector_config"
     kind = required(projector_config, "projector_type", where)

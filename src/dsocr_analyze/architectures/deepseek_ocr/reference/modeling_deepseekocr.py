@@ -1,7 +1,7 @@
 """DeepSeek-OCR: vision encoders, projector and decoder as one model, under the vendor's names.
 
-The vision side is configured entirely by `vision_config` and `projector_config`; for the published
-config the network equals the vendor's. There is no `infer()`, which would need a tokenizer.
+With the published config, the network equals the vendor's. There is no `infer()`, which would need
+a tokenizer.
 
 Letters in shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
 """
@@ -54,15 +54,7 @@ def _to_tensor(image: Any) -> Tensor:
 def normalize_transform(
     mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Callable[[Tensor], Tensor] | None:
-    """`(x - mean) / std` per channel, for `[C, h, w]`.
-
-    Args:
-        mean: One value per channel; None for zeros.
-        std: One value per channel; None for ones.
-
-    Returns:
-        The transform, or None if both are None.
-    """
+    """`(x - mean) / std` per channel, for `[C, h, w]`; None if neither is given."""
     if mean is None and std is None:
         return None
 
@@ -96,13 +88,7 @@ class BaseTransform(ABC):
 
 
 class BasicImageTransform(BaseTransform):
-    """Converts to a tensor in 0 .. 1, then normalises per channel.
-
-    Args:
-        mean: One value per channel, or None.
-        std: One value per channel, or None.
-        normalize: False leaves the values in 0 .. 1.
-    """
+    """Converts to a tensor in 0 .. 1, then normalises per channel unless told not to."""
 
     def __init__(
         self,
@@ -142,10 +128,8 @@ class DeepseekOCRConfig(DeepseekV2Config):
 class Views:
     """Features of one vision call, held as long as in the published forward.
 
-    Attributes:
-        spatial: SAM's, `[N, C, g, g]`.
-        semantic: The second encoder's, `[N, T, C]`; CLIP's T is `1 + g g`.
-        tokens: The projector's input, then its output, then that laid out, `[..., d]`.
+    Those of SAM `[N, C, g, g]`, of the second encoder `[N, T, C]`, and the projector's input, then
+    its output, then that laid out, `[..., d]`.
     """
 
     spatial: Tensor
@@ -154,13 +138,7 @@ class Views:
 
 
 class _Seen:
-    """What the published forward holds of the pages it has seen: the last one of each kind.
-
-    Attributes:
-        local: Features of the local views.
-        whole: Features of the global view.
-        page: Tokens of both and the separator, `[tokens, d]`.
-    """
+    """What the published forward holds: the last views of each kind, and the last page."""
 
     page: Tensor
 
@@ -171,12 +149,8 @@ class _Seen:
 class DeepseekOCRModel(DeepseekV2Model):
     """The decoder, with visual tokens in place of the image placeholders.
 
-    Args:
-        config: The decoder's keys; `vision_config` (`image_size`, `width.sam_vit_b`,
-            `width.clip-l-14-224`); `projector_config` (`projector_type`, `input_dim`, `n_embed`).
-
-    Raises:
-        ValueError: A key is missing, or the widths of adjacent parts differ.
+    Raises ValueError for a missing key of `vision_config` or `projector_config`, or if the widths
+    of adjacent parts differ.
     """
 
     config_class = DeepseekOCRConfig
@@ -219,25 +193,12 @@ class DeepseekOCRModel(DeepseekV2Model):
         images_spatial_crop: Any = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Runs the vision side if there is an image, then the decoder.
+        """Runs the vision side if there is an image, then the decoder, whose arguments it also has.
 
-        Args:
-            input_ids: `[B, T]`, or None if `inputs_embeds` is given.
-            attention_mask: `[B, K]` of ones and zeros, or None.
-            position_ids: `[1 or B, T]`, or None.
-            past_key_values: As for `DeepseekV2Model`.
-            inputs_embeds: `[B, T, d]`; the visual tokens are written into it.
-            use_cache: Whether to return a cache; None for the config's value.
-            output_attentions: Whether to return attention weights.
-            output_hidden_states: Whether to return every layer's input.
-            images: One pair per item of the batch: local views `[P, 3, r, r]` (all zero: none) and
-                the global view `[1, 3, R, R]`. No image if the first global view sums to zero.
-            images_seq_mask: `[B, T]` bool, True at image placeholders.
-            images_spatial_crop: One (w, h) per item of the batch: the grid of local views.
-            return_dict: False for a plain tuple.
-
-        Returns:
-            As for `DeepseekV2Model`.
+        `images` has a pair per item of the batch: local views `[P, 3, r, r]` (all zero: none) and
+        the global view `[1, 3, R, R]`; no image if the first of these sums to zero.
+        `images_seq_mask` `[B, T]` is true at placeholders; `images_spatial_crop` has the grid (w,
+        h) of each item's local views.
         """
         if inputs_embeds is None and input_ids is not None:
             inputs_embeds = self.get_input_embeddings()(input_ids)
@@ -263,18 +224,14 @@ class DeepseekOCRModel(DeepseekV2Model):
         )
 
     def _sees(self, embeds: Tensor, images: Sequence[tuple[Tensor, Tensor]]) -> bool:
-        """Whether there is an image to encode: not in a decode step, not for blank pixels."""
+        """Whether there is an image: not in a decode step, not for blank pixels."""
         is_decode_step = embeds.shape[1] == 1 and not self.training
         return not is_decode_step and bool(torch.sum(images[0][1]).item() != 0)
 
     def _visual_tokens(self, seen: _Seen, patches: Tensor, overview: Tensor, crop: Any) -> Tensor:
-        """One page's tokens `[tokens, d]`: local views, global view, separator.
+        """One page's tokens `[tokens, d]`: local views `[P, 3, r, r]`, global view, separator.
 
-        Args:
-            seen: What is held of the previous page; replaced piece by piece.
-            patches: Local views `[P, 3, r, r]`, or all zero.
-            overview: Global view `[1, 3, R, R]`.
-            crop: (w, h) with `w h = P`; ignored if there are no local views.
+        What is `seen` of the previous page is replaced piece by piece; `crop` is (w, h), `w h = P`.
         """
         has_patches = torch.sum(patches).item() != 0
         if has_patches:
@@ -287,11 +244,11 @@ class DeepseekOCRModel(DeepseekV2Model):
         return torch.cat(pages, dim=0)
 
     def _whole_pages(self, overview: Tensor) -> Sequence[Tensor]:
-        """The views that are separate pages if none has local views; here, all in one."""
+        """The views that are pages of their own if none has local views; here, all in one."""
         return [overview]
 
     def _page(self, seen: _Seen, overview: Tensor, crop: Any) -> Tensor:
-        """Like `_visual_tokens`, with local views already encoded; `crop` is None without any."""
+        """Like `_visual_tokens`, with local views already encoded; without any, `crop` is None."""
         self._encode(seen.whole, overview)
         self._lay_out(seen.whole, 1, 1)
         parts = [seen.whole.tokens, self.view_seperator[None, :]]
@@ -302,7 +259,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         return seen.page
 
     def _encode(self, views: Views, pixels: Tensor) -> None:
-        """Encodes views `[N, 3, R, R]` to projected features `[N, g g, d]`, CLIP's before SAM's."""
+        """Views `[N, 3, R, R]` to projected features `[N, g g, d]`, CLIP's before SAM's."""
         views.spatial = self.sam_model(pixels)
         views.semantic = self.vision_model(pixels, views.spatial)
         views.tokens = torch.cat(
@@ -311,15 +268,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         views.tokens = self.projector(views.tokens)
 
     def _lay_out(self, views: Views, down: int, across: int) -> None:
-        """Lays views out as one picture, with a newline after each row.
-
-        `[down * across, g g, d]` -> `[(down g) (across g + 1), d]`.
-
-        Args:
-            views: Views whose tokens are laid out.
-            down: Rows of views.
-            across: Columns of views.
-        """
+        """`[down * across, g g, d] -> [(down g) (across g + 1), d]`: rows that end in newlines."""
         _, tokens, width = views.tokens.shape
         side = math.isqrt(tokens)
         picture = views.tokens.view(down, across, side, side, width).permute(0, 2, 1, 3, 4)
@@ -357,11 +306,7 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
         images_spatial_crop: Any = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Runs a prefill pass or decode step; see `DeepseekOCRModel` and `DeepseekV2ForCausalLM`.
-
-        Returns:
-            `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.
-        """
+        """A prefill pass or decode step: logits `[B, T, V]` in fp32."""
         decoded = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

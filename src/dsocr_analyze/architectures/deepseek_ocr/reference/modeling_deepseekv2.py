@@ -1,14 +1,12 @@
 """The DeepSeek-V2 decoder under the vendor's class names.
 
 Pre-norm layers of attention (plain multi-head, or latent: MLA) and a SwiGLU MLP or a mixture of
-such MLPs. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour; the
-operators are those that the vendor's files run with transformers 4.46.3.
+such MLPs. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour, with
+the operators of the vendor's files under transformers 4.46.3. Tensors live as long as in the
+published code, so some names outlive their use or are reused early.
 
-Memory is counted too, so every tensor lives as long as in the published code. That is why some
-names outlive their use or are reused early.
-
-Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts,
-k experts per token, V vocabulary.
+Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts, k
+experts per token, V vocabulary.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ __all__ = [
 
 
 def _one_of(value: Any, known: Sequence[str], key: str) -> str:
-    """`value`, if it is one of `known`; otherwise a ValueError that names the config's key."""
+    """`value` if it is `known`; otherwise a ValueError that names the config's key."""
     if value not in known:
         raise ValueError(f"{key} is {value!r}; known: {', '.join(known)}")
     return str(value)
@@ -74,20 +72,19 @@ def _one_of(value: Any, known: Sequence[str], key: str) -> str:
 
 
 class Cache(Protocol):
-    """What attention needs of a cache; transformers' `DynamicCache` satisfies it too."""
+    """What attention needs of a cache; transformers' `DynamicCache` has it too."""
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends to a layer; returns all of its keys and values."""
 
     def get_seq_length(self) -> int:
-        """Number of positions held."""
+        """Positions held."""
 
 
 class KeyValueCache:
-    """Keys and values of every layer, grown by concatenation.
+    """Keys and values of every layer, `[B, heads, K, size]`, grown by concatenation.
 
-    The tensors are `[B, heads, K, size]`, whatever the attention class stores: keys and values, or
-    the rotary key and the latent of MLA.
+    With MLA, they are the rotary key and the latent.
     """
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
@@ -103,13 +100,9 @@ class KeyValueCache:
         return iter(self._pairs)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Appends `[B, heads, T, size]` to a layer; layers are first filled in order.
+        """Appends `[B, heads, T, size]` to a layer, the first uncopied, and returns all of it.
 
-        Returns:
-            All keys and values of the layer. The first ones are kept without a copy.
-
-        Raises:
-            IndexError: A layer is filled before the one below it.
+        Raises IndexError for a layer filled before the one below it.
         """
         if layer_idx < len(self._pairs):
             old_key, old_value = self._pairs[layer_idx]
@@ -123,11 +116,11 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self) -> int:
-        """Number of positions in the first layer."""
+        """Positions in the first layer."""
         return self._pairs[0][0].shape[-2] if self._pairs else 0
 
     def to_legacy_cache(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The tensors as one (key, value) pair per layer."""
+        """One (key, value) pair per layer."""
         return tuple(self._pairs)
 
 
@@ -159,15 +152,12 @@ def _inverse_frequencies(dim: int, base: float, device: torch.device | None = No
 
 
 def _even_steps(dim: int) -> Tensor:
-    """0, 2, ... below `dim` in fp32, on torch's default device, as published."""
+    """0, 2, ... below `dim` in fp32, on torch's default device."""
     return torch.arange(0, dim, 2, dtype=torch.int64).float()
 
 
 def _buffer(compute: Callable[[], Tensor], dim: int, device: torch.device | None = None) -> Tensor:
-    """Frequencies `[dim / 2]` for a constructor.
-
-    Not computed on `meta`, where the first arithmetic imports a compiler.
-    """
+    """Frequencies `[dim / 2]` for a constructor; on `meta`, arithmetic would import a compiler."""
     empty = torch.empty(dim // 2, dtype=torch.float32, device=device)
     return empty if empty.is_meta else compute()
 
@@ -181,15 +171,11 @@ def _yarn_frequencies(
     beta_slow: float,
     device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """YaRN's blend of interpolated and unchanged frequencies (Peng et al. 2023, eq. 17 to 23).
+    """YaRN's blend of frequencies (Peng et al. 2023, eq. 17 to 23), `[dim / 2]`.
 
-    A dimension that rotates more than `beta_fast` times over the original length keeps its
-    frequency, one that rotates less than `beta_slow` times is divided by `factor`, and those in
-    between are blended linearly.
-
-    Returns:
-        The blend, the kept frequencies, the interpolated ones and the share of the kept ones,
-        `[dim / 2]` each.
+    One that rotates more than `beta_fast` times over the original length is kept, one that rotates
+    less than `beta_slow` times is divided by `factor`, those in between are blended linearly. Also
+    returns the kept ones, the interpolated ones, and the share of the kept ones.
     """
 
     def dimension_turning(times: float) -> float:
@@ -222,13 +208,7 @@ def _yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
 
 
 class DeepseekV2RotaryEmbedding(nn.Module):
-    """Cosines and sines of position times frequency, tabulated up to the longest length requested.
-
-    Args:
-        dim: Size of the rotated part of a head.
-        max_position_embeddings: Length the model was trained for.
-        base: Base of the frequencies.
-        device: Device of the frequencies.
+    """Tables of cosines and sines, up to the longest length asked for.
 
     Source: RoFormer (Su et al. 2021, eq. 34), with halves instead of interleaved pairs.
     """
@@ -277,17 +257,9 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.max_seq_len_cached = seq_len
 
     def forward(self, x: Tensor, seq_len: int | None = None) -> tuple[Tensor, Tensor]:
-        """Tables for positions 0 .. seq_len - 1.
+        """Cosines and sines of positions 0 .. seq_len - 1, `[seq_len, dim]`, in the type of `x`.
 
-        Args:
-            x: Any tensor with the right device and dtype.
-            seq_len: Number of positions; None, the published default, is rejected.
-
-        Returns:
-            Cosines and sines, `[seq_len, dim]` each.
-
-        Raises:
-            ValueError: `seq_len` is None.
+        Raises ValueError without `seq_len`, the published default.
         """
         if seq_len is None:
             raise ValueError("seq_len is None; give the number of positions")
@@ -315,10 +287,9 @@ class DeepseekV2LinearScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 
 
 class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
-    """Increases the base with the length beyond the trained one (dynamic NTK-aware scaling).
+    """Dynamic NTK-aware scaling, beyond the trained length L0 (Peng et al. 2023, appendix A.2).
 
-    `base' = base (s L / L0 - (s - 1))^(dim / (dim - 2))` for a length L above the trained L0
-    (Peng et al. 2023, appendix A.2; the vendor's class of this name).
+    `base' = base (s L / L0 - (s - 1))^(dim / (dim - 2))` for a length L.
     """
 
     def __init__(
@@ -344,17 +315,7 @@ class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
     """YaRN: frequencies blended by how often they rotate, magnitudes corrected.
 
-    Args:
-        dim: Size of the rotated part of a head.
-        max_position_embeddings: Length the model runs at.
-        base: Base of the frequencies.
-        device: Device of the frequencies.
-        scaling_factor: New length over the original one.
-        original_max_position_embeddings: Length before the extension.
-        beta_fast: Rotations above which a frequency is kept.
-        beta_slow: Rotations below which it is divided by `scaling_factor`.
-        mscale: Scale of the magnitude.
-        mscale_all_dim: Scale of the magnitude that attention's softmax already corrects.
+    `mscale_all_dim` is the part of the magnitude that attention's softmax corrects already.
     """
 
     def __init__(
@@ -416,11 +377,7 @@ def _halves_from_pairs(x: Tensor) -> Tensor:
 
 
 def _activation(name: str) -> nn.Module:
-    """transformers' activation of that name; silu is torch's, which transformers 5 wraps.
-
-    Raises:
-        ValueError: transformers has no such activation.
-    """
+    """transformers' activation, or a ValueError; silu is torch's, which transformers 5 wraps."""
     if name in ("silu", "swish"):
         return nn.SiLU()
     found: nn.Module = ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
@@ -428,13 +385,7 @@ def _activation(name: str) -> nn.Module:
 
 
 class DeepseekV2MLP(nn.Module):
-    """SwiGLU: `down(act(gate(x)) * up(x))`, no biases (Shazeer 2020, eq. 6).
-
-    Args:
-        config: `hidden_size`, `intermediate_size`, `hidden_act`.
-        hidden_size: Overrides the config's.
-        intermediate_size: Overrides the config's.
-    """
+    """SwiGLU: `down(act(gate(x)) * up(x))`, no biases (Shazeer 2020, eq. 6)."""
 
     def __init__(
         self,
@@ -457,13 +408,7 @@ class DeepseekV2MLP(nn.Module):
 
 
 class Routing(NamedTuple):
-    """The router's choice.
-
-    Attributes:
-        experts: `[tokens, k]` indices.
-        weights: `[tokens, k]` fp32.
-        aux_loss: Load-balancing loss (a scalar) while training, otherwise None.
-    """
+    """The router's choice: indices and fp32 weights `[tokens, k]`; the balance loss in training."""
 
     experts: Tensor
     weights: Tensor
@@ -473,15 +418,8 @@ class Routing(NamedTuple):
 class MoEGate(nn.Module):
     """The router: fp32 logits, scores, top-k experts.
 
-    Args:
-        config: `n_routed_experts`, `num_experts_per_tok`, `scoring_func` (softmax, sigmoid),
-            `topk_method` (greedy, group_limited_greedy, noaux_tc), `n_group`, `topk_group`,
-            `norm_topk_prob`, `routed_scaling_factor`, `aux_loss_alpha`, `seq_aux`.
-
-    `gready`, the misspelled default of the published config, means greedy.
-
-    Raises:
-        ValueError: An unknown `scoring_func` or `topk_method`.
+    `gready`, the misspelled default of the published config, means greedy. Raises ValueError for an
+    unknown `scoring_func` or `topk_method`.
 
     Source: DeepSeek-V2 (2405.04434, eq. 20 to 29; group-limited: section 2.2.2), DeepSeek-V3
     (2412.19437, eq. 12 to 16, noaux_tc); the vendor's `MoEGate`.
@@ -532,10 +470,7 @@ class MoEGate(nn.Module):
         return Routing(experts, weights, loss)
 
     def _select(self, scores: Tensor) -> tuple[Tensor, ...]:
-        """Experts and their scores, `[tokens, k]` each, from scores `[tokens, E]`.
-
-        Also returns what they were chosen by, which the published router holds to its end.
-        """
+        """Experts and their scores `[tokens, k]`, and what the router holds to its end."""
         if self.topk_method == "greedy":
             weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
             return experts, weights
@@ -558,15 +493,7 @@ class MoEGate(nn.Module):
         return self.n_group
 
     def _within_best_groups(self, scores: Tensor, ranks: Tensor) -> tuple[Tensor, ...]:
-        """Scores `[tokens, E]` with zero outside the `topk_group` groups of highest rank.
-
-        Args:
-            scores: `[tokens, E]`.
-            ranks: `[tokens, n_group]`.
-
-        Returns:
-            The scores, followed by the groups and both masks.
-        """
+        """Scores `[tokens, E]`, zero outside the best groups; then the groups and both masks."""
         best = torch.topk(ranks, k=int(self.topk_group or 0), dim=-1, sorted=False)[1]
         chosen = torch.zeros_like(ranks).scatter_(1, best, 1)
         size = self.n_routed_experts // ranks.shape[1]
@@ -588,10 +515,7 @@ class MoEGate(nn.Module):
 
 
 class AddAuxiliaryLoss(torch.autograd.Function):
-    """Returns `x`; backward gives a loss that requires a gradient the gradient 1.
-
-    So the loss counts as if it were added to the total.
-    """
+    """Returns `x`; backward treats the loss as if it were added to the total."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -603,22 +527,17 @@ class AddAuxiliaryLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradient of `x` unchanged; ones `[1]` for a loss that requires a gradient."""
+        """The gradient of `x`; ones `[1]` for a loss that requires a gradient."""
         if ctx.loss_dtype is None:
             return grad_output, None
         return grad_output, torch.ones(1, dtype=ctx.loss_dtype, device=grad_output.device)
 
 
 class DeepseekV2MoE(nn.Module):
-    """Routed experts, `k` per token, plus shared experts fused into one MLP.
+    """k routed experts per token, plus shared experts fused into one MLP.
 
-    `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20).
-
-    Args:
-        config: Keys of `MoEGate`, `moe_intermediate_size`, `n_shared_experts`, `ep_size`.
-
-    Raises:
-        ValueError: `ep_size` above 1: distributing experts over processes is not modelled.
+    `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20). Raises ValueError for `ep_size` above
+    1: experts on several processes are not modelled.
     """
 
     def __init__(self, config: DeepseekV2Config) -> None:
@@ -651,7 +570,7 @@ class DeepseekV2MoE(nn.Module):
         return y
 
     def _train_experts(self, x: Tensor, routing: Routing) -> Tensor:
-        """Runs every expert on its tokens, even if it has none, so that all are in the graph."""
+        """Runs every expert, even on no tokens, so that all are in the graph."""
         choice = routing.experts.view(-1)
         copies = x.repeat_interleave(routing.experts.shape[1], dim=0)
         y = torch.empty_like(copies)
@@ -662,16 +581,7 @@ class DeepseekV2MoE(nn.Module):
 
     @torch.no_grad()
     def moe_infer(self, x: Tensor, topk_ids: Tensor, topk_weight: Tensor) -> Tensor:
-        """Sorts the tokens by expert and calls each expert that received any.
-
-        Args:
-            x: `[tokens, d]`.
-            topk_ids: `[tokens, k]`.
-            topk_weight: `[tokens, k]` fp32.
-
-        Returns:
-            `[tokens, d]` in the dtype of `x`; the weighted sum is taken in fp32.
-        """
+        """Sorts tokens `[tokens, d]` by expert, calls each that has any, and sums in fp32."""
         chosen = topk_ids.new_zeros((topk_ids.shape[0], len(self.experts)))
         chosen.scatter_(1, topk_ids, 1)
         tokens_per_expert = chosen.sum(dim=0)
@@ -703,15 +613,7 @@ class DeepseekV2MoE(nn.Module):
 
 
 def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
-    """Repeats keys or values for every query head: `repeat_interleave` over the heads.
-
-    Args:
-        hidden_states: `[B, KV heads, K, D]`.
-        n_rep: Query heads per KV head.
-
-    Returns:
-        `[B, KV heads * n_rep, K, D]`; the input itself for `n_rep` 1.
-    """
+    """`[B, KV heads, K, D] -> [B, KV heads * n_rep, K, D]`; the input itself for `n_rep` 1."""
     if n_rep == 1:
         return hidden_states
     batch, heads, length, size = hidden_states.shape
@@ -724,19 +626,10 @@ def _causal_mask(
     embeds: Tensor,
     past_length: int,
 ) -> Tensor | None:
-    """Additive mask, zero where a query may attend and the dtype's minimum elsewhere.
+    """Additive mask `[B, 1, T, K]`: zero where a query may attend, else the minimum; not if T = 1.
 
-    Args:
-        attention_mask: `[B, K]` of ones (tokens) and zeros (padding), `[B, 1, T, K]` of ones and
-            zeros that replaces causality, or None.
-        embeds: `[B, T, d]`, for B, T, dtype and device.
-        past_length: Positions already cached.
-
-    Returns:
-        `[B, 1, T, K]` with `K = past_length + T`, or None if nothing is masked (one query).
-
-    Raises:
-        ValueError: A four-dimensional mask of another shape.
+    `attention_mask` is `[B, K]` of ones (tokens) and zeros (padding), or `[B, 1, T, K]`, which
+    replaces causality and raises ValueError in another shape.
 
     Source: `_prepare_4d_causal_attention_mask` of transformers 4.46, with the same operators.
     """
@@ -762,7 +655,7 @@ def _causal_mask(
 
 
 def _padding(attention_mask: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """`[B, K]` of ones and zeros -> `[B, 1, T, K]` of zeros and the dtype's minimum."""
+    """`[B, K]` of ones and zeros -> `[B, 1, T, K]` of zeros and the minimum."""
     batch, keys = attention_mask.shape
     visible = attention_mask[:, None, None, :].expand(batch, 1, length, keys).to(dtype)
     hidden = 1.0 - visible
@@ -781,7 +674,7 @@ def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) 
 
 
 def _softmax(scores: Tensor, dtype: torch.dtype, dropout: float, training: bool) -> Tensor:
-    """Softmax over the keys in fp32, cast back, with dropout while training."""
+    """Softmax over the keys in fp32, cast back; dropout in training."""
     weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
     return F.dropout(weights, p=dropout, training=training)
 
@@ -795,22 +688,10 @@ def _flash(
     dropout: float,
     softmax_scale: float | None,
 ) -> Tensor:
-    """Causal attention by the flash-attn kernels, as transformers 4.46 calls them.
+    """Causal attention by the flash-attn kernels, as transformers 4.46 calls them: `[B, T, H, D]`.
 
-    Args:
-        query: `[B, T, H, D]`.
-        key: `[B, K, KV heads, D]`.
-        value: `[B, K, KV heads, D]`.
-        attention_mask: `[B, K]` with zeros at padding, or None.
-        position_ids: `[B, T]` if several sequences may be packed into one row, else None.
-        dropout: Probability.
-        softmax_scale: None for `1 / sqrt(D)`.
-
-    Returns:
-        `[B, T, H, D]`.
-
-    Raises:
-        ImportError: The kernels are neither installed nor replaced.
+    `attention_mask` `[B, K]` is zero at padding; `position_ids` `[B, T]` are given if several
+    sequences may be packed into one row. Raises ImportError if the kernels are not there.
     """
     if flash_attn_func is None:
         raise ImportError(
@@ -838,7 +719,7 @@ def _flash_padded(
     dropout: float,
     options: dict[str, Any],
 ) -> Tensor:
-    """Removes the padding, attends over the ragged rows, and restores it as zeros."""
+    """Removes the padding, attends over ragged rows, restores it as zeros."""
     length = query.shape[1]
     key_mask = attention_mask.bool()
     query_mask = key_mask[:, -length:]
@@ -892,14 +773,9 @@ def _ragged(lengths: Tensor) -> tuple[Tensor, int]:
 
 
 class LlamaRotaryEmbedding(nn.Module):
-    """RoPE of plain multi-head attention: frequencies times positions, computed on every call.
+    """RoPE of plain attention, computed on every call.
 
-    Args:
-        config: `rope_theta`, `rope_scaling` (None, linear or yarn), `max_position_embeddings` and
-            the head size.
-
-    Raises:
-        ValueError: A `rope_scaling` type that plain attention does not support.
+    Raises ValueError for a `rope_scaling` that plain attention does not support.
 
     Source: RoFormer (Su et al. 2021, eq. 34); the class of this name in transformers 4.46.
     """
@@ -931,15 +807,7 @@ class LlamaRotaryEmbedding(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines at some positions.
-
-        Args:
-            x: Any tensor of the right dtype.
-            position_ids: `[1 or B, T]`.
-
-        Returns:
-            `[1 or B, T, D]` each, in the dtype of `x`; computed in fp32.
-        """
+        """Cosines and sines `[1 or B, T, D]` at `position_ids`, in fp32, cast like `x`."""
         frequencies = self.inv_freq[None, :, None].float().expand(position_ids.shape[0], -1, 1)
         positions = position_ids[:, None, :].float()
         half = (frequencies @ positions).transpose(1, 2)
@@ -958,13 +826,8 @@ def _head_dim(config: DeepseekV2Config) -> int:
 class LlamaAttention(nn.Module):
     """Plain multi-head attention with rotary positions and grouped keys and values, eager.
 
-    `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1). The whole T x K product is
-    computed; the mask makes it causal.
-
-    Args:
-        config: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `attention_bias`,
-            `attention_dropout` and the keys of `LlamaRotaryEmbedding`.
-        layer_idx: Index of the layer in the cache, from 0. None runs without a cache.
+    `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1): the whole T x K product, made
+    causal by the mask. Without `layer_idx`, it runs without a cache.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -994,21 +857,11 @@ class LlamaAttention(nn.Module):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
-        """Attends.
+        """`[B, T, d]`, the weights `[B, H, T, K]` if asked for, and the cache.
 
-        Args:
-            hidden_states: `[B, T, d]`.
-            attention_mask: Additive, `[B, 1, T, K]`, or None.
-            position_ids: `[1 or B, T]`; None for 0 .. T - 1.
-            past_key_value: Cache to extend, or None.
-            output_attentions: Whether to return the weights.
-            use_cache: Unused, as published.
-            cache_position: Unused: the cache tracks its own length.
-            position_embeddings: Cosines and sines, instead of `position_ids`.
-            **kwargs: Unused, as published.
-
-        Returns:
-            `[B, T, d]`, the weights `[B, H, T, K]` or None, and the cache.
+        The mask is additive, `[B, 1, T, K]`; positions are 0 .. T - 1 unless given, as
+        `position_ids` or as `position_embeddings` (cosines and sines). The other arguments are
+        unused, as published.
         """
         query, key, value, *_tables = self._heads(
             hidden_states, position_ids, past_key_value, position_embeddings
@@ -1022,14 +875,7 @@ class LlamaAttention(nn.Module):
     def _attended(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Output of each head `[B, T, H, D]`, and the attention weights `[B, H, T, K]`.
-
-        Args:
-            query: `[B, H, T, D]`.
-            key: `[B, H, K, D]`.
-            value: `[B, H, K, D]`.
-            attention_mask: Additive, `[B, 1, T, K]`, or None.
-        """
+        """Output of each head `[B, T, H, D]` and weights `[B, H, T, K]`."""
         weights = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
         if attention_mask is not None:
             weights = weights + attention_mask[:, :, :, : key.shape[-2]]
@@ -1045,7 +891,7 @@ class LlamaAttention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`.
 
-        Also returns the cosines and sines, which the published attention holds to its end.
+        Also the cosines and sines, which the published attention holds to its end.
         """
         batch, length, _ = hidden_states.shape
         query, key, value = (
@@ -1109,19 +955,10 @@ class DeepseekV2Attention(nn.Module):
     """Multi-head latent attention, eager, with the up-projection absorbed.
 
     Keys and values are one latent `c` of `kv_lora_rank` and one rotary key shared by the heads;
-    only these are cached. The up-projection `[W_k; W_v]` (`kv_b_proj`) is never applied to `c`:
-    `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j = W_v sum_j a_j c_j`, so its
-    weight multiplies the other side and its module is never called (DeepSeek-V2, 2405.04434,
-    eq. 9 to 19 and section 2.1.2).
-
-    Args:
-        config: `q_lora_rank` (None: one full projection), `kv_lora_rank`, `qk_nope_head_dim`,
-            `qk_rope_head_dim`, `v_head_dim`, `num_attention_heads`, `rope_theta`,
-            `rope_scaling` (None, or a type of linear, dynamic, yarn).
-        layer_idx: Index of the layer in the cache, from 0. None runs without a cache.
-
-    Raises:
-        ValueError: An unknown type in `rope_scaling`, or `kv_lora_rank` None.
+    only these are cached. The up-projection `[W_k; W_v]` (`kv_b_proj`) multiplies the other side,
+    and its module is never called: `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j =
+    W_v sum_j a_j c_j` (2405.04434, eq. 9 to 19 and section 2.1.2). Raises ValueError for an unknown
+    type in `rope_scaling`, or without `kv_lora_rank`.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -1190,11 +1027,7 @@ class DeepseekV2Attention(nn.Module):
         use_cache: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
-        """Attends; arguments and result as for `LlamaAttention`.
-
-        The cache holds the rotary key `[B, 1, K, qk_rope_head_dim]` as key and the latent
-        `[B, 1, K, kv_lora_rank]` as value.
-        """
+        """As `LlamaAttention`; the cache holds rotary keys and latents, `[B, 1, K, size]`."""
         batch, length, _ = hidden_states.shape
         q_nope, q_pe = self._queries(hidden_states)
         latent, k_pe = self._latent(hidden_states)
@@ -1252,21 +1085,21 @@ class DeepseekV2Attention(nn.Module):
 
 
 def place_in_cache(layer_idx: int | None) -> int:
-    """Index of a layer in the cache; ValueError for a layer without an index."""
+    """Index of a layer in the cache, or a ValueError."""
     if layer_idx is None:
         raise ValueError("layer_idx is None; a cache needs the number of the layer, from 0")
     return layer_idx
 
 
 def layer_length(cache: Cache, layer_idx: int) -> int:
-    """Number of positions in a layer of the cache; lower layers may be one pass ahead."""
+    """Positions in a layer of the cache; lower layers may be one pass ahead."""
     if isinstance(cache, KeyValueCache):
         return cache[layer_idx][0].shape[-2] if layer_idx < len(cache) else 0
     return int(cache.get_seq_length(layer_idx))  # type: ignore[call-arg]  # DynamicCache takes it
 
 
 class DeepseekV2FlashAttention2(DeepseekV2Attention):
-    """Latent attention through flash-attn: keys and values are up-projected and cached whole."""
+    """Latent attention by flash-attn: keys and values are up-projected and cached whole."""
 
     def forward(
         self,
@@ -1324,11 +1157,8 @@ ATTENTION_CLASSES: Final[AttentionClasses] = {
 class DeepseekV2DecoderLayer(nn.Module):
     """`h = x + attention(norm(x))`, `h + mlp(norm(h))`.
 
-    The MLP is a mixture if the config has routed experts, the layer is not one of the first
+    The MLP is a mixture if there are routed experts, the layer is not one of the first
     `first_k_dense_replace`, and `moe_layer_freq` divides its index.
-
-    Raises:
-        ValueError: An attention implementation without a class in `attention_classes`.
     """
 
     attention_classes: ClassVar[AttentionClasses] = ATTENTION_CLASSES
@@ -1377,7 +1207,7 @@ class DeepseekV2DecoderLayer(nn.Module):
 
 
 class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyped base
-    """The attributes and methods that transformers requires of a model class."""
+    """What transformers requires of a model class."""
 
     config_class = DeepseekV2Config
     base_model_prefix = "model"
@@ -1437,27 +1267,11 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
     ) -> Any:
-        """Runs the decoder.
+        """Runs on `input_ids` `[B, T]` or `inputs_embeds` `[B, T, d]`; ValueError for both.
 
-        Args:
-            input_ids: `[B, T]`, or None if `inputs_embeds` is given.
-            attention_mask: `[B, K]` of ones and zeros, or None.
-            position_ids: `[1 or B, T]`; None for the T positions after the cache.
-            past_key_values: None, one (key, value) pair per layer, or a cache object, which is
-                extended in place.
-            inputs_embeds: `[B, T, d]`.
-            use_cache: Whether to return a cache; None for the config's value.
-            output_attentions: Whether to return attention weights.
-            output_hidden_states: Whether to return every layer's input.
-            return_dict: False for a plain tuple.
-            cache_position: Unused, as published.
-
-        Returns:
-            `BaseModelOutputWithPast`; `past_key_values` is returned in the form in which it was
-            given, or as pairs if it was None.
-
-        Raises:
-            ValueError: Neither or both of `input_ids` and `inputs_embeds`.
+        `attention_mask` is `[B, K]` of ones and zeros. The cache is extended in place and returned
+        as it was given: a cache, or one (key, value) pair per layer; `cache_position` is unused, as
+        published.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, and only one of them")
@@ -1504,7 +1318,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
 
     def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
-        """The cache to use (None: no cache), and whether to return it as pairs."""
+        """The cache to use, if any, and whether to return it as pairs."""
         if past is None:
             return (KeyValueCache() if caching else None), True
         if hasattr(past, "update"):
@@ -1514,13 +1328,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
     def _mask(
         self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
     ) -> Tensor | None:
-        """The mask in the form that the layers' attention takes.
-
-        Args:
-            attention_mask: As for `forward`.
-            hidden: The embeddings `[B, T, d]`.
-            past_length: Positions already cached.
-        """
+        """The mask as the layers' attention takes it, from `[B, K]`."""
         if self.config._attn_implementation == "flash_attention_2":
             # The kernel is causal by itself; only actual padding is passed on.
             return attention_mask if attention_mask is not None and 0 in attention_mask else None
@@ -1528,7 +1336,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
 
 
 class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
-    """The decoder and a head over the vocabulary at all positions; logits are fp32."""
+    """The decoder and a head over all positions; logits are fp32."""
 
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -1579,23 +1387,9 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
     ) -> Any:
-        """Runs decoder and head.
+        """Decoder and head: logits `[B, T, V]`; arguments as for `DeepseekV2Model`.
 
-        Args:
-            input_ids: `[B, T]`, or None if `inputs_embeds` is given.
-            attention_mask: `[B, K]` of ones and zeros, or None.
-            position_ids: `[1 or B, T]`, or None.
-            past_key_values: As for `DeepseekV2Model`.
-            inputs_embeds: `[B, T, d]`.
-            labels: `[B, T]` token ids, -100 ignored, for the loss of predicting each next token.
-            use_cache: Whether to return a cache; None for the config's value.
-            output_attentions: Whether to return attention weights.
-            output_hidden_states: Whether to return every layer's input.
-            return_dict: False for a plain tuple.
-            cache_position: Unused, as published.
-
-        Returns:
-            `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.
+        `labels` `[B, T]`, -100 ignored, give the loss of predicting each next token.
         """
         decoded = self.model(
             input_ids=input_ids,
@@ -1660,25 +1454,11 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Classifies each row.
+        """Logits `[B, num_labels]`; arguments as for `DeepseekV2Model`.
 
-        Args:
-            input_ids: `[B, T]`; rows end before their first `pad_token_id`.
-            attention_mask: `[B, K]`, or None.
-            position_ids: `[1 or B, T]`, or None.
-            past_key_values: As for `DeepseekV2Model`.
-            inputs_embeds: `[B, T, d]`; in this case the last position is read.
-            labels: `[B]` classes, `[B]` values if `num_labels` is 1, or `[B, num_labels]`.
-            use_cache: Whether to return a cache; None for the config's value.
-            output_attentions: Whether to return attention weights.
-            output_hidden_states: Whether to return every layer's input.
-            return_dict: False for a plain tuple.
-
-        Returns:
-            `SequenceClassifierOutputWithPast`; logits `[B, num_labels]`.
-
-        Raises:
-            ValueError: Several rows, and no `pad_token_id` to find their ends.
+        A row ends before its first `pad_token_id`, with `inputs_embeds` at its last position;
+        several rows without that id are a ValueError. `labels` are classes or values `[B]`, or `[B,
+        num_labels]`.
         """
         decoded = self.model(
             input_ids=input_ids,
@@ -1704,7 +1484,7 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
 
     def _ends(self, input_ids: Tensor | None, logits: Tensor) -> Tensor | int:
-        """Index of each row's last token: the one before its first padding, or -1, the last."""
+        """Index of each row's last token: before its first padding, or -1."""
         padding = self.config.pad_token_id
         if padding is None:
             if logits.shape[0] != 1:

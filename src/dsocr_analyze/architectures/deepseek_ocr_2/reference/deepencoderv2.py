@@ -1,13 +1,10 @@
 """The vision side: SAM, a Qwen2 decoder with learned queries as second encoder, and the projector.
 
-An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`) to features `[N, d, g, g]`. These are n
-image tokens, followed by n learned queries; `Qwen2Decoder2Encoder` returns its outputs at the
-queries, and `MlpProjector` maps these to the width of the decoder. SAM and the projector are
-DeepSeek-OCR's. Qwen2's layers are implemented here so that no version of transformers changes them;
-the operators are those that the vendor's files run with transformers 4.46.3.
-
-Memory is counted too, so every tensor lives as long as in the published code. That is why some
-names outlive their use or are reused early.
+An image `[N, 3, R, R]` runs through SAM to features `[N, d, g, g]`. These are n image tokens,
+followed by n learned queries; `Qwen2Decoder2Encoder` returns its outputs at the queries, and
+`MlpProjector` maps these to the width of the decoder. Qwen2's layers are implemented here so that
+no version of transformers changes them, with the operators of 4.46.3. Tensors live as long as in
+the published code, so some names outlive their use or are reused early.
 
 Letters in shapes: N images, n image tokens (and queries) per image, T = 2 n, H heads, D head size,
 d width, R resolution, g grid side.
@@ -93,7 +90,7 @@ _ENCODER: Final = "vision_config.width.qwen2-0-5b"
 
 
 def queries_of(view_size: int) -> int:
-    """Queries for a view of `view_size` pixels per side, as many as its image tokens from SAM."""
+    """Queries for a view of `view_size` pixels per side, as many as its image tokens."""
     side = -(-(view_size // _SAM_PATCH) // _SAM_STRIDES)
     return side * side
 
@@ -117,10 +114,6 @@ class Qwen2SdpaAttention(LlamaAttention):
     """Grouped-query attention through SDPA, with biases on query, key and value only.
 
     `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1), the whole T x K product.
-
-    Args:
-        config: As for `LlamaAttention`.
-        layer_idx: Index of the layer in the cache, from 0.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -141,16 +134,7 @@ class Qwen2SdpaAttention(LlamaAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
-        """Attends; arguments as for `LlamaAttention`.
-
-        Without a mask, attention is causal.
-
-        Returns:
-            `[N, T, d]`, None for the weights, which SDPA does not return, and the cache.
-
-        Raises:
-            ValueError: Weights are requested.
-        """
+        """As `LlamaAttention`; causal without a mask; ValueError if weights are asked for."""
         if output_attentions:
             raise ValueError("output_attentions is True; SDPA returns no attention weights")
         query, key, value, *_tables = self._heads(
@@ -199,7 +183,7 @@ class Qwen2DecoderLayer(nn.Module):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """`[N, T, d]` -> `[N, T, d]`, followed by the cache if `use_cache` is set."""
+        """`[N, T, d]` -> `[N, T, d]`, followed by the cache if there is one."""
         attended, _, present = self.self_attn(
             hidden_states=self.input_layernorm(hidden_states),
             attention_mask=attention_mask,
@@ -217,11 +201,7 @@ class Qwen2DecoderLayer(nn.Module):
 
 
 class CustomQwen2ModelInner(nn.Module):
-    """Qwen2's layers and final norm with a mixed mask and no token embedding.
-
-    Args:
-        config: The keys of the layers, and `num_hidden_layers`.
-    """
+    """Qwen2's layers and final norm with a mixed mask and no token embedding."""
 
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__()
@@ -239,20 +219,11 @@ class CustomQwen2ModelInner(nn.Module):
         token_type_ids: Tensor | None = None,
         use_cache: bool | None = None,
     ) -> BaseModelOutputWithPast:
-        """Runs the layers over a whole sequence.
+        """The last hidden state `[N, T, d]`; keys and values as pairs, unless `use_cache` is false.
 
-        Args:
-            attention_mask: `[N, T]`, 0 at padding, or None.
-            inputs_embeds: `[N, T, d]`.
-            token_type_ids: `[N, T]`, 0 for an image token, 1 for a query.
-            use_cache: False to keep no keys and values; otherwise they are kept, as published,
-                although nothing reads them.
-
-        Returns:
-            The last hidden state `[N, T, d]`; keys and values as one pair per layer, or None.
-
-        Raises:
-            ValueError: `inputs_embeds` or `token_type_ids` is missing.
+        From embeddings `[N, T, d]` and types `[N, T]`, 0 for an image token, 1 for a query, which
+        are both required (ValueError); the mask `[N, T]` is 0 at padding. Nothing reads the keys
+        and values.
         """
         if inputs_embeds is None or token_type_ids is None:
             raise ValueError("give inputs_embeds and token_type_ids; one of them is None")
@@ -283,17 +254,10 @@ class CustomQwen2ModelInner(nn.Module):
 
 
 def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
-    """Additive mask: zero where a token may attend, the dtype's minimum elsewhere.
+    """Additive mask `[N, 1, T, T]`: zero where a token may attend, the minimum elsewhere.
 
     Image tokens attend to all image tokens; a query attends to these and to the queries up to
     itself. Written row by row, as published: every write is a separate kernel.
-
-    Args:
-        embeds: `[N, T, d]`, for dtype and device.
-        token_type_ids: `[N, T]`, 0 for an image token, 1 for a query.
-
-    Returns:
-        `[N, 1, T, T]`.
 
     Source: the vendor's `CustomQwen2Decoder`.
     """
@@ -322,23 +286,9 @@ def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
 class CustomQwen2Decoder(nn.Module):
     """Qwen2 with bidirectional attention among image tokens and causal attention of queries.
 
-    Args:
-        decoder_layer: Layers.
-        max_position_embeddings: Positions it was trained for; has no effect.
-        hidden_dimension: Width d.
-        num_attention_heads: Heads.
-        num_key_value_heads: Heads of keys and values.
-        intermediate_size: Width of the MLPs.
-        vocab_size: Unused: there is no token embedding.
-        attn_implementation: "sdpa", as published.
-        rms_norm_eps: Epsilon of the norms.
-        rope_theta: Base of the rotary frequencies.
-        attention_dropout: Share of attention weights dropped in training.
-        hidden_act: Activation of the MLPs.
-        initializer_range: Standard deviation of the initial weights.
-
-    Raises:
-        ValueError: Another attention implementation, or numbers of heads that do not fit.
+    `max_position_embeddings` has no effect, and `vocab_size` is unused: there is no token
+    embedding. Raises ValueError unless attention is "sdpa", or for numbers of heads that do not
+    fit.
     """
 
     def __init__(
@@ -410,20 +360,8 @@ class CustomQwen2Decoder(nn.Module):
 class Qwen2Decoder2Encoder(nn.Module):
     """Turns SAM's features into the same number of visual tokens, through learned queries.
 
-    There is one table of queries per view size: `query_768`, `query_1024`.
-
-    Args:
-        decoder_layer: Layers.
-        hidden_dimension: Width d.
-        num_attention_heads: Heads.
-        num_key_value_heads: Heads of keys and values.
-        intermediate_size: Width of the MLPs.
-        max_query: Unused, as published.
-        attn_implementation: "sdpa", as published.
-        view_sizes: Pixels per side of the views that have queries.
-
-    Raises:
-        ValueError: As `CustomQwen2Decoder`; or two view sizes yield the same number of tokens.
+    There is a table of queries per view size: `query_768`, `query_1024`; `max_query` is unused, as
+    published. Raises ValueError as `CustomQwen2Decoder`, or if two sizes yield equally many tokens.
     """
 
     def __init__(
@@ -459,11 +397,7 @@ class Qwen2Decoder2Encoder(nn.Module):
             self.add_module(name, nn.Embedding(count, hidden_dimension))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encodes SAM's features `[N, d, g, g]` to visual tokens `[N, g g, d]`.
-
-        Raises:
-            ValueError: There are no queries for g g tokens.
-        """
+        """`[N, d, g, g]` to visual tokens `[N, g g, d]`; ValueError without queries for so many."""
         x = x.flatten(2).transpose(1, 2)
         count, tokens, _ = x.shape
         queries = self._queries(tokens).unsqueeze(0).expand(count, -1, -1)
@@ -520,14 +454,9 @@ def _encoder_of(vision_config: Any) -> _Encoder:
 
 
 def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
-    """Builds SAM from `vision_config`, with the encoder's width in its last convolution.
+    """SAM from `vision_config`, with the encoder's width in its last convolution, as published.
 
-    The published code also uses that width (896), and ignores the last of the config's
-    `downsample_channels` (1024).
-
-    Raises:
-        ValueError: A key is missing, or `downsample_channels` does not name two convolutions, for
-            which the views have their queries.
+    Raises ValueError for a missing key, or unless `downsample_channels` names two convolutions.
     """
     width = _encoder_of(vision_config).dim
     encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
@@ -541,13 +470,10 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
 
 
 def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
-    """Builds the encoder from `vision_config`: `width["qwen2-0-5b"]`.
+    """The encoder from `vision_config`: `width["qwen2-0-5b"]`.
 
-    Besides `dim`, it may have `layers` (24), `heads` (14), `key_value_heads` (2),
-    `intermediate_size` (4864) and `view_sizes` (768 and 1024), missing in the published file.
-
-    Raises:
-        ValueError: A key is missing, or the numbers do not fit.
+    The published file has only `dim`; the other values have defaults. Raises ValueError for a
+    missing key, or numbers that do not fit.
     """
     encoder = _encoder_of(vision_config)
     return Qwen2Decoder2Encoder(
@@ -562,11 +488,6 @@ def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
 
 
 def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
-    """Builds the projector from `projector_config`, checked against its neighbours.
-
-    Raises:
-        ValueError: A key is missing, the variant takes two separate feature maps, or the widths
-            do not fit the encoder's features or the decoder.
-    """
+    """The projector from `projector_config`, as `fitting_projector`, for the encoder's features."""
     width = _encoder_of(vision_config).dim
     return fitting_projector(projector_config, width, "the encoder", hidden_size)

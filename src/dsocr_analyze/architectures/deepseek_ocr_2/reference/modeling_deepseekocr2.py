@@ -1,8 +1,7 @@
 """DeepSeek-OCR-2: vision encoders, projector and decoder as one model, under the vendor's names.
 
-The vision side is configured entirely by `vision_config` and `projector_config`; for the published
-config the network equals the vendor's. The decoder, and writing a page's tokens into the prompt,
-are shared with DeepSeek-OCR. There is no `infer()`, which would need a tokenizer.
+With the published config, the network equals the vendor's. The decoder, and writing a page's tokens
+into the prompt, are DeepSeek-OCR's.
 
 Letters in shapes: N views, d width.
 """
@@ -50,14 +49,7 @@ class DeepseekOCR2Model(DeepseekOCRModel):
     """The decoder, with visual tokens in place of the image placeholders.
 
     A page is its local views in row-major order, each with its own tokens, then the global view,
-    then the separator; there are no newlines.
-
-    Args:
-        config: The decoder's keys; `vision_config` (`image_size`, `width.sam_vit_b`,
-            `width.qwen2-0-5b`); `projector_config` (`projector_type`, `input_dim`, `n_embed`).
-
-    Raises:
-        ValueError: A key is missing, or the widths of adjacent parts differ.
+    then the separator; there are no newlines. Raises ValueError as `DeepseekOCRModel`.
     """
 
     config_class = DeepseekOCR2Config

@@ -1,10 +1,7 @@
 """Unlimited-OCR's own part of the decoder: attention over a window of generated tokens.
 
 The prompt is always kept; of the tokens generated after it, the cache holds the last W, in a ring
-buffer. Everything else is DeepSeek-OCR's decoder.
-
-Memory is counted too, so every tensor lives as long as in the published code. That is why some
-names outlive their use.
+buffer. Tensors live as long as in the published code, so some names outlive their use.
 
 Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width.
 """
@@ -26,14 +23,8 @@ __all__ = ["ATTENTION_CLASSES", "DeepseekV2DecoderLayer", "SlidingWindowLlamaAtt
 class _Ring:
     """The keys and values that one layer keeps: the prompt's, then the last W generated ones.
 
-    Its state is stored on the cache, as published, so it lives as long as the cache:
-    `_prefill_length` holds the prompt's length by layer, `_ring_pos` the slot of the ring to
-    overwrite next.
-
-    Args:
-        cache: The cache that the pass extends.
-        layer_idx: Index of the layer.
-        window: W.
+    Its state is stored on the cache, as published: `_prefill_length` holds the prompt's length by
+    layer, `_ring_pos` the slot to overwrite next.
     """
 
     def __init__(self, cache: Any, layer_idx: int, window: int) -> None:
@@ -60,11 +51,7 @@ class _Ring:
         return prompt is not None and self.held >= prompt + self._window
 
     def overwrite(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Overwrites the oldest generated keys and values with `[B, heads, T, D]`.
-
-        Returns:
-            All keys and values of the layer, `[B, heads, K, D]`: the cache's own memory.
-        """
+        """Overwrites the oldest with `[B, heads, T, D]`; all of the layer, uncopied."""
         keys, values = _tensors_of(self._cache, self._layer)
         prompt, slot = self._prompts[self._layer], self._slots.get(self._layer, 0)
         for token in range(key.shape[-2]):
@@ -96,14 +83,11 @@ def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
 class SlidingWindowLlamaAttention(shared.LlamaAttention):
     """`LlamaAttention` whose queries see the prompt and the last W generated tokens.
 
-    W is `config._ring_window`, which `infer()` sets to the config's `sliding_window_size`. Without
-    it or without a cache, and in the pass over the prompt, this is `LlamaAttention`. Decode step k
-    attends to S + min(k, W) keys, including its own: up to step W it appends to the cache, after
-    that it overwrites the oldest generated slot. Keys keep the rotation of their own position.
-
-    Args:
-        config: As for `LlamaAttention`; `_ring_window` is read on every call.
-        layer_idx: Index of the layer, from 0.
+    W is `config._ring_window`, read on every call, which `infer()` sets to `sliding_window_size`.
+    Without it or without a cache, and in the pass over the prompt, this is `LlamaAttention`. Decode
+    step k attends to S + min(k, W) keys, including its own: up to step W it appends to the cache,
+    after that it overwrites the oldest generated slot. Keys keep the rotation of their own
+    position.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -122,10 +106,7 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, shared.Cache | None]:
-        """As `LlamaAttention`, but the weights are never returned, as published.
-
-        Once the ring is full, the mask is ignored: every query sees all keys.
-        """
+        """As `LlamaAttention`, without weights; in a full ring, every query sees all keys."""
         ring = self._ring(past_key_value)
         if ring is not None and hidden_states.shape[1] == 1:
             ring.note_prompt(ring.held)  # the cache's length before its first decode step
@@ -164,10 +145,6 @@ ATTENTION_CLASSES: Final[shared.AttentionClasses] = {
 
 
 class DeepseekV2DecoderLayer(shared.DeepseekV2DecoderLayer):
-    """DeepSeek-OCR's layer with the attention of this module.
-
-    Raises:
-        ValueError: flash_attention_2 without MLA, or an unknown attention implementation.
-    """
+    """DeepSeek-OCR's layer with the attention of this module; ValueError if it has none."""
 
     attention_classes: ClassVar[shared.AttentionClasses] = ATTENTION_CLASSES

@@ -32,9 +32,7 @@ __all__ = ["UnlimitedOCRConfig", "UnlimitedOCRForCausalLM", "UnlimitedOCRModel"]
 class UnlimitedOCRConfig(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config`, `projector_config` and the window.
 
-    Attributes:
-        sliding_window_size: Generated tokens that `infer()` makes the decoder keep.
-        sliding_window: The same, used if `sliding_window_size` is missing or 0.
+    `sliding_window_size` is in generated tokens; `sliding_window` counts if it is missing or 0.
     """
 
     model_type = "unlimited-ocr"
@@ -46,11 +44,7 @@ class UnlimitedOCRConfig(DeepseekV2Config):
 class UnlimitedOCRModel(DeepseekOCRModel):
     """The decoder, with visual tokens in place of the image placeholders.
 
-    Args:
-        config: As for `DeepseekOCRModel`.
-
-    Raises:
-        ValueError: A key is missing, or the widths of adjacent parts differ.
+    Raises ValueError as `DeepseekOCRModel`.
     """
 
     config_class = UnlimitedOCRConfig
