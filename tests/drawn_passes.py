@@ -105,10 +105,9 @@ def page(
     if prompt_pages > 1:
         grid = (1, 1)
     model = ARCHITECTURES[architecture]
-    tokens = model.whole_tokens(tokens_per_side(base_size))
+    tokens = model.visual_tokens(base_size, image_size, True, grid)
     views = [ViewBatch(1, base_size)]
     if grid != (1, 1):
-        tokens += model.local_tokens(tokens_per_side(image_size), *grid)
         views.insert(0, ViewBatch(grid[0] * grid[1], image_size))
     return Workload(
         page=(base_size, base_size),

@@ -276,10 +276,10 @@ def forms_value(case: Case) -> Value:
         "decode bytes alive": _plain(forms.decode_bytes_alive(*arguments)),
         "experts touched": _plain(forms.experts_touched(dimensions, workload, dtype)),
         "parameters": forms.parameter_count(dimensions),
-        "expert parameters": forms.expert_params(dimensions),
+        "expert parameters": dimensions.decoder.expert_params,
         "sizes": {
-            "max positions": dimensions.max_positions,
-            "sliding window": dimensions.sliding_window,
+            "max positions": dimensions.decoder.max_position_embeddings,
+            "sliding window": dimensions.decoder.sliding_window,
             "step cuts": _plain(dimensions.step_cuts(workload.seq_len)),
         },
         "served": _answered(_served, case),

@@ -76,7 +76,7 @@ def taped(case: Case, number: int | None = None, kind: Callable[..., Tape] = Who
     else:
         tape, p = kind(case.dtype, stage=DECODE.name), pass_of_step(case, number)
     page = case.workload if number is None else None
-    cache = whole_model(tape, model, case.dimensions, p, page)
+    cache = tape.call("", whole_model, model, case.dimensions, p, page)
     nbytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     tape.check_nothing_is_left()

@@ -16,6 +16,7 @@ from dsocr_analyze import advice, analyze
 from dsocr_analyze.advice.build import PageAsked, advise
 from dsocr_analyze.advice.document import published_accuracy
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
+from dsocr_analyze.architectures.page_pixels import page_in_views
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
@@ -40,7 +41,7 @@ def planned(name, mode, page):
 def shown(name, mode, page):
     return [
         (each.views, each.resolution, each.content, each.tokens)
-        for each in ARCHITECTURES[name].forms.crop_grids.page_in_views(planned(name, mode, page))
+        for each in page_in_views(ARCHITECTURES[name].crop, planned(name, mode, page))
     ]
 
 
@@ -82,7 +83,7 @@ class TestGeometry:
     )  # fmt: skip
     def test_views_and_tokens_are_those_of_the_workload(self, named, page):
         workload = planned(*named, page)
-        found = ARCHITECTURES[named[0]].forms.crop_grids.page_in_views(workload)
+        found = page_in_views(ARCHITECTURES[named[0]].crop, workload)
         assert [(each.views, each.resolution) for each in found] == [
             (each.count, each.resolution) for each in workload.views
         ]

@@ -12,7 +12,7 @@ from dsocr_analyze.kernels import Elements, Kernel, Work
 
 PAGE = {"page": (900, 900), "base_size": 128, "image_size": 128}
 DIRECTORY = small_directory()
-EXPERT_BYTES = 2 * DEFAULT.forms.expert_params(DEFAULT.forms.dimensions(DIRECTORY.config))
+EXPERT_BYTES = 2 * DIRECTORY.dimensions().decoder.expert_params
 
 
 @pytest.fixture(scope="module")

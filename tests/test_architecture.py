@@ -27,7 +27,6 @@ WITNESSES = {"trace", "model", "agreement"}
 
 SHARED = {
     ("dsocr_analyze.architectures.stages", "owner_among"): "finds a module's stage",
-    ("dsocr_analyze.forking", "undone"): "clears up after a failure",
     **{
         ("dsocr_analyze.kernels", name): "only adds records up"
         for name in ("merged", "total_work", "work_by")

@@ -36,7 +36,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 crop_grid, GRIDS, CROP_GRIDS = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.forms.crop_grids
 ROOT = Path(__file__).parent.parent

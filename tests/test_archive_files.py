@@ -26,8 +26,8 @@ from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.workload import ImagePages
-from dsocr_analyze.workload import page as page_files
+from dsocr_analyze.workload import image_file as page_files
+from dsocr_analyze.workload.image_file import ImagePages
 
 needs_pypdf = pytest.mark.skipif(not has_reader(), reason="pypdf, the extra 'pdf', is missing")
 

@@ -22,7 +22,7 @@ from sampling import every, first, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import total_work, work_by
 from dsocr_analyze.model.directory import read_config

@@ -19,11 +19,12 @@ from sampling import every, sampled
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.config_file import (
+    USED,
     Conditional,
-    Duplicate,
     Fixed,
     Harmless,
-    Used,
+    Unread,
+    findings_of,
     leaves_of,
 )
 from dsocr_analyze.architectures.deepseek_ocr import CONFIG_TABLE, PUBLISHED_SECTIONS
@@ -129,8 +130,8 @@ def test_a_changed_key_is_never_silent(path):
             assert path[-1] in found.refusal, context
             assert "give " in found.refusal, context
             assert is_named(value, found.refusal), context
-            assert not isinstance(rule, Harmless | Duplicate) or is_checked(path), context
-        elif isinstance(rule, Duplicate):
+            assert not isinstance(rule, Harmless | Unread) or is_checked(path), context
+        elif isinstance(rule, Unread):
             assert found.figures == BASE.figures, context
             [warning] = found.warnings
             assert f"{dotted(path)} is {shown(value)}" in warning
@@ -139,10 +140,10 @@ def test_a_changed_key_is_never_silent(path):
             )
         elif found.figures == BASE.figures:
             assert isinstance(rule, Harmless) or (path, value) in SAME_MEANING, context
-            assert isinstance(rule, Used) or rule.reason
-            assert found.warnings == () or isinstance(rule, Used), context
+            assert rule == USED or rule.reason
+            assert found.warnings == () or rule == USED, context
         else:
-            assert isinstance(rule, Used), context
+            assert rule == USED, context
 
 
 def is_checked(path):
@@ -157,7 +158,7 @@ def test_a_missing_key_is_a_default_or_is_refused_by_name(path):
     if found.refusal is None:
         assert found == BASE
         # nothing is lost with them: they say what counts anyway
-        assert isinstance(rule, Harmless | Duplicate | Fixed)
+        assert isinstance(rule, Harmless | Unread | Fixed)
     else:
         assert f"lacks {dotted(path)}" in found.refusal
 
@@ -202,7 +203,7 @@ def test_keys_that_only_some_models_use_change_figures_of_those(base, path, valu
     key = tuple(path.split("."))
     before = small_directory(**base)
     after = dataclasses.replace(before, config=changed(before.config, key, value))
-    assert isinstance(CONFIG_TABLE.rule(key, after.config, "reference"), Used)
+    assert CONFIG_TABLE.rule(key, after.config, "reference") == USED
     one, other = (analytic.page_figures(each, PAGE) for each in (before, after))
     assert counts(one) != counts(other)
 
@@ -222,8 +223,8 @@ def test_every_used_key_of_the_table_is_proved_to_be_used():
     proved |= {("rope_scaling", "rope_type")}  # in the test below
     for path, rule in CONFIG_TABLE.rules.items():
         resolved = CONFIG_TABLE.rule(path, PUBLISHED.config, "reference")
-        in_the_file = path in KEYS and isinstance(resolved, Used)  # so changes of it are tested
-        assert in_the_file or path in proved or Used() not in cases_of(rule), path
+        in_the_file = path in KEYS and resolved == USED  # so changes of it are tested
+        assert in_the_file or path in proved or USED not in cases_of(rule), path
 
 
 @pytest.mark.exhaustive
@@ -240,7 +241,7 @@ def test_keys_of_layers_that_there_are_not_are_harmless():
         assert isinstance(CONFIG_TABLE.rule((key,), config, "reference"), Harmless)
         assert outcome(config).figures == outcome(base).figures
         config = {**PUBLISHED.config, key: base[key] - 1}
-        assert CONFIG_TABLE.rule((key,), config, "reference") == Used()
+        assert CONFIG_TABLE.rule((key,), config, "reference") == USED
         assert outcome(config).figures != BASE.figures
 
 
@@ -497,7 +498,7 @@ def test_a_key_that_nobody_knows_is_warned_of_wherever_it_stands(where, name, va
         ("reference", "no figure includes it"),
         ("other", "no closed form includes"),
     ):
-        found = DEFAULT.forms.config_findings(config, code)
+        found = findings_of(config, CONFIG_TABLE, code)
         assert found.refusals == ()
         [warning] = found.warnings
         assert warning.startswith(f"config.json: {shown('.'.join(path))} is unknown; {left_out}")
@@ -507,7 +508,7 @@ def test_a_key_that_nobody_knows_is_warned_of_wherever_it_stands(where, name, va
 def test_a_misspelt_key_is_warned_of(path):
     spelt = (*path[:-1], path[-1][:-1] + "_")
     config = changed(without(PUBLISHED.config, path), spelt, at(PUBLISHED.config, path))
-    found = DEFAULT.forms.config_findings(config, "reference")
+    found = findings_of(config, CONFIG_TABLE, "reference")
     assert f"config.json: {dotted(spelt)} is unknown; no figure includes it" in found.warnings
 
 
@@ -541,7 +542,7 @@ def test_the_reference_is_set_up_as_the_published_code_is_built():
         if path in KEYS:
             assert at(PUBLISHED.config, path) == value
     read = [path for path in KEYS if path[0] in PUBLISHED_SECTIONS]
-    used = [p for p in read if CONFIG_TABLE.rule(p, PUBLISHED.config, "reference") == Used()]
+    used = [p for p in read if CONFIG_TABLE.rule(p, PUBLISHED.config, "reference") == USED]
     assert set(used) <= set(BUILT)
     assert DEFAULT.forms.dimensions(PUBLISHED.config, "published") == DEFAULT.forms.dimensions(
         PUBLISHED.config
@@ -554,7 +555,7 @@ def test_the_published_code_builds_the_same_whatever_these_keys_say(path):
     for value in [*others(BUILT[path]), "no such type", -7]:
         config = changed(PUBLISHED.config, path, value)
         assert DEFAULT.forms.dimensions(config, "published") == built
-        found = DEFAULT.forms.config_findings(config, "published")
+        found = findings_of(config, CONFIG_TABLE, "published")
         assert found.refusals == ()
         shown_built = shown(BUILT[path])
         assert found.warnings == (
@@ -568,18 +569,17 @@ def test_the_published_code_needs_no_section_of_the_vision_side(section):
     built = DEFAULT.forms.dimensions(PUBLISHED.config)
     absent = without(PUBLISHED.config, (section,))
     assert DEFAULT.forms.dimensions(absent, "published") == built
-    assert DEFAULT.forms.config_findings(absent, "published").warnings == ()
+    assert findings_of(absent, CONFIG_TABLE, "published").warnings == ()
     for value, warned in ((None, 0), (7, 1)):
         config = {**PUBLISHED.config, section: value}
         assert DEFAULT.forms.dimensions(config, "published") == built
-        assert len(DEFAULT.forms.config_findings(config, "published").warnings) == warned
+        assert len(findings_of(config, CONFIG_TABLE, "published").warnings) == warned
 
 
 def test_keys_of_a_projector_that_the_published_code_does_not_build_are_named():
     config = changed(PUBLISHED.config, ("projector_config", "projector_type"), "mlp_gelu")
-    found = DEFAULT.forms.config_findings(
-        changed(config, ("projector_config", "depth"), 2), "published"
-    ).warnings
+    deeper = changed(config, ("projector_config", "depth"), 2)
+    found = findings_of(deeper, CONFIG_TABLE, "published").warnings
     assert len(found) == 2
     assert "'projector_config.projector_type' is 'mlp_gelu'" in found[0]
     assert "'projector_config.depth' is 2, which the directory's code does not read" in found[1]
@@ -600,9 +600,9 @@ def test_what_the_published_code_ignores_is_warned_of_and_the_rest_refused(path)
     rule = CONFIG_TABLE.rules[path]
     value = next(v for v in others(rule.values[0]) if v not in rule.values)
     config = changed(PUBLISHED.config, path, value)
-    found = DEFAULT.forms.config_findings(config, "published")
+    found = findings_of(config, CONFIG_TABLE, "published")
     if not rule.ignored_by_published:
-        assert [refusal.message for refusal in found.refusals] == [outcome(config).refusal]
+        assert [message for message, _ in found.refusals] == [outcome(config).refusal]
         return
     assert found.refusals == ()
     assert found.warnings[0] == (
@@ -636,12 +636,12 @@ def test_of_two_changed_keys_neither_is_silent(paths, pick):
         return
     rules = [CONFIG_TABLE.rule(path, config, "reference") for path in paths]
     for path, rule in zip(paths, rules, strict=True):
-        assert isinstance(rule, Used | Harmless | Duplicate | Fixed)
-        if isinstance(rule, Duplicate) and at(config, path) != at(config, rule.of):
+        assert rule == USED or isinstance(rule, Harmless | Unread | Fixed)
+        if isinstance(rule, Unread) and at(config, path) != at(config, rule.of):
             assert any(f"{dotted(path)} is " in warning for warning in found.warnings)
     changes = [
         path
         for path, value, rule in zip(paths, values, rules, strict=True)
-        if isinstance(rule, Used) and (path, value) not in SAME_MEANING
+        if rule == USED and (path, value) not in SAME_MEANING
     ]
     assert (found.figures != BASE.figures) == bool(changes)

@@ -11,14 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.config_file import ConfigKeys
-from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
-    DecoderDimensions,
-)
+from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     PROJECTOR_TYPES,
     ClipDimensions,
-    ClipModelDimensions,
+    DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
@@ -100,14 +97,11 @@ class TestPublishedModel:
         assert dimensions.clip == ClipDimensions(1024, 24, 16, image_size=224, patch_size=14)
         assert dimensions.projector == ProjectorDimensions("linear", input_dim=2048, n_embed=1280)
 
-    def test_what_the_encoders_derive(self):
+    def test_what_the_code_fixes(self):
         sam = SamDimensions.from_config(PUBLISHED)
-        assert (sam.patch, sam.window, sam.neck) == (16, 14, 256)
-        assert (sam.head_dim, sam.mlp, sam.position_grid) == (64, 3072, 64)
+        assert (sam.patch, sam.mlp_ratio, sam.window, sam.neck) == (16, 4, 14, 256)
         assert sam.downsample_channels == (512, 1024)
         assert sam.global_attn_indexes == (2, 5, 8, 11)
-        clip = ClipDimensions.from_config(PUBLISHED)
-        assert (clip.head_dim, clip.mlp, clip.positions) == (64, 4096, 16 * 16 + 1)
 
     def test_decoder(self):
         assert DecoderDimensions.from_config(PUBLISHED) == DecoderDimensions(
@@ -527,8 +521,3 @@ def test_any_value_anywhere_gives_dimensions_or_a_refusal_on_one_line(path, valu
     except AnalyzeError as error:
         refused = str(error)
     assert "\n" not in refused
-
-
-def test_a_key_that_is_there_but_null_counts_as_absent_where_that_is_asked():
-    keys = ConfigKeys({"a": None, "b": 0})
-    assert [keys.has(key) for key in "abc"] == [False, True, False]

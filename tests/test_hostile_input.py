@@ -15,11 +15,11 @@ from sampling import first, sampled
 
 from dsocr_analyze import row_files
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model import loading
-from dsocr_analyze.workload import page as page_files
+from dsocr_analyze.workload import image_file as page_files
 
 CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
 

@@ -7,11 +7,10 @@ import torch
 from transformers import DynamicCache
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.key_value_cache import GrowingCache, lengthened
+from dsocr_analyze.architectures.key_value_cache import DecodeStep, GrowingCache, lengthened
 from dsocr_analyze.model import generate_calls
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.generation import empty_cache
-from dsocr_analyze.workload import DecodeStep
 
 
 def states(tokens, *, heads=2, size=3):

@@ -26,6 +26,7 @@ from sampling import first, sampled
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.page_pixels import pixel_work
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
@@ -984,7 +985,7 @@ def test_a_page_is_squeezed_into_a_view_no_larger_than_a_tile(name, side, resize
     workload = architecture.plan(
         page=(1000, 2000), base_size=1024, image_size=side, crop_mode=False, max_new_tokens=1
     )
-    work = architecture.closed_forms.crop_grids.pixel_work(workload)
+    work = pixel_work(architecture.closed_forms.crop_grids, workload)
     assert (work.resized, work.viewed) == (resized, side**2)
 
 

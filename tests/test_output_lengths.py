@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.length_files import read_lengths
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 # The distribution --------------------------------------------------------------------------------
 

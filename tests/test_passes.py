@@ -13,7 +13,7 @@ from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import (
     NO_WORK,

@@ -396,7 +396,7 @@ def test_a_window_is_a_whole_number(value):
 )
 def test_the_window_is_the_one_that_infer_takes(size, other, window):
     directory = with_changes(UNLIMITED.name, sliding_window_size=size, sliding_window=other)
-    assert directory.dimensions().sliding_window == window
+    assert directory.dimensions().decoder.sliding_window == window
 
 
 # --- seconds ---------------------------------------------------------------------------------

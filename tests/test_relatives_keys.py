@@ -10,7 +10,7 @@ from sampling import every, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.config_file import Duplicate, Harmless, Used, leaves_of
+from dsocr_analyze.architectures.config_file import USED, Harmless, Unread, leaves_of
 from dsocr_analyze.architectures.deepseek_ocr_2 import CONFIG_TABLE as OCR2_TABLE
 from dsocr_analyze.architectures.unlimited_ocr import CONFIG_TABLE as UNLIMITED_TABLE
 from dsocr_analyze.errors import ConfigError
@@ -83,13 +83,13 @@ def test_a_changed_key_is_never_silent(name, path):
             assert path[-1] in refusal, context
             assert "give " in refusal, context
             assert is_named(value, refusal), context
-        elif isinstance(rule, Duplicate):
+        elif isinstance(rule, Unread):
             assert figures == BASE[name][0], context
             assert any(shown(value) in warning for warning in warnings), context
         elif figures == BASE[name][0]:
             assert isinstance(rule, Harmless) or (path, value) in SAME_MEANING, context
         else:
-            assert isinstance(rule, Used), context
+            assert rule == USED, context
 
 
 @sampled(("name", "path"), KEYS, every(4))

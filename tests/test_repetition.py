@@ -355,9 +355,9 @@ def test_alike_modules_of_relatives_do_alike(name):
     dimensions = directory.dimensions()
     model = load_model(
         directory, device=torch.device("meta"), dtype=torch.bfloat16, flash_attention=False,
-        sliding_window=dimensions.sliding_window,
+        sliding_window=dimensions.decoder.sliding_window,
     )  # fmt: skip
-    window = dimensions.sliding_window or 2
+    window = dimensions.decoder.sliding_window or 2
     workload = architecture.plan(page=(1240, 1754), max_new_tokens=window + 3)
     full, folded = (
         trace_passes(model, workload, architecture, step_numbers=(0, 1, window - 1, window),

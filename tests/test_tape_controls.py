@@ -102,7 +102,7 @@ def is_ranked(case):
 
 
 def has_window(case):
-    return case.dimensions.sliding_window == 1
+    return case.dimensions.decoder.sliding_window == 1
 
 
 def has_clip(case):
@@ -134,8 +134,9 @@ CONTROLS = {
     "a product's copies are freed early": Control(
         attention,
         [
-            ("    copies = [t.move(", "    [t.move("),
-            ("    t.hold(*copies)\n", ""),
+            ("    copy_of_a = None if", "    None if"),
+            ("    copy_of_b = None if", "    None if"),
+            ("    t.hold(copy_of_a, copy_of_b)\n", ""),
         ],
         is_plain,
         {"levels"},
@@ -165,7 +166,7 @@ CONTROLS = {
         [
             (
                 't.product("matmul", gemm, a, b)',
-                't.product("matmul", gemm, a, copies[-1] if copies else b)',
+                't.product("matmul", gemm, a, copy_of_b or copy_of_a or b)',
             ),
         ],
         is_shared,
@@ -182,7 +183,7 @@ CONTROLS = {
     "an expert gets a token too few": Control(
         decoder,
         [
-            ("_expert, tokens, share + 1,", "_expert, tokens, share,"),
+            ("swiglu, x, n_longer, *sizes", "swiglu, x, share, *sizes"),
         ],
         is_uneven,
         {"levels", "records"},
@@ -190,7 +191,7 @@ CONTROLS = {
     "a bias is left out": Control(
         sam,
         [
-            ("c.width, c.mlp, bias=True", "c.width, c.mlp"),
+            ("c.width, f, bias=True", "c.width, f"),
         ],
         has_clip,
         {"records", "weights"},
@@ -346,7 +347,7 @@ CONTROLS = {
     "weights that never run are left out": Control(
         clip,
         [
-            ('    t.idle("patch_embedding", _patch_embedding, c)\n', ""),
+            ('    t.idle("patch_embedding", methodcaller(', "    (("),
         ],
         has_clip,
         {"weights"},
@@ -355,8 +356,8 @@ CONTROLS = {
         passes,
         [
             (
-                "pages.append(_page(t, model, c, seen, w))",
-                'pages.append(t.move("clone", _page(t, model, c, seen, w)))',
+                "pages.append(seen.page)",
+                'pages.append(t.move("clone", seen.page))',
             ),
         ],
         has_pages,

@@ -29,7 +29,7 @@ from dsocr_analyze.architectures.ocr_family.decoder import (
     mixture,
     rotary_embedding,
 )
-from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.model.known_values import KnownValues
 from dsocr_analyze.tape import Tape
@@ -286,7 +286,7 @@ CASES = {
     ),
     "growing the cache": (  # keys of 2 x 9 tokens by one each; values do the same
         alone(
-            lambda t: cached(t, features(t, 2, 16), features(t, 2, 16), Pass(2, 1, 9), 16)
+            lambda t: cached(t, features(t, 2, 16), features(t, 2, 16), Pass(2, 1, 9), 16, 16)
         ).kernels[:1],
         (0, 0, 0, 2 * 10 * 16 * E, 2 * 10 * 16 * E),
     ),

@@ -139,7 +139,8 @@ def test_a_formula_holds_wherever_its_conditions_do(forward, part, N, M, q, othe
 
 def test_a_page_of_formulas_unifies_what_is_related():
     part, sizes = named_part("clip", PUBLISHED.clip, N=1, q=16)
-    H, D, q = part.dimensions.heads, part.dimensions.head_dim, sizes["q"]
+    H, q = part.dimensions.heads, sizes["q"]
+    D = part.dimensions.width // H
     assert written(4 * H * D * H * D + 2 * H * D * D, part.relations) == "4 d^2 + 2 d D"
     assert written(sizes["N"] * (q * q + 1) * (q * q + 1) * H, part.relations) == "N T^2 H"
     part, sizes = named_part("sam", PUBLISHED.sam, N=1, q=16)

@@ -116,13 +116,13 @@ def features_of(case):
         for g in views:
             found |= {
                 f"{kind}, {compared(g, WINDOW)} window",
-                f"grid {compared(g, sam.position_grid)} table",
+                f"grid {compared(g, sam.image_size // sam.patch)} table",
             }
     if w.local_views is not None:
         columns, rows = w.grid
         found.add("one column" if columns == 1 else "one row" if rows == 1 else "several of both")
         found.add("local views of one token" if views[0] <= 4 else "local views of several")
-    if c.sliding_window is not None:
+    if c.decoder.sliding_window is not None:
         found.add("window")
     return found
 

@@ -161,7 +161,7 @@ def test_a_name_that_keeps_memory_is_held(name, monkeypatch):
 
 # Held as the vendor's code holds them, though no operator follows for which it matters.
 HELD_TO_THE_LAST = {
-    *("_causal_mask-causal", "rotary_tables-sin", "_block-shortcut", "_attention-fused"),
+    *("_additive_mask-causal", "rotary_tables-sin", "_block-shortcut", "_attention-fused"),
     *("_relative_positions-table", "clip-hidden_states", "absolute_positions-patches"),
     *("qwen2_encoder-x_combined", "_attention-key", "_attention-value"),
     "_laplace-x",

@@ -114,7 +114,7 @@ def test_clip(seed):
         "num_layers": c.layers,
         "hidden_size": c.width,
         "num_attention_heads": c.heads,
-        "ffn_hidden_size": c.mlp,
+        "ffn_hidden_size": 4 * c.width,
         "image_size": c.image_size,
         "patch_size": c.patch_size,
         "layernorm_epsilon": 1e-5,
@@ -278,7 +278,7 @@ def test_qwen2_encoder_that_keeps_its_mask(seed):
     # The mask is neither made nor part of the activations.
     first = next(level for level in kept.levels if level[1] == "matmul")
     tokens = N * 2 * q * q * c.width * dtype.nbytes
-    positions, frequencies = 2 * q * q, c.head_dim // 2
+    positions, frequencies = 2 * q * q, c.width // c.heads // 2
     fp32 = 4 * (positions + positions * frequencies)
     assert first[2] == tokens + 8 * positions + fp32
 

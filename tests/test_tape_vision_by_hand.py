@@ -16,7 +16,6 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
 )
 from dsocr_analyze.architectures.ocr_family.passes import (
     ViewFeatures,
-    _sum_of_pixels,
     embedded_page,
 )
 from dsocr_analyze.architectures.ocr_family.projector import projector
@@ -159,20 +158,10 @@ CASES = {
             E * 360 + E * 120 + E * 120,
         ),
     ),
-    "pixels": (
-        lambda t: _sum_of_pixels(t, features(t, 2, 3, 4, 4)),
-        BFLOAT16,
-        (0, 2 * 48, 0, 2 * 48 * E, E),
-    ),
     "global view": (  # 2 x 2 tokens, 5 features joined; 3 features, a newline behind each row
         lambda t: laid_out(t, 1, 1, 2, 3, 5),
         BFLOAT16,
         (0, 0, 0, E * (20 + 4 * 3 + 3), E * (20 + 2 * 3 * 3)),
-    ),
-    "blank pixels": (  # 3 x 4 x 4 of fp32
-        lambda t: _sum_of_pixels(t, t.input(48, FLOAT32)),
-        BFLOAT16,
-        (0, 48, 0, 48 * 4, 4),
     ),
     # The grid's sides, 8 bytes each, are multiplied by the tokens a side three times.
     "local views": (  # 2 beside each other, 3 above each other: a picture of 6 rows of 4 tokens
@@ -201,6 +190,13 @@ def test_a_forward_costs_what_hand_work_says(name):
     assert tuple(summed(tape.kernels)) == by_hand
     for kernel in tape.kernels:
         assert all(type(count) is int for count in (*kernel.work, kernel.calls))
+
+
+def test_pixels_are_added_up():
+    """3 x 64 x 64 of a view, and as many in fp32 of the blank patch in place of local views."""
+    sums = [kernel for kernel in alone(page).kernels if kernel.operator == "sum"]
+    n = 3 * 64 * 64
+    assert tuple(summed(sums)) == (0, 2 * n, 0, n * (E + 4), E + 4)
 
 
 def test_a_page_is_joined_twice_and_put_among_all_tokens():

@@ -145,11 +145,11 @@ class Toy(FamilyMember):
             "projector", projector, features.tokens, N, q, c.projector, are_apart=True
         )
 
-    def whole_tokens(self, q):
-        return q * q + 1
-
-    def local_tokens(self, q, columns, rows):
-        return q * q * columns * rows
+    def visual_tokens(self, base_size, image_size, crop_mode, grid):
+        tokens = tokens_per_side(base_size if crop_mode else image_size) ** 2 + 1
+        if grid != (1, 1):
+            tokens += tokens_per_side(image_size) ** 2 * grid[0] * grid[1]
+        return tokens
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
-from dsocr_analyze.architectures.key_value_cache import lengthened
+from dsocr_analyze.architectures.key_value_cache import DecodeStep, lengthened
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_deepseekv2,
@@ -26,7 +26,7 @@ from dsocr_analyze.architectures.unlimited_ocr.reference import (
 from dsocr_analyze.errors import ConfigError, ModelCodeError
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.summary import ledger_of
-from dsocr_analyze.workload import DecodeStep, ViewBatch
+from dsocr_analyze.workload import ViewBatch
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "unlimited_decode_steps.json").read_text())
 

@@ -30,11 +30,12 @@ from unlimited import (
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.key_value_cache import DecodeStep
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.summary import ledger_of
-from dsocr_analyze.workload import DecodeStep, ViewBatch
+from dsocr_analyze.workload import ViewBatch
 
 pytestmark = [pytest.mark.vendor, needs_vendor_unlimited]
 

@@ -20,9 +20,9 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.workload import Mode, ViewBatch
-from dsocr_analyze.workload.page import page_of_image, parse_page
-from dsocr_analyze.workload.workload import position_warnings, text_parts
+from dsocr_analyze.workload import Mode, ViewBatch, position_warnings, text_parts
+from dsocr_analyze.workload.image_file import page_of_image
+from dsocr_analyze.workload.page import parse_page
 
 DATA = Path(__file__).parent / "data"
 crop_grid, GRIDS, notes_of = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.notes_of
@@ -128,12 +128,11 @@ class TestTokens:
         assert tokens_per_side(size) == twice
 
     def test_a_newline_ends_each_row_and_a_separator_the_image(self):
-        assert DEFAULT.whole_tokens(tokens_per_side(1024)) == 16 * (16 + 1) + 1 == 273
-        assert DEFAULT.local_tokens(tokens_per_side(640), 2, 3) == (10 * 2 + 1) * (10 * 3) == 630
-        assert DEFAULT.visual_tokens(1024, 640, True, (1, 1)) == 273
+        assert DEFAULT.visual_tokens(1024, 640, True, (1, 1)) == 16 * (16 + 1) + 1 == 273
 
     def test_crop_mode_adds_the_global_view_of_base_size(self):
-        assert DEFAULT.visual_tokens(1024, 640, True, (2, 3)) == 273 + 630
+        of_views = (10 * 2 + 1) * (10 * 3)
+        assert DEFAULT.visual_tokens(1024, 640, True, (2, 3)) == 273 + of_views
         assert DEFAULT.visual_tokens(1024, 640, True, (1, 1)) == 273
 
     def test_without_crop_mode_the_only_view_has_the_image_size(self):

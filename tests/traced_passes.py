@@ -28,7 +28,7 @@ def loaded(case: Case, device: str) -> LoadedModel:
         device=torch.device(device),
         dtype=getattr(torch, case.dtype.name),
         flash_attention=case.flash,
-        sliding_window=case.dimensions.sliding_window,
+        sliding_window=case.dimensions.decoder.sliding_window,
         trust_remote_code=True,
     )
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from dsocr_analyze.architectures.stages import Composition
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import Workload
-from dsocr_analyze.workload.workload import position_warnings
+from dsocr_analyze.workload import Workload, position_warnings
 
-__all__ = ["UNIFORM_ROUTING_NOTE", "attention_name", "figures_of_composition", "page_figures"]
+__all__ = ["ATTENTION_NAMES", "UNIFORM_ROUTING_NOTE", "figures_of_composition", "page_figures"]
 
 UNIFORM_ROUTING_NOTE = (
     "MoE routing is uniform (no checkpoint is loaded): every expert gets its share of the tokens'"
@@ -20,9 +20,8 @@ UNIFORM_ROUTING_NOTE = (
 )
 
 
-def attention_name(*, flash_attention: bool) -> str:
-    """The name transformers gives the decoder's attention."""
-    return "flash_attention_2" if flash_attention else "eager"
+ATTENTION_NAMES: Final = {False: "eager", True: "flash_attention_2"}
+"""What transformers calls the decoder's attention, by whether it is FlashAttention."""
 
 
 def page_figures(
@@ -32,13 +31,7 @@ def page_figures(
     dtype: str = "bfloat16",
     flash_attention: bool = False,
 ) -> PageFigures:
-    """A workload's figures, all from closed forms.
-
-    Args:
-        directory: Directory with the config; its code is neither imported nor executed.
-        workload: The page.
-        dtype: Type of weights and activations.
-        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
+    """A workload's figures, all from closed forms; the directory's code is not even imported.
 
     Raises:
         ConfigError: The config lacks a key, or describes something without a closed form.
@@ -56,13 +49,13 @@ def page_figures(
             engine="analytic",
             device="none",
             dtype=element.name,
-            attention=attention_name(flash_attention=flash_attention),
+            attention=ATTENTION_NAMES[flash_attention],
             versions={"tool": VERSION},
         ),
         warnings=[
             *directory.config_findings.warnings,
             *architecture.warnings_of(workload),
-            *position_warnings(workload, dimensions.max_positions),
+            *position_warnings(workload, dimensions.decoder.max_position_embeddings),
         ],
         notes=[
             *architecture.notes_of(workload),
@@ -70,7 +63,7 @@ def page_figures(
             UNIFORM_ROUTING_NOTE,
             "the analytic engine evaluated closed forms; nothing was run",
             *directory.assumptions,
-            *(f"not modelled: {entry.reason}" for entry in architecture.forms.not_modelled),
+            *map("not modelled: {0.reason}".format, architecture.forms.not_modelled),
         ],
     )
 

@@ -23,6 +23,7 @@ from dsocr_analyze.architectures import (
     PageSize,
     described_architecture,
 )
+from dsocr_analyze.architectures.key_value_cache import DecodeStep
 from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -50,8 +51,7 @@ from dsocr_analyze.trace.summary import (
     step_stretches,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import AnyWorkload, DecodeStep, Lengths, Workload
-from dsocr_analyze.workload.workload import position_warnings
+from dsocr_analyze.workload import AnyWorkload, Workload, position_warnings
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -147,7 +147,7 @@ class DeepSeekOCRSession:
             require_flash_attention(torch_device)
         window = None
         with suppress(ConfigError):
-            window = directory.dimensions().sliding_window
+            window = directory.dimensions().decoder.sliding_window
         return cls(
             load_model(
                 directory,
@@ -271,7 +271,7 @@ class DeepSeekOCRSession:
             on_progress=on_progress,
         )
         routed_expert = self.architecture.routed_expert
-        if isinstance(workload, Lengths):
+        if not isinstance(workload, Workload):
             # A model that declares no stretches shows them by steps that run.
             steps = range(workload.max_new_tokens - 1)
             return trace(
@@ -317,7 +317,7 @@ class DeepSeekOCRSession:
                 warnings.append(f"no analytic figures to compare the trace with: {error}")
         traced = self._traced(workload, traces)
         if analytic is not None:
-            params = self.architecture.forms.expert_params(directory.dimensions())
+            params = directory.dimensions().decoder.expert_params
             agreement = compare(
                 traced, analytic, self.architecture,
                 expert_weights_bytes=params * self.dtype.nbytes,
@@ -345,7 +345,7 @@ class DeepSeekOCRSession:
             self.dtype,
             self.loaded.attention != "eager",
         )
-        warnings = position_warnings(workload, dimensions.max_positions)
+        warnings = position_warnings(workload, dimensions.decoder.max_position_embeddings)
         return figures_of_composition(
             composition, workload, self._provenance, warnings=warnings, notes=[]
         )
@@ -418,7 +418,7 @@ class DeepSeekOCRSession:
         if isinstance(workload, Workload) and self.loaded.attention == "eager":
             # It computes every score, then masks: no record says that it is causal.
             causal += causal_savable_flops(traces, workload, architecture.routed_expert)
-        if isinstance(workload, Lengths):
+        if not isinstance(workload, Workload):
             ran = workload.max_new_tokens > 1
             cache_bytes = traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
         else:

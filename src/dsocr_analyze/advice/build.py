@@ -23,8 +23,9 @@ from dsocr_analyze.advice.document import (
     fineness,
     published_accuracy,
 )
-from dsocr_analyze.analytic import attention_name, page_figures
+from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
 from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures.page_pixels import page_in_views
 from dsocr_analyze.archive.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -44,8 +45,7 @@ from dsocr_analyze.report.table import (
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.workload import Mode, Workload
-from dsocr_analyze.workload.workload import position_warnings
+from dsocr_analyze.workload import Mode, Workload, position_warnings
 
 __all__ = ["PageAsked", "advice_lines", "advice_notes", "advice_tables", "advise"]
 
@@ -158,7 +158,7 @@ def advise(
             default=planned.max_new_tokens,
         ),
         dtype=dtype_named(dtype).name,
-        attention=attention_name(flash_attention=flash_attention),
+        attention=ATTENTION_NAMES[flash_attention],
         modes=advice,
         requirements=page.wanted,
         modes_that_meet=None if page.wanted is None else meeting,
@@ -229,7 +229,7 @@ def _of_mode(
         crop_mode=mode.crop_mode, text_tokens=planned.text_tokens, batch_size=planned.batch_size,
         max_new_tokens=planned.max_new_tokens,
     )  # fmt: skip
-    positions = directory.dimensions().max_positions
+    positions = directory.dimensions().decoder.max_position_embeddings
     # The last token takes no position: no decode step reads it.
     most = max(1, positions - workload.seq_len + 1)
     is_written_out = page.holds and page.request.max_new_tokens is None
@@ -239,7 +239,7 @@ def _of_mode(
     )
     longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(workload, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
-    shown = architecture.forms.crop_grids.page_in_views(workload)
+    shown = page_in_views(architecture.forms.crop_grids, workload)
     scales = [tuple(map(Fraction, each.content, planned.page)) for each in shown]
     scale = min(Fraction(1), max(map(min, scales)))
     seen = tuple(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -11,11 +13,10 @@ from typing import Any, Final, TypeAlias
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
-from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
-from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import AnyWorkload, Mode, Workload, page_of_image, parse_page
+from dsocr_analyze.workload import AnyWorkload, Mode, Workload
+from dsocr_analyze.workload.page import parse_page
 
 __all__ = [
     "ARCHITECTURES",
@@ -33,21 +34,32 @@ __all__ = [
     "undescribed",
 ]
 
-ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    architecture.name: architecture
-    for architecture in (DEEPSEEK_OCR, DEEPSEEK_OCR_2, UNLIMITED_OCR)
-}
+
+class _Registry(UserDict[str, Any]):
+    """Architectures by name; of one that has not been asked for, the package that has it."""
+
+    def __getitem__(self, name: str) -> Architecture:
+        found = self.data[name]
+        if isinstance(found, str):
+            found = self.data[name] = getattr(import_module(f"{__name__}.{found}"), found.upper())
+        architecture: Architecture = found
+        return architecture
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = _Registry(
+    {
+        "deepseek-ocr": "deepseek_ocr",
+        "deepseek-ocr-2": "deepseek_ocr_2",
+        "unlimited-ocr": "unlimited_ocr",
+    }
+)
 
 DEFAULT: Final = DEEPSEEK_OCR
 """Used if no model is named."""
 
 
 def architecture_named(name: str) -> Architecture:
-    """The architecture called `name`, in any case.
-
-    Raises:
-        WorkloadError: There is no such architecture.
-    """
+    """The architecture called `name`, in any case; raises WorkloadError if there is none."""
     found = in_any_case(name, ARCHITECTURES)
     if found is None:
         near = did_you_mean(name, ARCHITECTURES)
@@ -76,16 +88,14 @@ def undescribed(config: Config, model_class: str | None = None) -> Architecture:
 
 def recognized_architecture(config: Config) -> Architecture | None:
     """The architecture to which a parsed `config.json` belongs; None if there is none."""
-    known = ARCHITECTURES.values()
-    return next((each for each in known if each.recognizes(config)), None)
+    for known in ARCHITECTURES.values():
+        if known.recognizes(config):
+            return known
+    return None
 
 
 def architecture_of(config: Config) -> Architecture:
-    """The architecture to which a parsed `config.json` belongs.
-
-    Raises:
-        ConfigError: No known architecture recognises it.
-    """
+    """The architecture to which a parsed `config.json` belongs; raises ConfigError without one."""
     architecture = recognized_architecture(config)
     if architecture is not None:
         return architecture
@@ -131,21 +141,7 @@ DEFAULT_PAGE: Final = "a4"
 
 @dataclass(frozen=True, kw_only=True)
 class PageRequest:
-    """What is asked about a page; None stands for the architecture's default.
-
-    Attributes:
-        page: The page; default A4 at 150 dpi, for a model that reads pages.
-        image: An image file of the page, instead of `page`; of several pages, the first.
-        mode: Name of a mode, in any case, instead of the next three sizes.
-        base_size: Pixels per side of the global view in crop mode.
-        image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
-        crop_mode: Whether a page larger than one tile is cropped.
-        text_tokens: Tokens besides the visual ones, including BOS.
-        seq_len: Tokens of the whole prompt, instead of `text_tokens`.
-        batch_size: Number of prompts, all alike.
-        max_new_tokens: Tokens generated; the prefill pass yields the first.
-        prompt_pages: Pages per prompt, all alike.
-    """
+    """What is asked about a page, as of `plan_workload`; None stands for the default."""
 
     page: PageSize | None = None
     image: ImagePath | None = None
@@ -162,8 +158,11 @@ class PageRequest:
     @property
     def given(self) -> dict[str, Any]:
         """What is asked, by name."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        given = {}
+        for field in fields(self):
+            if (value := getattr(self, field.name)) is not None:
+                given[field.name] = value
+        return given
 
     def workload(self, architecture: Architecture) -> AnyWorkload:
         """Plans what a model's own `infer()` makes of the page.
@@ -174,9 +173,21 @@ class PageRequest:
         """
         given = self.given
         if architecture.modes:  # others refuse what is asked of a page
-            given = self._sizes(architecture.modes) | given | {"page": self._size}
-            for name in given.keys() & {"mode", "image"}:
-                del given[name]
+            if given.pop("mode", None) is not None:
+                given |= self._sizes(architecture.modes)
+            page = given.get("page", DEFAULT_PAGE)
+            if self.image is not None:
+                if self.page is not None:
+                    raise WorkloadError(
+                        f"give page={self.page!r} or image={str(self.image)!r}, not both",
+                        arguments=["page", "image"],
+                    )
+                from dsocr_analyze.workload.image_file import page_of_image
+
+                page = page_of_image(Path(given.pop("image")))
+            elif isinstance(page, str):
+                page = parse_page(page)
+            given["page"] = page
         workload: AnyWorkload = architecture.plan(**given)
         return workload
 
@@ -196,40 +207,20 @@ class PageRequest:
             )
         return workload
 
-    @property
-    def _size(self) -> tuple[int, int]:
-        """Width and height in pixels; other values than text are checked later with the rest."""
-        if self.image is not None:
-            if self.page is not None:
-                raise WorkloadError(
-                    f"give page={self.page!r} or image={str(self.image)!r}, not both",
-                    arguments=["page", "image"],
-                )
-            return page_of_image(Path(self.image))
-        page = DEFAULT_PAGE if self.page is None else self.page
-        return parse_page(page) if isinstance(page, str) else page
-
     def _sizes(self, modes: Mapping[str, Mode]) -> dict[str, int | bool]:
-        """The sizes of the mode, if one is asked.
-
-        Raises:
-            WorkloadError: The mode is unknown or conflicts with given sizes.
-        """
-        if self.mode is None:
-            return {}
+        """The sizes of the mode; raises WorkloadError if it is unknown or conflicts with others."""
         name = in_any_case(str(self.mode), modes)
         if name is None:
             right = f"{did_you_mean(str(self.mode), modes)}use {', '.join(modes)}"
             raise WorkloadError(f"mode {self.mode!r} is unknown; {right}", arguments=["mode"])
-        sizes = {
-            each: getattr(modes[name], each) for each in ("base_size", "image_size", "crop_mode")
-        }
-        for each in (size for size in sizes if size in self.given):
-            raise WorkloadError(
-                f"mode={self.mode!r} already sets {each}; give one of them, not"
-                f" {each}={self.given[each]}",
-                arguments=["mode", each],
-            )
+        sizes = {}
+        for each in ("base_size", "image_size", "crop_mode"):
+            if (given := getattr(self, each)) is not None:
+                raise WorkloadError(
+                    f"mode={self.mode!r} already sets {each}; give one of them, not {each}={given}",
+                    arguments=["mode", each],
+                )
+            sizes[each] = getattr(modes[name], each)
         return sizes
 
 

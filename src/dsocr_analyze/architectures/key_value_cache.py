@@ -1,29 +1,64 @@
-"""The KV cache that is passed to the model, which extends it."""
+"""The KV cache that is passed to the model, which extends it, and the steps that find it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
-
-from dsocr_analyze.workload import DecodeStep
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import DynamicCache
 
-__all__ = ["GrowingCache", "KeyValueCache", "lengthened"]
+__all__ = ["DecodeStep", "GrowingCache", "KeyValueCache", "lengthened"]
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """Decode step k = `number`, from 1, whose input is the k-th generated token.
+
+    Attributes:
+        prompt_tokens: S, all of which stay in the cache.
+        window: W, the most generated tokens that the cache keeps, at least 1; None for all.
+    """
+
+    prompt_tokens: int
+    number: int
+    window: int | None = None
+
+    @property
+    def position(self) -> int:
+        """Position of the step's token, from 0: S + k - 1, with or without a window."""
+        return self.prompt_tokens + self.number - 1
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens in the cache before the step: S + min(k - 1, W)."""
+        return self.prompt_tokens + min(self.number - 1, self.window or self.number)
+
+    @property
+    def keys(self) -> int:
+        """Keys that the step attends to, including its own: S + min(k, W)."""
+        return self.prompt_tokens + min(self.number, self.window or self.number)
+
+    @property
+    def slot(self) -> int | None:
+        """Index of the cached generated token that the step overwrites; None if it appends."""
+        if self.window is None or self.number <= self.window:
+            return None
+        return (self.number - 1) % self.window
+
+
+@dataclass(eq=False)
 class GrowingCache:
     """Keys and values per layer, `[B, heads, K, head_dim]` each, grown by concatenation.
 
-    Equivalent to `DynamicCache` of transformers 4.46.3, with the same names. Later versions also
-    copy the first keys and values; this way a built-in reference costs the same under all versions.
+    It is `DynamicCache` of transformers 4.46.3. Later versions also copy the first keys and values;
+    this way a built-in reference costs the same under all versions.
     """
 
-    def __init__(self) -> None:
-        self.key_cache: list[Tensor] = []
-        self.value_cache: list[Tensor] = []
+    key_cache: list[Tensor] = field(default_factory=list)
+    value_cache: list[Tensor] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.key_cache)
@@ -37,24 +72,25 @@ class GrowingCache:
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends `[B, heads, T, head_dim]` to a layer; returns all its keys and values.
 
-        Raises:
-            IndexError: A layer is filled before the one below it.
+        Raises IndexError for a layer filled before the one below it.
         """
         import torch
 
-        if layer_idx > len(self):
-            raise IndexError(f"layer {layer_idx} came before layer {len(self)}")
-        if layer_idx == len(self):
-            self.key_cache.append(key)
-            self.value_cache.append(value)
+        keys, values = self.key_cache, self.value_cache
+        if layer_idx > len(keys):
+            raise IndexError(f"layer {layer_idx} came before layer {len(keys)}")
+        if layer_idx == len(keys):
+            keys.append(key)
+            values.append(value)
         else:
-            self.key_cache[layer_idx] = torch.cat([self.key_cache[layer_idx], key], dim=-2)
-            self.value_cache[layer_idx] = torch.cat([self.value_cache[layer_idx], value], dim=-2)
-        return self[layer_idx]
+            keys[layer_idx] = torch.cat([keys[layer_idx], key], dim=-2)
+            values[layer_idx] = torch.cat([values[layer_idx], value], dim=-2)
+        return keys[layer_idx], values[layer_idx]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions held by a layer."""
-        return self.key_cache[layer_idx].shape[-2] if layer_idx < len(self) else 0
+        keys = self.key_cache
+        return keys[layer_idx].shape[-2] if layer_idx < len(keys) else 0
 
 
 KeyValueCache: TypeAlias = "GrowingCache | DynamicCache | tuple[tuple[Tensor, ...], ...]"
@@ -62,12 +98,9 @@ KeyValueCache: TypeAlias = "GrowingCache | DynamicCache | tuple[tuple[Tensor, ..
 
 
 def lengthened(cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
-    """Extends a cache to the length that a decode step finds, filling missing tokens with zeros.
+    """Extends a cache with zeros to the length that a decode step finds.
 
-    Args:
-        cache: The cache after an earlier pass, with no more tokens than that: a cache, or one pair
-            of keys and values per layer, `[B, heads, K, head_dim]` each.
-        step: The step.
+    It may also be one pair of keys and values per layer, `[B, heads, K, head_dim]` each.
     """
     from transformers import DynamicCache
 

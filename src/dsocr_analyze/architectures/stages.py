@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dsocr_analyze.figures import Memory, Parameters, StageFigures
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.tape import Size
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-__all__ = ["Composition", "NotModelled", "PageTotals", "Stage", "owner_among"]
+__all__ = ["Composition", "NotModelled", "Stage", "owner_among"]
 
 Role = Literal["vision", "prefill", "decode"]
 
@@ -24,7 +19,6 @@ class Stage:
     """A stage: a part of the prefill pass, or the decode step.
 
     Attributes:
-        name: Its name.
         prefixes: Paths of the modules that it owns, along with everything below them.
         role: A `vision` stage gets the work of its own modules; `prefill` gets the rest of the
             prefill pass; `decode` gets a whole decode step. Exactly one stage is `prefill`, and at
@@ -50,12 +44,9 @@ def owner_among(stages: Sequence[Stage], path: str) -> Stage | None:
 
 @dataclass(frozen=True, slots=True)
 class NotModelled:
-    """Incidental operators without a closed form.
+    """Incidental operators without a closed form, for a reason: of modules that call all of them.
 
-    Attributes:
-        modules: Pattern of the paths of the modules that call them.
-        operators: Their names; only modules that call all of them are meant.
-        reason: Why they have no closed form.
+    `modules` is a pattern of their paths.
     """
 
     modules: str
@@ -72,38 +63,3 @@ class Composition:
     batch: Work
     causal_savable_flops: int
     memory: Memory
-
-
-@dataclass(frozen=True)
-class PageTotals:
-    """What n workloads cost; every count is an integer (for all alike) or an array `[n]`.
-
-    Attributes:
-        prefill: The whole prefill pass of the batch.
-        decode_step: One step of the batch over a cache of `seq_len` tokens.
-        batch: The prefill pass and all decode steps of the batch.
-        visual_tokens: Visual tokens per page.
-        seq_len: Tokens per prompt.
-        kv_cache_bytes: Cache of the batch including its last token.
-        decode_step_bytes_read_expected: Bytes the step reads if it touches the expected number of
-            routed experts instead of the maximum; floats.
-        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
-            weights and inputs.
-    """
-
-    prefill: Work
-    decode_step: Work
-    batch: Work
-    visual_tokens: Size
-    seq_len: Size
-    kv_cache_bytes: Size
-    decode_step_bytes_read_expected: float | NDArray[np.float64]
-    peak_activation_bytes: Size
-
-    def counts(self) -> Iterator[Size]:
-        """Yields every count except expected values."""
-        for work in (self.prefill, self.decode_step, self.batch):
-            yield from work
-        yield from (
-            self.visual_tokens, self.seq_len, self.kv_cache_bytes, self.peak_activation_bytes
-        )  # fmt: skip

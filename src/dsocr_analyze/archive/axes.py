@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import Mode, parse_page
-from dsocr_analyze.workload.page import check_page
+from dsocr_analyze.workload import Mode
+from dsocr_analyze.workload.page import check_page, parse_page
 
 if TYPE_CHECKING:
     import numpy as np

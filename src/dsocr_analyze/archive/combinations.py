@@ -17,8 +17,7 @@ from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting, s
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import require_extra
-from dsocr_analyze.workload import Mode
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT, Mode
 
 if TYPE_CHECKING:
     import pandas as pd

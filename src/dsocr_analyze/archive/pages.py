@@ -42,9 +42,8 @@ from dsocr_analyze.row_files import (
     problem_text,
     whole_numbers,
 )
-from dsocr_analyze.workload import ImagePages
+from dsocr_analyze.workload import LARGEST_COUNT, check_count
 from dsocr_analyze.workload.page import LARGEST_SIDE
-from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
 
 __all__ = [
     "REPORTED_ROWS",
@@ -198,6 +197,8 @@ def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
 
 def _pages(folder: Path, names: Iterable[str], files: FilesDocument) -> Iterator[_Page]:
     """All pages of all files."""
+    from dsocr_analyze.workload.image_file import ImagePages
+
     reads_pdfs = has_reader()
     for name in names:
         if not name.lower().endswith(_PDF):

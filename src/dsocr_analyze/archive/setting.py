@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, attention_name
+from dsocr_analyze.analytic import ATTENTION_NAMES, UNIFORM_ROUTING_NOTE
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype
@@ -55,7 +55,7 @@ class Setting:
     @property
     def attention(self) -> str:
         """The kind of attention, named as in a report's metadata."""
-        return attention_name(flash_attention=self.flash_attention)
+        return ATTENTION_NAMES[self.flash_attention]
 
     @property
     def attention_label(self) -> str:
@@ -128,7 +128,7 @@ class CountedModel:
     def keys_in(self, setting: Setting) -> dict[str, Any]:
         """A setting by column and by key of a document; without a window, that one is None."""
         mode, has_window = setting.mode, self.without_window is not None
-        is_on = self.dimensions_in(setting).sliding_window is not None
+        is_on = self.dimensions_in(setting).decoder.sliding_window is not None
         return {
             "mode": mode.name,
             "base_size": mode.base_size,

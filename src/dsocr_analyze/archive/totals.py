@@ -24,7 +24,7 @@ from dsocr_analyze.archive.pages import REPORTED_ROWS, Pages
 from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from dsocr_analyze.timing.duration import Duration
@@ -102,7 +102,8 @@ class _Totals:
             Work(*(weighted_sum(counts, batches) for counts in work))
             for work in (costs.prefill, costs.batch)
         )
-        is_beyond = lengths + workloads.max_new_tokens - 1 > self._model.dimensions.max_positions
+        trained = self._model.dimensions.decoder.max_position_embeddings
+        is_beyond = lengths + workloads.max_new_tokens - 1 > trained
         self._counts.update({
             "visual_tokens": weighted_sum(costs.visual_tokens, pages),
             "prompt_tokens": weighted_sum(costs.seq_len, pages),

@@ -17,8 +17,8 @@ from dsocr_analyze.cli import exits, options, page_options, printing, time_optio
 from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
+from dsocr_analyze.workload import LARGEST_COUNT
 from dsocr_analyze.workload.page import paper_dpi, parse_page
-from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = ["advise"]
 

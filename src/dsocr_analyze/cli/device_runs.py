@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from dsocr_analyze import analysis
+from dsocr_analyze.architectures.page_pixels import page_in_views
 from dsocr_analyze.cli import kept_files, streams, words
 from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.cli.time_requests import time_request
@@ -173,7 +174,7 @@ def measurement(
         prepared = None
         if isinstance(workload, Workload) and architecture.closed_forms is not None:
             announce("preprocessing")
-            content = architecture.closed_forms.crop_grids.page_in_views(workload)[-1].content
+            content = page_in_views(architecture.closed_forms.crop_grids, workload)[-1].content
             timed = passes.measured_preprocessing(workload, content, protocol.repeats)
             prepared = timed.beside(assumptions.estimated_preprocessing(architecture, workload))
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}

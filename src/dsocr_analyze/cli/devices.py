@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dsocr_analyze.analytic import attention_name
+from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import exits, options, page_options, printing, words
 from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.dtypes import dtype_named
@@ -133,7 +133,7 @@ def fit(
     ]  # fmt: skip
     source = directory.source(architecture.name)
     document = documents.fit_document(source, workload, fits, options.options_used(context))
-    attention = attention_name(flash_attention=flash_attention)
+    attention = ATTENTION_NAMES[flash_attention]
     line = opening_line([document.workload], [element.name], [attention])
     said = Said(
         f"Ran: {model_text(source)} by the analytic engine\n{line}",

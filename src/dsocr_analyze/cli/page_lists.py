@@ -116,7 +116,10 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
             complain(f"wrote {path}")  # stdout must contain nothing but the document
     words.warn(
         context,
-        [*asked.warnings, *archive_shown.warnings_of(found, asked.dimensions.max_positions)],
+        [
+            *asked.warnings,
+            *archive_shown.warnings_of(found, asked.dimensions.decoder.max_position_embeddings),
+        ],
     )
 
 

@@ -15,7 +15,7 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
-from dsocr_analyze.workload import ImagePages, Workload, text_parts
+from dsocr_analyze.workload import Workload, text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -106,8 +106,11 @@ def model_directory_from(
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
         if "auto_map" in values:
             _check_arch(arch, values, f"--config {config}")
-        named = None if arch is None else architectures.architecture_named(arch)
-        known = named or architectures.recognized_architecture(values) or architectures.DEFAULT
+        if arch is not None:
+            known = architectures.architecture_named(arch)
+        else:
+            recognized = architectures.recognized_architecture(values) if values else None
+            known = recognized or architectures.DEFAULT
         directory = _unnamed(known, model, trust_remote_code=trust_remote_code)
     directory = directory if config is None else directory.with_config(values, config)
     return directory if sliding_window is None else with_window(directory, sliding_window)
@@ -260,6 +263,8 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
 
 def page_of_file(image: Path) -> tuple[int, int]:
     """The page in an image file; if there are several, the first, with a note."""
+    from dsocr_analyze.workload.image_file import ImagePages
+
     found = ImagePages(image)
     sizes = found.sizes()
     size, pages = next(sizes), 1

@@ -11,8 +11,8 @@ from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, options, time_options
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import LARGEST_COUNT
 from dsocr_analyze.workload.page import PAPERS
-from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = ["sweep"]
 

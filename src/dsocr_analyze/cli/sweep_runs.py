@@ -103,7 +103,7 @@ def _count(
     """
     given = context.params
     output, plot, quiet = (given[name] for name in ("output", "plot", "quiet"))
-    rows, positions = combinations.rows, counted.dimensions.max_positions
+    rows, positions = combinations.rows, counted.dimensions.decoder.max_position_embeddings
     is_printed = output is None and plot is None and not quiet
     most_kept = sweep_shown.MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
     if plot is not None:

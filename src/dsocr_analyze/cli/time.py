@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import Engine
-from dsocr_analyze.analytic import attention_name
+from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.errors import DeviceError, WorkloadError
@@ -124,7 +124,7 @@ def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_a
     def picture() -> Picture:
         from dsocr_analyze.report.pictures.stage_chart import throughput_picture
 
-        attention = attention_name(flash_attention=engine.flash_attention)
+        attention = ATTENTION_NAMES[engine.flash_attention]
         return throughput_picture(report, engine.dtype, attention, context.params["config"])
 
     has_few = len(entries) <= 4

@@ -35,7 +35,8 @@ from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
 from dsocr_analyze.trace import module_calls, passes, summary
 from dsocr_analyze.trace.record import Trace, TracedCall
-from dsocr_analyze.workload import ViewBatch, Workload, parse_page
+from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload.page import parse_page
 
 __all__ = ["Case", "DocumentedModel"]
 
@@ -199,7 +200,7 @@ class DocumentedModel:
     @property
     def step_numbers(self) -> dict[str, int]:
         """The decode steps that pages show, by label: the first, and those around a full window."""
-        window = self.dimensions.sliding_window
+        window = self.dimensions.decoder.sliding_window
         if window is None:
             return {"decode step": 0}
         return {
@@ -229,7 +230,7 @@ class DocumentedModel:
     def runs(self) -> tuple[Run, ...]:
         """The views of the page, the prompt, and decode steps."""
         views = [self._views(turn, view) for turn, view in enumerate(self.workload.views)]
-        T, window = self.workload.seq_len, self.dimensions.sliding_window
+        T, window = self.workload.seq_len, self.dimensions.decoder.sliding_window
         found = [*reversed(views), self._decoder("prefill", self.traces.prefill, T)]
         for (label, number), trace in zip(
             self.step_numbers.items(), self.traces.decode_steps, strict=True
@@ -273,9 +274,10 @@ class DocumentedModel:
         p = attention.Pass(sizes["B"], sizes["T"], sizes["K"] - sizes["T"] if K else 0, **how)
         c, tape = replace(self.dimensions, decoder=part.dimensions), FormulaTape(BFLOAT16)
         if hasattr(model, "score"):
-            classified(tape, self.architecture, c, p, part.size("c", model.num_labels))
+            labels = part.size("c", model.num_labels)
+            tape.call("", classified, self.architecture, c, p, labels)
         else:
-            whole_model(tape, self.architecture, c, p, workload)
+            tape.call("", whole_model, self.architecture, c, p, workload)
         return Run(label, (part,), tape, trace, model)
 
     @cache  # noqa: B019  # a model lives as long as the process
@@ -400,8 +402,11 @@ def _clip_positions(model: DocumentedModel) -> Iterator[Run]:
     """CLIP's table for each size of view."""
     c, function = model.dimensions.clip, model.get("get_abs_pos")
     for label, _, q, part, _, side in _views(model, "clip"):
-        table = Operand(part.dimensions.positions * part.dimensions.width, BFLOAT16)
-        inputs = _tensor(1, c.positions, c.width), q * q + 1
+        taped = part.dimensions
+        positions = (taped.image_size // taped.patch_size) ** 2 + 1
+        table = Operand(positions * taped.width, BFLOAT16)
+        rows = (c.image_size // c.patch_size) ** 2 + 1
+        inputs = _tensor(1, rows, c.width), q * q + 1
         yield _by_hand(
             label, part, function, inputs, clip.absolute_positions, table, side, part.dimensions
         )
@@ -411,7 +416,8 @@ def _sam_positions(model: DocumentedModel) -> Iterator[Run]:
     """SAM's table for each size of view."""
     c, function = model.dimensions.sam, model.get("get_abs_pos_sam")
     for label, _, q, part, _, side in _views(model, "sam"):
-        inputs = _tensor(1, c.position_grid, c.position_grid, c.width), 4 * q
+        grid = c.image_size // c.patch
+        inputs = _tensor(1, grid, grid, c.width), 4 * q
         sizes = 4 * side, part.dimensions
         yield _by_hand(label, part, function, inputs, sam.absolute_positions, *sizes)
 
@@ -423,15 +429,16 @@ def _relative_positions(model: DocumentedModel) -> Iterator[Run]:
         windows = count * (-(-4 * q // c.window)) ** 2
         for label, N, g, side in (
             ("windows", windows, c.window, c.window),
-            ("whole grid", count, 4 * q, c.position_grid),
+            ("whole grid", count, 4 * q, c.image_size // c.patch),
         ):
             t = 2 * side - 1
             part, named = named_part("sam", c, N=N, g=g, t=t)
             # A function knows no heads: each has grids of its own.
-            one = replace(part.dimensions, width=part.dimensions.head_dim, heads=1)
-            grids = named["N"] * part.dimensions.heads
+            heads, D = part.dimensions.heads, c.width // c.heads
+            one = replace(part.dimensions, width=part.dimensions.width // heads, heads=1)
+            grids = named["N"] * heads
             taped = Operand(grids * named["g"] * named["g"] * one.width, BFLOAT16)
-            queries, table = _tensor(N * c.heads, g * g, c.head_dim), _tensor(t, c.head_dim)
+            queries, table = _tensor(N * c.heads, g * g, D), _tensor(t, D)
             inputs = queries, table, table, (g, g), (g, g)
             sizes = taped, grids, named["g"], one, named["t"]
             yield _by_hand(f"{view}, {label}", part, function, inputs, sam.position_terms, *sizes)

@@ -46,8 +46,7 @@ from dsocr_analyze.model.process_settings import (
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.model.torch_calls import Function, Value
 from dsocr_analyze.model.unused_imports import is_missing
-from dsocr_analyze.workload import ViewBatch, Workload
-from dsocr_analyze.workload.workload import IMAGE_TOKEN, text_parts
+from dsocr_analyze.workload import IMAGE_TOKEN, ViewBatch, Workload, text_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -23,7 +23,7 @@ from dsocr_analyze.architectures import (
     architecture_of,
     recognized_architecture,
 )
-from dsocr_analyze.architectures.config_file import Config, ConfigFindings, JsonValue
+from dsocr_analyze.architectures.config_file import Config, ConfigFindings, JsonValue, findings_of
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.figures import Model
@@ -215,7 +215,8 @@ class ModelDirectory:
             is_quantized = self.config.get("quantization_config") is not None
             return ConfigFindings((_NOT_QUANTIZED,) if is_quantized else (), ())
         with self._named_config():
-            return architecture.forms.config_findings(self.config, self.code)
+            table = architecture.forms.model.config_table
+            return findings_of(self.config, table, self.code)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from dsocr_analyze.architectures.architecture import GenerateUse
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value
@@ -25,6 +24,8 @@ from dsocr_analyze.model.torch_calls import Keywords, Value
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
     from transformers.utils import ModelOutput
+
+    from dsocr_analyze.architectures.any_model.description import Prompt
 
 __all__ = ["AnyCache", "GenerateCalls", "Lengths", "lengthened", "lengths_of"]
 
@@ -62,7 +63,7 @@ class GenerateCalls:
         model: torch.nn.Module,
         inputs: Keywords,
         new_tokens: int,
-        use: GenerateUse,
+        use: Prompt,
     ) -> None:
         if not getattr(model, "can_generate", bool)():
             raise ConfigError(
@@ -109,7 +110,7 @@ class GenerateCalls:
                 if self._kwargs.get(name) is not None:
                     self._kwargs[name] = lengthened(self._kwargs[name], missing, self._prefilled)
             self.ready = number
-        new = self._ids.new_full((len(self._ids), number + 1), self._use.token)
+        new = self._ids.new_full((len(self._ids), number + 1), self._use.fill)
         of_pass = {"next_sequence_length": 1 if self._kwargs["use_cache"] else None}
         inputs = self._arguments(
             torch.cat([self._ids, new], dim=1), of_pass if self._one_pass else {}

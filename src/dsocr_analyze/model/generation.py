@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.key_value_cache import GrowingCache, KeyValueCache
+from dsocr_analyze.architectures.key_value_cache import DecodeStep, GrowingCache, KeyValueCache
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.torch_calls import Keywords, Value, Values
-from dsocr_analyze.workload import AnyWorkload, DecodeStep
+from dsocr_analyze.workload import AnyWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.generate_calls import GenerateCalls

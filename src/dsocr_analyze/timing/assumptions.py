@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
+from dsocr_analyze.architectures.page_pixels import (
+    PixelWork,
+    pixel_work,
+    pixel_work_of_pages,
+)
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTION, NO_CORRECTIONS, Correction, Corrections
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.architectures.views import PixelWork
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.workload import Mode, Workload
@@ -37,7 +41,7 @@ thread of an AMD EPYC, CPU time, minimum of 14 runs; median error 2.5 %, 90th pe
 
 def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
     """Seconds in which one CPU thread resizes a page and turns its views into tensors."""
-    return float(_seconds_of(architecture.forms.crop_grids.pixel_work(workload)))
+    return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload)))
 
 
 def estimated_preprocessing_of_pages(
@@ -46,8 +50,8 @@ def estimated_preprocessing_of_pages(
     """The same for pages of `widths` x `heights` pixels in one mode, `[n]`."""
     grids = architecture.forms.crop_grids
     columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
-    work = grids.pixel_work_of_pages(
-        widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
+    work = pixel_work_of_pages(
+        grids, widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode,
     )  # fmt: skip
     return _seconds_of(work)

@@ -22,7 +22,7 @@ from dsocr_analyze.row_files import (
     whole_numbers,
 )
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 __all__ = ["read_lengths"]
 

@@ -9,7 +9,7 @@ from operator import mul
 from typing import Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 __all__ = ["OutputLengths"]
 

@@ -384,7 +384,7 @@ class _Eager(Runtime):
             )  # fmt: skip
             return eager_step(kernels, model.device, self.assumptions.host, batch)
 
-        window = model.dimensions.sliding_window
+        window = model.dimensions.decoder.sliding_window
         growing = steps if window is None else min(steps, window)
         duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
         if window is not None and steps > window:

@@ -135,7 +135,7 @@ class ServedModel:
         The window bounds an average of `generated` as if it were one length, which overestimates a
         step by at most 1 %.
         """
-        window = self.dimensions.sliding_window
+        window = self.dimensions.decoder.sliding_window
         return T + (generated if window is None else minimum(generated, window))
 
     def fixed_bytes(self, workload: Workload) -> Size:

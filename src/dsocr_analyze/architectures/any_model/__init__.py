@@ -18,11 +18,11 @@ from dsocr_analyze.architectures.any_model.description import (
     TensorInput,
     read_description,
 )
-from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, GenerateUse
+from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import Lengths
-from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
+from dsocr_analyze.workload import LARGEST_COUNT, check_count
+from dsocr_analyze.workload.lengths import Lengths
 
 if TYPE_CHECKING:
     import torch
@@ -34,42 +34,29 @@ _MOST_IDS: Final = 1 << 24
 
 
 def described_architecture(path: Path) -> Architecture:
-    """The architecture that a stages file describes.
-
-    Args:
-        path: The file; see docs/any-model.md.
-
-    Raises:
-        ConfigError: It cannot be read, or does not describe a model.
-    """
+    """The architecture of a stages file (docs/any-model.md); raises ConfigError if it is none."""
     return DescribedModel(read_description(path))
 
 
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
     """An architecture without stages or inputs, of which only the modules can be shown.
 
-    Args:
-        config: The model's parsed `config.json`.
-        model_class: Class of transformers to build; None for the one named in the config.
+    It builds `model_class`, or the class named in the config.
     """
     name = str(config.get("model_type"))
     return DescribedModel(Description("", name, model_class, "eager", None, (), None, {}, False))
 
 
 class DescribedModel(Architecture):
-    """A model that a stages file describes.
-
-    Args:
-        description: What was read of the file.
-    """
+    """A model that a stages file describes."""
 
     def __init__(self, description: Description) -> None:
         prompt, self.description = description.prompt, description
         self.name = self.title = description.name
         self.stages, self.routed_expert = description.stages, description.routed_expert
         self.text_tokens = 0 if prompt is None else prompt.tokens
-        if description.decodes and prompt:
-            self.generate = GenerateUse(prompt.fill, prompt.without)
+        if description.decodes:
+            self.generate = prompt
         self.left_out_where_unknown = frozenset({"attention_mask"} - set(description.inputs))
         self.model_class, self.attention = description.model_class, description.attention
 
@@ -82,11 +69,7 @@ class DescribedModel(Architecture):
         prompt_pages: int = 1,
         **of_pages: tuple[int, int] | int | None,
     ) -> Lengths:
-        """Plans the lengths of a run; arguments about a page are rejected.
-
-        Raises:
-            WorkloadError: A number is impossible, or the model does not take such an argument.
-        """
+        """Plans the lengths of a run; raises WorkloadError for impossible ones, or for a page."""
         description, prompt = self.description, self.description.prompt
         of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
         for name, value in of_pages.items():
@@ -160,15 +143,7 @@ _Given: TypeAlias = "torch.Tensor | Number | str | list[_Given]"
 
 @dataclass(frozen=True)
 class _Prompts:
-    """The prompts of a batch.
-
-    Attributes:
-        file: The stages file, for messages.
-        device: Device of the tensors.
-        dtype: The model's type.
-        batch: Number of prompts.
-        tokens: Tokens per prompt.
-    """
+    """The prompts of a batch: how many, of how many tokens each; the model's device and type."""
 
     file: str
     device: torch.device
@@ -206,11 +181,7 @@ class _Prompts:
 
 
 def _row(file: str, key: str, length: int, fill: Number, placed: tuple[Run, ...]) -> list[Number]:
-    """A row of one value, except for other values at some positions.
-
-    Raises:
-        WorkloadError: A position is beyond its end.
-    """
+    """A row of one value but for some positions; WorkloadError for one beyond its end."""
     row = [fill] * length
     for run in placed:
         if run.start + run.count > length:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 __all__ = [
     "BATCH",
@@ -52,13 +52,7 @@ Numbers: TypeAlias = "Number | Sequence[Numbers]"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The same value at consecutive positions.
-
-    Attributes:
-        value: The value.
-        start: The first position, from 0.
-        count: Number of positions.
-    """
+    """The same value at `count` consecutive positions from `start`, the first being 0."""
 
     value: Number
     start: int
@@ -71,9 +65,8 @@ class TensorInput:
 
     Attributes:
         shape: Its sizes; None if given by its values.
-        values: Its values, as nested lists; None if it is filled.
+        values: Nested lists; None if it is filled.
         dtype: Name of its type; `model` for the type of the weights.
-        fill: Value it is filled with.
         placed: Other values along its last dimension.
         is_repeated: Whether to repeat it for every prompt of the batch, along its first dimension.
     """
@@ -98,7 +91,6 @@ class Prompt:
         tokens: Default number of tokens.
         argument: Argument of `generate` that takes their ids.
         fill: Id of all tokens not listed in `placed`.
-        placed: Ids of specific tokens.
         without: Arguments that are not passed to forward although `generate` would.
     """
 
@@ -114,13 +106,9 @@ class Description:
     """The contents of a stages file.
 
     Attributes:
-        file: Its path.
-        name: Name of the model.
         model_class: Class of transformers to build; None for the one named in the config.
-        attention: Attention implementation to build.
         routed_expert: Pattern of the paths of routed experts; None without experts.
-        stages: Stages in order.
-        prompt: The prompt; None for a model that reads no tokens.
+        prompt: None for a model that reads no tokens.
         inputs: Other inputs, by argument.
         has_decode_table: Whether it has a table that nothing uses since `generate` decodes.
     """
@@ -142,11 +130,7 @@ class Description:
 
 
 def read_description(path: Path) -> Description:
-    """Reads a stages file.
-
-    Raises:
-        ConfigError: It cannot be read, a key is unknown or missing, or a value is impossible.
-    """
+    """Reads a stages file; raises ConfigError for unknown, missing or impossible keys."""
     top = read_toml(path)
     stages = _stages(top)
     found = Description(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -14,7 +15,14 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     SAM_KEYS,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    ClipDimensions,
+    DecoderDimensions,
+    ModelDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+    check_projector,
+)
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
 from dsocr_analyze.architectures.ocr_family.passes import (
     DECODE,
@@ -28,10 +36,18 @@ from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.stages import Stage
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import INT64
-from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.workload import Mode, ViewBatch
 
-__all__ = ["CONFIG_TABLE", "DEEPSEEK_OCR", "MODES", "PUBLISHED_SECTIONS", "DeepSeekOCR"]
+__all__ = [
+    "CONFIG_TABLE",
+    "DEEPSEEK_OCR",
+    "MODES",
+    "PUBLISHED_SECTIONS",
+    "ClipModelDimensions",
+    "DeepSeekOCR",
+]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -95,6 +111,29 @@ CONFIG_TABLE: Final = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED
 """Every key of a `config.json`, and what it does to the figures."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClipModelDimensions(ModelDimensions):
+    """Every dimension of a model with SAM and CLIP."""
+
+    clip: ClipDimensions
+
+    @classmethod
+    def from_config(cls, config: Config) -> ClipModelDimensions:
+        """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
+        sam, clip = SamDimensions.from_config(config), ClipDimensions.from_config(config)
+        projector = ProjectorDimensions.from_config(config)
+        decoder, channels = DecoderDimensions.from_config(config), sam.downsample_channels[-1]
+        # SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
+        if clip.width != channels:
+            raise ConfigError(
+                f"config.json: 'vision_config.width.clip-l-14-224.width' is {clip.width}; give "
+                f"{channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
+            )
+        origin = "CLIP's width and SAM's last channels together"
+        check_projector(projector, clip.width + channels, origin, decoder)
+        return cls(sam=sam, clip=clip, projector=projector, decoder=decoder)
+
+
 _CLIP: Final = Stage(
     "clip",
     ("model.vision_model",),
@@ -123,9 +162,7 @@ class DeepSeekOCR(FamilyMember):
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
 
-    def read_dimensions(self, config: Config) -> ClipModelDimensions:
-        """Dimensions from the top-level object of a `config.json`."""
-        return ClipModelDimensions.from_config(config)
+    read_dimensions = staticmethod(ClipModelDimensions.from_config)
 
     def encode(
         self,
@@ -170,13 +207,19 @@ class DeepSeekOCR(FamilyMember):
         n = rows * q * (columns * q + 1) * d
         features.tokens = t.move("cat", features.tokens, newline, n=n)
 
-    def whole_tokens(self, q: Size) -> Size:
-        """`q (q + 1) + 1`: a newline ends each of q rows, and a separator ends the page."""
-        return q * (q + 1) + 1
+    def visual_tokens(
+        self, base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
+    ) -> int:
+        """`q (q + 1) + 1` of the whole page, `(q w + 1) (q h)` of w x h local views in one picture.
 
-    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
-        """`(q w + 1) (q h)`: the views form one picture, and a newline ends each of its rows."""
-        return (q * columns + 1) * (q * rows)
+        A newline ends each row, and a separator ends the page.
+        """
+        q = tokens_per_side(base_size if crop_mode else image_size)
+        tokens = q * (q + 1) + 1
+        if crop_mode and grid != (1, 1):
+            (columns, rows), q = grid, tokens_per_side(image_size)
+            tokens += (q * columns + 1) * (q * rows)
+        return tokens
 
 
 DEEPSEEK_OCR: Final = DeepSeekOCR()

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
     MOST_LAYERS,
+    USED,
     Config,
     ConfigKeys,
-    Used,
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.config_table import (
@@ -133,10 +134,17 @@ _MODES: Final[dict[str, Mode]] = {
 }
 """The `infer()` call of its README, and each view size alone."""
 
-_ENCODER_KEYS: Final[Rules] = {
-    f"vision_config.width.qwen2-0-5b.{key}": Used()
-    for key in ("dim", "layers", "heads", "key_value_heads", "intermediate_size", "view_sizes")
-}
+_ENCODER_KEYS: Final[Rules] = dict.fromkeys(
+    (
+        "vision_config.width.qwen2-0-5b.dim",
+        "vision_config.width.qwen2-0-5b.layers",
+        "vision_config.width.qwen2-0-5b.heads",
+        "vision_config.width.qwen2-0-5b.key_value_heads",
+        "vision_config.width.qwen2-0-5b.intermediate_size",
+        "vision_config.width.qwen2-0-5b.view_sizes",
+    ),
+    USED,
+)
 
 CONFIG_TABLE: Final = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
 """Every key of a `config.json`, and what it does to the figures."""
@@ -157,8 +165,6 @@ class EncoderDimensions:
 
     Attributes:
         width: Features per token.
-        layers: Decoder layers.
-        heads: Attention heads.
         kv_heads: Key and value heads.
         intermediate_size: Hidden width of a layer's MLP.
         view_sizes: Pixels per side of the views that have a table of queries.
@@ -173,11 +179,7 @@ class EncoderDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> EncoderDimensions:
-        """Reads the encoder's keys from a whole `config.json`.
-
-        Raises:
-            ConfigError: A key is absent, or no encoder can be built from its value.
-        """
+        """Reads a whole `config.json`; raises ConfigError if no encoder can be built from it."""
         keys = ConfigKeys(config).section("vision_config").section("width").section("qwen2-0-5b")
         width = keys.integer("dim", most=LARGEST_WIDTH)
         heads = keys.integer("heads", 14)
@@ -186,19 +188,20 @@ class EncoderDimensions:
         kv_heads = keys.integer("key_value_heads", 2)
         if heads % kv_heads:
             raise keys.refusal("key_value_heads", f"a divisor of {heads}, the number of heads")
+        layers = keys.integer("layers", 24, most=MOST_LAYERS)
+        intermediate_size = keys.integer("intermediate_size", 4864, most=LARGEST_WIDTH)
+        sizes = keys.integers("view_sizes", VIEW_SIZES)
+        if len(set(map(tokens_per_side, sizes))) < len(sizes):
+            right = "sizes of views that become different numbers of tokens"
+            raise keys.refusal("view_sizes", right)
         return cls(
             width=width,
-            layers=keys.integer("layers", 24, most=MOST_LAYERS),
+            layers=layers,
             heads=heads,
             kv_heads=kv_heads,
-            intermediate_size=keys.integer("intermediate_size", 4864, most=LARGEST_WIDTH),
-            view_sizes=_view_sizes(keys),
+            intermediate_size=intermediate_size,
+            view_sizes=sizes,
         )
-
-    @property
-    def head_dim(self) -> int:
-        """Features per attention head."""
-        return self.width // self.heads
 
     @property
     def queries(self) -> tuple[int, ...]:
@@ -206,31 +209,15 @@ class EncoderDimensions:
         return tuple(tokens_per_side(size) ** 2 for size in self.view_sizes)
 
 
-def _view_sizes(keys: ConfigKeys) -> tuple[int, ...]:
-    sizes = keys.integers("view_sizes", VIEW_SIZES)
-    tokens = [tokens_per_side(size) for size in sizes]
-    if len(set(tokens)) < len(tokens):
-        raise keys.refusal("view_sizes", "sizes of views that become different numbers of tokens")
-    return tuple(sizes)
-
-
 @dataclass(frozen=True, slots=True)
 class OCR2Dimensions(ModelDimensions):
-    """Every dimension of one model; SAM's last convolution has the Qwen2 encoder's width.
-
-    Attributes:
-        encoder: Qwen2 as an encoder.
-    """
+    """Every dimension of one model; SAM's last convolution has the Qwen2 encoder's width."""
 
     encoder: EncoderDimensions
 
     @classmethod
     def from_config(cls, config: Config) -> OCR2Dimensions:
-        """Reads a whole `config.json` that is already parsed.
-
-        Raises:
-            ConfigError: A key is absent or has a wrong value, or two keys conflict.
-        """
+        """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         encoder = EncoderDimensions.from_config(config)
         sam = SamDimensions.from_config(config)
         middle, last = sam.downsample_channels
@@ -260,19 +247,13 @@ _KINDS: Final = ("zeros", "ones")
 def qwen2_encoder(
     t: Tape, features: Operand, N: Size, q: int, c: EncoderDimensions, *, has_mask: bool = False
 ) -> Operand:
-    """SAM's features `[N, d, q, q] -> [N, q q, d]`, the ends of sequences of `2 q q` tokens.
+    """SAM's features of N views, `[N, d, q, q] -> [N, q q, d]`, ends of sequences of `2 q q`.
 
-    Args:
-        t: The tape.
-        features: SAM's features.
-        N: Views.
-        q: Tokens per side.
-        c: Dimensions.
-        has_mask: Whether the mask exists already, from an earlier call.
+    The mask may exist already, from an earlier call.
     """
     n, d = q * q, c.width
     for size, rows in zip(c.view_sizes, c.queries, strict=True):
-        t.idle(f"query_{size}", _queries, rows, d)
+        t.idle(f"query_{size}", methodcaller("weight", rows * d))
     param_img = t.input(n * d, t.dtype)
     x_combined = t.move("cat", features, param_img, n=N * 2 * n * d)
     kinds = [t.move(name, n=N * n, dtype=INT64, into=t.host(N * n, INT64)) for name in _KINDS]
@@ -280,11 +261,6 @@ def qwen2_encoder(
     outputs = t.call("model", _decoder, x_combined, token_type_ids, N, n, c, has_mask)
     t.hold(x_combined)
     return t.view(outputs[0], N * n * d)
-
-
-def _queries(t: Tape, rows: int, d: int) -> None:
-    """A table of queries, whose module is never called."""
-    t.weight(rows * d)
 
 
 # --- the model -------------------------------------------------------------------------------
@@ -320,7 +296,7 @@ def _model(
     else:
         mask = _mixed_mask(t, token_type_ids, N, n)
     hidden_states = inputs_embeds
-    tables = t.call("rotary_emb", rotary_tables, 1, T, c.head_dim)
+    tables = t.call("rotary_emb", rotary_tables, 1, T, c.width // c.heads)
     cache: list[Operand] = []
     for index in range(c.layers):
         hidden_states, *pair = t.again(
@@ -414,7 +390,8 @@ def _attention(
     c: EncoderDimensions,
 ) -> tuple[Operand, Operand, Operand]:
     """`softmax(q k^T / sqrt(D) + mask) v`; its output, keys and values (`Qwen2SdpaAttention`)."""
-    n, d, H, kv, D = N * T, c.width, c.heads, c.kv_heads, c.head_dim
+    n, d, H, kv = N * T, c.width, c.heads, c.kv_heads
+    D = d // H
     query = t.call("q_proj", linear, x, n, d, H * D, bias=True)
     key = t.call("k_proj", linear, x, n, d, kv * D, bias=True)
     value = t.call("v_proj", linear, x, n, d, kv * D, bias=True)
@@ -451,9 +428,7 @@ class _OCR2(FamilyMember):
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
 
-    def read_dimensions(self, config: Config) -> OCR2Dimensions:
-        """Dimensions from the top-level object of a `config.json`."""
-        return OCR2Dimensions.from_config(config)
+    read_dimensions = staticmethod(OCR2Dimensions.from_config)
 
     def check_sizes(self, base_size: int, image_size: int, crop_mode: bool) -> None:
         """Rejects views for which the encoder has no queries, and tiles of another size."""
@@ -494,13 +469,14 @@ class _OCR2(FamilyMember):
             "projector", projector, features.tokens, N, q, c.projector, are_apart=True
         )
 
-    def whole_tokens(self, q: Size) -> Size:
-        """`q q + 1`: there are no newlines; a separator ends the page."""
-        return q * q + 1
-
-    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
-        """`q q` per view."""
-        return q * q * columns * rows
+    def visual_tokens(
+        self, base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
+    ) -> int:
+        """`q q` per view: there are no newlines; a separator ends the page."""
+        tokens = tokens_per_side(base_size if crop_mode else image_size) ** 2 + 1
+        if crop_mode and grid != (1, 1):
+            tokens += tokens_per_side(image_size) ** 2 * grid[0] * grid[1]
+        return tokens
 
 
 def _check_view(argument: str, size: int) -> None:

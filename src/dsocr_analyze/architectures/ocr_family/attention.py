@@ -30,12 +30,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """How a pass runs.
+    """How a pass runs: T new tokens in each of B sequences, of which the cache holds `past`.
 
     Attributes:
-        B: Sequences.
-        T: New tokens per sequence: a prompt's, or 1 in a decode step.
-        past: Tokens in the cache before; 0 in a prefill pass.
         flash: FlashAttention instead of the eager product.
         overwrites: Whether the new token replaces one more token of a full sliding window.
         touched: Routed experts that run in each layer; None for as many as an even split touches.
@@ -71,11 +68,14 @@ def attention(
     q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
     written = (k, v) if p.overwrites else ()  # the cache's own memory has other names
     if p.past:
-        k, v = cached(t, k, v, p, kv * D)
+        k, v = cached(t, k, v, p, kv * D, kv * D)
     if p.flash:
         heads, weights = flash_attention(t, q, k, v, p, c), None
     else:
-        keys, values = _repeated(t, k, v, p, c)
+        keys, values = k, v
+        if c.heads > c.kv_heads > 1:  # `repeat_kv`; one for all heads is expanded in place
+            repeated = p.B * p.keys * (H * D)
+            keys, values = t.move("clone", k, n=repeated), t.move("clone", v, n=repeated)
         heads, weights = _eager(t, q, keys, values, mask, p, c)
         t.hold(keys, values)
     out = t.call("o_proj", linear, heads, n, H * D, d, bias=c.attention_bias)
@@ -84,13 +84,12 @@ def attention(
 
 
 def cached(
-    t: Tape, k: Operand, v: Operand, p: Pass, key_width: int, value_width: int | None = None
+    t: Tape, k: Operand, v: Operand, p: Pass, key_width: int, value_width: int
 ) -> tuple[Operand, Operand]:
     """Keys and values of all K tokens, appended to the cache or written over the oldest."""
-    if value_width is None:
-        value_width = key_width
     if p.overwrites:
-        keys, values = (t.input(p.B * p.keys * w, t.dtype) for w in (key_width, value_width))
+        keys = t.input(p.B * p.keys * key_width, t.dtype)
+        values = t.input(p.B * p.keys * value_width, t.dtype)
         t.move("copy", k, into=keys)
         t.move("copy", v, into=values)
         return keys, values
@@ -98,16 +97,6 @@ def cached(
         t.cat(t.input(p.B * p.past * key_width, t.dtype), k),
         t.cat(t.input(p.B * p.past * value_width, t.dtype), v),
     )
-
-
-def _repeated(
-    t: Tape, k: Operand, v: Operand, p: Pass, c: DecoderDimensions
-) -> tuple[Operand, Operand]:
-    """For the query heads that share them (`repeat_kv`); one for all is expanded in place."""
-    if not c.heads > c.kv_heads > 1:
-        return k, v
-    n = p.B * p.keys * (c.heads * c.head_dim)
-    return t.move("clone", k, n=n), t.move("clone", v, n=n)
 
 
 def _eager(
@@ -149,9 +138,10 @@ def product(
     copied_b: Size | None = None,
 ) -> Operand:
     """`torch.matmul`, which first copies a factor if the size of its copy is given."""
-    copies = [t.move("clone", x, n=n) for x, n in ((a, copied_a), (b, copied_b)) if n is not None]
+    copy_of_a = None if copied_a is None else t.move("clone", a, n=copied_a)
+    copy_of_b = None if copied_b is None else t.move("clone", b, n=copied_b)
     output = t.product("matmul", gemm, a, b)
-    t.hold(*copies)
+    t.hold(copy_of_a, copy_of_b)
     return output
 
 
@@ -186,12 +176,6 @@ def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, O
     """Cosines and sines `[sequences, T, D]` of positions times frequencies, computed in fp32.
 
     Source: RoFormer (Su et al. 2021), eq. 34.
-
-    Args:
-        t: The tape.
-        sequences: Sequences, each with positions of its own.
-        T: Positions.
-        D: Features per head.
     """
     frequencies = t.input(D // 2, FLOAT32)
     positions = t.cast(t.input(sequences * T, INT64), FLOAT32)
@@ -207,26 +191,16 @@ def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, O
 
 def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
     """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out."""
-    return t.map("add", t.map("mul", x, cos), t.map("mul", _half_rotated(t, x), sin))
-
-
-def _half_rotated(t: Tape, x: Operand) -> Operand:
-    """The negated second half of each head's features before the first half."""
-    half = t.view(x, x.n // 2)
-    return t.cat(t.map("neg", half), half)
+    half = t.view(x, x.n // 2)  # `rotate_half`: the second half of each head, negated, comes first
+    return t.map(
+        "add",
+        t.map("mul", x, cos),
+        t.map("mul", t.cat(t.map("neg", half), half), sin),
+    )
 
 
 def swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu") -> Operand:
-    """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, d]` (Shazeer 2020, eq. 6).
-
-    Args:
-        t: The tape.
-        x: `[n, d]`.
-        n: Tokens.
-        d: Width.
-        f: Hidden width.
-        act: The activation, one of `ACTIVATIONS`.
-    """
+    """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, f] -> [n, d]` (Shazeer 2020, eq. 6)."""
     hidden = t.map(
         "mul",
         t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f)),

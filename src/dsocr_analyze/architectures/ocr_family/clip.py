@@ -6,6 +6,8 @@ Vaswani et al. 2017, eq. 1.
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipDimensions
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention
@@ -26,15 +28,7 @@ _CHANNELS = 3
 
 
 def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
-    """SAM's features `[N, d, q, q] -> [N, 1 + q q, d]` (`VitModel`).
-
-    Args:
-        t: The tape.
-        features: SAM's features.
-        N: Views.
-        q: Tokens per side.
-        c: Dimensions.
-    """
+    """SAM's features of N views, `[N, d, q, q] -> [N, 1 + q q, d]` (`VitModel`)."""
     x = t.call("embeddings", embeddings, features, N, q, c)
     hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
     output = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
@@ -47,8 +41,8 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
 
 def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
     """The class token before the patches, plus positions (`CLIPVisionEmbeddings`)."""
-    d, positions = c.width, c.positions
-    t.idle("patch_embedding", _patch_embedding, c)
+    d, positions = c.width, (c.image_size // c.patch_size) ** 2 + 1
+    t.idle("patch_embedding", methodcaller("weight", _CHANNELS * d * c.patch_size**2))
     tokens = t.move("cat", t.weight(d, "class_embedding"), features, n=N * (q * q + 1) * d)
     ids = t.input(positions, INT64)
     return t.map(
@@ -65,11 +59,6 @@ def embeddings_of_pixels(t: Tape, N: Size, q: int, c: ClipDimensions) -> Operand
     sizes = pixels, N, side, _CHANNELS, c.width, c.patch_size
     patches = t.call("patch_embedding", conv2d, *sizes, stride=c.patch_size)
     return embeddings(t, patches, N, q, c)
-
-
-def _patch_embedding(t: Tape, c: ClipDimensions) -> None:
-    """A convolution that exists but never runs."""
-    t.weight(_CHANNELS * c.width * c.patch_size**2)
 
 
 def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> Operand:
@@ -114,7 +103,7 @@ def _layer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
 
 def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
     """`softmax(q k^T / sqrt(D)) v`, whose kernel merges the heads (`NoTPAttention`)."""
-    n, d, H, D = N * T, c.width, c.heads, c.head_dim
+    n, d, H, D = N * T, c.width, c.heads, c.width // c.heads
     qkv = t.call("qkv_proj", linear, x, n, d, 3 * d, bias=True)
     output = fused_attention(t, "scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv)
     output = t.call("out_proj", linear, output, n, d, d, bias=True)
@@ -123,13 +112,8 @@ def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Opera
 
 
 def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:
-    """`W_2 quick_gelu(W_1 x)` (`NoTPFeedForward`)."""
-    return t.call(
-        "fc2",
-        linear,
-        quick_gelu(t, t.call("fc1", linear, x, n, c.width, c.mlp, bias=True)),
-        n,
-        c.mlp,
-        c.width,
-        bias=True,
-    )
+    """`W_2 quick_gelu(W_1 x)`, four times as wide inside (`NoTPFeedForward`, `vit_model_cfg`)."""
+    d, f = c.width, 4 * c.width
+    hidden = t.call("fc1", linear, x, n, d, f, bias=True)
+    hidden = quick_gelu(t, hidden)
+    return t.call("fc2", linear, hidden, n, f, d, bias=True)

@@ -7,39 +7,36 @@ all pages prefill at once, and the prefill pass's inputs are held until the last
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import (
     Code,
     Config,
-    ConfigFindings,
     ConfigKeys,
     findings_of,
 )
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import (
-    NOT_MODELLED,
-    expert_params,
-    experts_touched,
-)
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, SamDimensions
+from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, experts_touched, lm_head
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.passes import (
     DECODE,
     PREFILL,
     ROUTED_EXPERT,
     OcrModel,
-    head,
     inputs_bytes,
     owned_params,
     prefill,
     step,
 )
-from dsocr_analyze.architectures.stages import Composition, NotModelled, PageTotals
-from dsocr_analyze.dtypes import BFLOAT16, Dtype
+from dsocr_analyze.architectures.stages import Composition, NotModelled
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Peak, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
@@ -47,6 +44,8 @@ from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.served import Served
+    from dsocr_analyze.architectures.page_totals import PageTotals
+    from dsocr_analyze.architectures.views import CropRule
 
 __all__ = ["ClosedForms"]
 
@@ -63,21 +62,17 @@ _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks in the published files, which hard-code them."""
 
 
+@dataclass(frozen=True, eq=False)
 class ClosedForms:
-    """Everything known about a relative without running it.
+    """Everything known about a relative without running it, but for what is `not_modelled`."""
 
-    Args:
-        model: The relative.
+    model: OcrModel
+    not_modelled: ClassVar[tuple[NotModelled, ...]] = NOT_MODELLED
 
-    Attributes:
-        not_modelled: Operators that the closed forms leave out.
-        crop_grids: How pages are cropped into local views.
-    """
-
-    not_modelled: tuple[NotModelled, ...] = NOT_MODELLED
-
-    def __init__(self, model: OcrModel) -> None:
-        self.model, self.crop_grids = model, model.crop
+    @property
+    def crop_grids(self) -> CropRule:
+        """How pages are cropped into local views."""
+        return self.model.crop
 
     @cached_property
     def served(self) -> Served:
@@ -92,14 +87,11 @@ class ClosedForms:
     def dimensions(self, config: Config, code: Code = "reference") -> ModelDimensions:
         """Dimensions of the model that the given code builds from a config.
 
-        Args:
-            config: The top-level object of a `config.json`.
-            code: Whose code reads it; other code is assumed to read what the reference reads.
-
-        Raises:
-            ConfigError: The file does not describe a model, or one that is not modelled.
+        Other code is assumed to read what the reference reads. Raises ConfigError if the file does
+        not describe a model, or one that is not modelled.
         """
-        self.config_findings(config, code).check_modelled()
+        for message, _ in findings_of(config, self.model.config_table, code).refusals:
+            raise ConfigError(message)
         if code != "published":
             return self.model.read_dimensions(config)
         built = self.model.config_table.built
@@ -111,30 +103,18 @@ class ClosedForms:
             )
         return self.model.read_dimensions({**config, **built})
 
-    def config_findings(self, config: Config, code: Code) -> ConfigFindings:
-        """What a config's keys other than dimensions do, for the code that reads it."""
-        return findings_of(config, self.model.config_table, code)
-
     def parameter_count(self, dimensions: ModelDimensions) -> int:
         """Parameters of the whole model."""
-        _, parameters = owned_params(self.model, dimensions)
-        return parameters.total
-
-    def expert_params(self, dimensions: ModelDimensions) -> int:
-        """Parameters of one routed expert; 0 without experts."""
-        return expert_params(dimensions.decoder)
+        return owned_params(self.model, dimensions)[1].total
 
     def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
-        """Which of its modules are alike, those that do the same work on equal arguments.
+        """Maps the path of a module to a name that it shares with those that are alike.
 
-        In the built-in reference and in the published files, these are SAM's blocks with the same
-        kind of attention (windowed or global), the second encoder's layers, the decoder's dense
-        layers, its MoE layers, all routed experts, and within each of these the modules at the same
-        place. That is tested on both against a trace of every module. Any other module is only like
-        itself.
-
-        Returns:
-            Maps a path to the name that they share, or to None for a module like no other.
+        Alike are, in the built-in reference and in the published files, modules that do the same
+        work on equal arguments: SAM's blocks with the same kind of attention (windowed or global),
+        the second encoder's layers, the decoder's dense layers, its MoE layers, all routed experts,
+        and within each of these the modules at the same place. That is tested on both against a
+        trace of every module.
         """
 
         def name(path: str) -> str:
@@ -143,7 +123,10 @@ class ClosedForms:
                 return path
             index, below = int(layer["index"]), layer["below"] or ""
             if layer["list"] == "model.sam_model.blocks":
-                variant = _sam_variant(dimensions.sam, index)
+                # Its attention by the config, as in the reference, and by the published files.
+                indexes = dimensions.sam.global_attn_indexes
+                variant = "global-" if index in indexes else "windowed-"
+                variant += "global" if index in _PUBLISHED_GLOBAL_BLOCKS else "windowed"
             elif layer["list"] == "model.layers":
                 variant = "moe" if dimensions.decoder.is_moe(index) else "dense"
             else:
@@ -160,17 +143,7 @@ class ClosedForms:
     def compose(
         self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
     ) -> Composition:
-        """The figures of a workload.
-
-        Args:
-            c: The model's dimensions.
-            workload: Page, text, batch and new tokens.
-            dtype: Type of weights and activations.
-            flash_attention: FlashAttention instead of the decoder's eager attention.
-
-        Raises:
-            ConfigError: A part of the model has no closed form.
-        """
+        """The figures of a workload; raises ConfigError if a part of it has no closed form."""
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
         if flash_attention:
             self.model.check_flash(c)
@@ -178,14 +151,35 @@ class ClosedForms:
         first = step(self.model, c, _pass_of_step(c, workload, 0, flash=flash_attention), dtype)
         params, parameters = owned_params(self.model, c)
         experts = self.experts_touched(c, workload, dtype)
-        stages = self._figures_by_stage(pages, first, params, experts)
-        works = {name: stage.work for name, stage in stages.items()}
-        first_step = works.pop(DECODE.name)
-        steps = self._steps_work(c, workload, dtype, first_step, flash=flash_attention)
+        kernels: defaultdict[str, list[Kernel]] = defaultdict(list)
+        calls: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for tape in (pages, first):
+            for name, records in groupby(tape.kernels, attrgetter("stage")):
+                kernels[name] += records
+            for path, name, times in tape.calls:
+                calls[name][path] = calls[name].get(path, 0) + times
+        stages, batch = {}, NO_WORK
+        for stage in self.model.stages:
+            name = stage.name
+            stages[name] = figures = StageFigures(
+                name=name,
+                params=params[name],
+                calls=calls[name][stage.prefixes[0] if stage.role == "vision" else ""],
+                kernels=merged(kernels[name]),
+                module_calls=calls[name],
+                notes=stage.notes,
+                experts=experts.get(name),
+            )
+            if stage is DECODE:
+                batch = batch.plus(
+                    self._steps_work(c, workload, dtype, figures.work, flash=flash_attention)
+                )
+            else:
+                batch = batch.plus(figures.work)
         return Composition(
             stages=stages,
             parameters=parameters,
-            batch=total_work(works.values()).plus(steps),
+            batch=batch,
             causal_savable_flops=2 * sum(pages.savings),
             memory=self._memory_of(c, workload, dtype, pages.peak, cache_bytes),
         )
@@ -199,58 +193,21 @@ class ClosedForms:
         *,
         flash: bool,
     ) -> Work:
-        """Work of all decode steps, summed exactly: within a stretch it is affine in the cache.
-
-        Args:
-            c: Its dimensions.
-            workload: The workload.
-            dtype: Type of weights and features.
-            first: Work of the first step.
-            flash: FlashAttention instead of the eager product.
-        """
-
-        def work(number: int) -> Work:
-            if not number:
-                return first
-            p = _pass_of_step(c, workload, number, flash=flash)
-            return total_work(map(attrgetter("total"), step(self.model, c, p, dtype).kernels))
-
-        steps, total = workload.max_new_tokens - 1, NO_WORK
-        cuts = {min(cut, steps) for cut in (0, *c.step_cuts(workload.seq_len), steps)}
-        for start, stop in pairwise(sorted(cuts)):
-            n = stop - start
-            begin = work(start)
-            more = work(start + 1).minus(begin) if n > 1 else NO_WORK
-            total = total.plus(begin.times(n)).plus(more.times(n * (n - 1) // 2))
+        """Work of all decode steps, summed exactly: within a stretch it is affine in the cache."""
+        steps, start, total = workload.max_new_tokens - 1, 0, NO_WORK
+        for cut in (*c.step_cuts(workload.seq_len), steps):
+            n = max(min(cut, steps) - start, 0)
+            works = [] if start else [first]  # of the first two steps of the stretch
+            while len(works) < min(n, 2):
+                p = _pass_of_step(c, workload, start + len(works), flash=flash)
+                kernels = step(self.model, c, p, dtype).kernels
+                works.append(total_work(map(attrgetter("total"), kernels)))
+            if n:
+                total = total.plus(works[0].times(n))
+            if n > 1:
+                total = total.plus(works[1].minus(works[0]).times(n * (n - 1) // 2))
+            start += n
         return total
-
-    def _figures_by_stage(
-        self,
-        pages: Tape,
-        first: Tape,
-        params: Mapping[str, int],
-        experts: Mapping[str, ExpertsTouched],
-    ) -> dict[str, StageFigures]:
-        """Every stage's records and calls, from the tapes of the prefill pass and first step."""
-        kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in self.model.stages}
-        calls: dict[str, dict[str, int]] = {stage.name: {} for stage in self.model.stages}
-        for tape in (pages, first):
-            for name, records in groupby(tape.kernels, attrgetter("stage")):
-                kernels[name] += records
-            for path, name, times in tape.calls:
-                calls[name][path] = calls[name].get(path, 0) + times
-        return {
-            stage.name: StageFigures(
-                name=stage.name,
-                params=params[stage.name],
-                calls=calls[stage.name][stage.prefixes[0] if stage.role == "vision" else ""],
-                kernels=merged(kernels[stage.name]),
-                module_calls=calls[stage.name],
-                notes=stage.notes,
-                experts=experts.get(stage.name),
-            )
-            for stage in self.model.stages
-        }
 
     def step_kernels(
         self,
@@ -264,8 +221,8 @@ class ClosedForms:
         """The records of an expected decode step over caches of `cached` tokens.
 
         They are those of `compose`, except that a batch runs the number of experts touched by
-        independent choices, rounded to a whole number, instead of the maximum. If the new token
-        `overwrites` one of a full window, `cached` excludes that.
+        independent choices, rounded to a whole number. If the new token `overwrites` one of a full
+        window, `cached` excludes that.
         """
         experts = experts_touched(batch, c.decoder, dtype)
         touched = None if experts is None else round(experts.expected)
@@ -280,19 +237,9 @@ class ClosedForms:
         flash_attention: bool = False,
         **sizes: Size,
     ) -> PageTotals:
-        """The closed forms of many workloads at once; see `totals.page_totals`.
+        """The closed forms of many workloads at once, whose `sizes` are an integer or array each.
 
-        Args:
-            dimensions: The model's dimensions.
-            dtype: Type of weights and features.
-            flash_attention: FlashAttention instead of the decoder's eager attention.
-            sizes: `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`,
-                `text_tokens`, `max_new_tokens`, `batch_size`; each an integer for all workloads, or
-                an array `[n]`.
-
-        Raises:
-            WorkloadError: A size is not an integer, is too small, or differs in length.
-            ConfigError: A part of the model has no closed form.
+        They are described, as are the errors, in `totals.page_totals`.
         """
         # Imported here because few runs need it and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
@@ -306,9 +253,9 @@ class ClosedForms:
     ) -> dict[str, ExpertsTouched]:
         """Routed experts that a workload touches under an even split: its prompts, and a step."""
         batch = workload.batch_size
-        tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
-        found = {name: experts_touched(n, c.decoder, dtype) for name, n in tokens.items()}
-        return {name: experts for name, experts in found.items() if experts is not None}
+        prompts = experts_touched(batch * workload.seq_len, c.decoder, dtype)
+        steps = experts_touched(batch, c.decoder, dtype)
+        return {PREFILL.name: prompts, DECODE.name: steps} if prompts and steps else {}
 
     # --- memory
 
@@ -325,11 +272,11 @@ class ClosedForms:
     ) -> Memory:
         """The same, from what the prefill pass holds."""
         generated = workload.max_new_tokens - 1
-        if c.sliding_window is not None:
-            generated = min(generated, c.sliding_window)
+        if c.decoder.sliding_window is not None:
+            generated = min(generated, c.decoder.sliding_window)
         per_token = cache_bytes // workload.seq_len
         return Memory(
-            weights_bytes=self.parameter_count(c) * dtype.nbytes,
+            weights_bytes=owned_params(self.model, c)[1].total * dtype.nbytes,
             inputs_bytes=inputs_bytes(workload, dtype),
             prefill_cache_bytes=cache_bytes,
             kv_cache_bytes=cache_bytes + per_token * generated,
@@ -373,7 +320,7 @@ class ClosedForms:
 
 def _pass_of_step(c: ModelDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
     """The decode step of this number, from 0."""
-    cached, window = workload.seq_len + number, c.sliding_window
+    cached, window = workload.seq_len + number, c.decoder.sliding_window
     if window is None or number < window:
         return Pass(workload.batch_size, 1, cached, flash=flash)
     others = workload.seq_len + window - 1
@@ -391,12 +338,9 @@ def _layers_cached(path: str, layers: int) -> int:
 def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:
     """Bytes of a pass's logits, in every type in which they exist at once."""
     t = Tape(dtype, records=False)
-    t.call("", head, t.input(p.tokens * c.decoder.hidden_size, dtype), p, c)
+    hidden = t.input(p.tokens * c.decoder.hidden_size, dtype)
+    logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
+    wide = t.cast(logits, FLOAT32)
+    del logits, wide
     t.check_nothing_is_left()
     return t.peak.nbytes
-
-
-def _sam_variant(sam: SamDimensions, index: int) -> str:
-    """A block's attention by the config, as in the reference, and by the published files."""
-    kinds = (index in sam.global_attn_indexes, index in _PUBLISHED_GLOBAL_BLOCKS)
-    return "-".join("global" if is_global else "windowed" for is_global in kinds)

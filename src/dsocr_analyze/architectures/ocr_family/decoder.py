@@ -11,7 +11,6 @@ experts: eq. 20 to 29; DeepSeek-V3 (2412.19437), eq. 12 to 16; `MoEGate` and `De
 
 from __future__ import annotations
 
-from functools import cache
 from operator import floordiv
 from typing import Final, TypeAlias
 
@@ -27,7 +26,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.architectures.stages import NotModelled
-from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
@@ -36,7 +35,6 @@ from dsocr_analyze.tape.modules import linear, rms_norm
 __all__ = [
     "NOT_MODELLED",
     "decoder",
-    "expert_params",
     "experts_touched",
     "latent_attention",
     "lm_head",
@@ -65,7 +63,7 @@ def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Op
     if is_masked and p.flash:
         _flash_mask(t, p)
     elif is_masked:
-        mask = _causal_mask(t, p)
+        mask = _additive_mask(t, p)
     hidden: Operand = embeds
     cache: list[Kept] = []
     for index in range(c.layers):
@@ -94,39 +92,27 @@ def _flash_mask(t: Tape, p: Pass) -> None:
     t.reduce("any", t.map("eq", t.input(n, INT64), output=BOOL), 1, n)
 
 
-def _causal_mask(t: Tape, p: Pass) -> Operand:
-    """The additive mask `[B, 1, T, K]`; a decode step's hides padding alone."""
-    n = p.tokens * p.keys
-    if p.past:
-        return _padding(t, p, n)
-    causal = _triangle(t, p.T)
-    padding = _padding(t, p, n)
-    mask = t.move("masked_fill", causal, t.cast(padding, BOOL), n=n)
-    t.hold(causal, padding)
-    return mask
-
-
-def _triangle(t: Tape, T: Size) -> Operand:
-    """`[T, T]`: the lowest number above the diagonal, zero elsewhere."""
-    mask = t.move("full", n=T * T, dtype=FLOAT32)
-    index = t.move("arange", n=T, dtype=INT64)
-    t.move(
-        "masked_fill",
-        mask,
-        t.map("lt", index, t.map("add", index), n=T * T, output=BOOL),
-        into=mask,
-    )
-    mask = t.cast(mask, t.dtype)
-    t.hold(index)
-    return mask
-
-
-def _padding(t: Tape, p: Pass, n: Size) -> Operand:
-    """The mask of ones and zeros `[B, K]` as n zeros and lowest numbers."""
+def _additive_mask(t: Tape, p: Pass) -> Operand:
+    """Lowest numbers where nothing is seen, `[B, 1, T, K]`; a step's hides padding alone."""
+    n, causal = p.tokens * p.keys, None
+    if not p.past:  # first `[T, T]`: the lowest number above the diagonal
+        causal = t.move("full", n=p.T * p.T, dtype=FLOAT32)
+        index = t.move("arange", n=p.T, dtype=INT64)
+        later = t.map("lt", index, t.map("add", index), n=p.T * p.T, output=BOOL)
+        t.move("masked_fill", causal, later, into=causal)
+        del later
+        causal = t.cast(causal, t.dtype)
+        t.hold(index)
+        del index
     visible = t.move("_to_copy", t.input(p.B * p.keys, INT64), n=n, dtype=t.dtype)
     hidden = t.map("rsub", visible)
-    mask = t.move("masked_fill", hidden, t.cast(hidden, BOOL))
+    padding = t.move("masked_fill", hidden, t.cast(hidden, BOOL))
     t.hold(visible)
+    del visible, hidden
+    if causal is None:
+        return padding
+    mask = t.move("masked_fill", causal, t.cast(padding, BOOL), n=n)
+    t.hold(causal, padding)
     return mask
 
 
@@ -260,7 +246,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
     if value != D:
         v = t.move("constant_pad_nd", v, n=n * (H * D))
     if p.past:
-        k, v = cached(t, k, v, p, H * D)
+        k, v = cached(t, k, v, p, H * D, H * D)
     heads = flash_attention(t, q, k, v, p, c)
     if value != D:
         heads = t.view(heads, n * (H * value))
@@ -457,80 +443,48 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
     table = t.move("new_zeros", n=n * E, dtype=INT64)
     t.move("scatter", chosen, n=n * E, written=chosen.nbytes, into=table)
     tokens_per_expert = t.reduce("sum", table, E, n)
-    order = _order(t, chosen)
+    compared = choices * t.derived("ceil(log2({}))", ceil_log2, choices)
+    sorted_, shape = (choices, INT64), Rows(1, choices)
+    order = t.rows("routing", "sort", chosen, shape, sorted_, sorted_, flops=compared)[1]
     tokens = t.gather("index", t.map("floor_divide", order), choices * d, t.dtype)
     t.move("transfer", tokens_per_expert, into=t.host(E, INT64))
     del tokens_per_expert
-    outputs = _experts(t, tokens, p, c)
-    by_expert = t.cat(*outputs)
-    by_token = t.empty(by_expert.n, t.dtype)
-    t.move("index_put", by_expert, order, into=by_token)
-    y = t.cast(_weighted_sum(t, by_token, weights, n * d, k), t.dtype)
-    t.hold(table, order, tokens, *outputs, by_expert, by_token)
-    return y
-
-
-def _order(t: Tape, chosen: Operand) -> Operand:
-    """The choices' places, sorted by expert: `ceil(log2)` comparisons per choice."""
-    n = chosen.n
-    flops = n * t.derived("ceil(log2({}))", ceil_log2, n)
-    outputs = (n, INT64), (n, INT64)
-    return t.rows("routing", "sort", chosen, Rows(1, n), *outputs, flops=flops)[1]
-
-
-def _weighted_sum(t: Tape, by_token: Operand, weights: Operand, rows: Size, k: int) -> Operand:
-    wide = t.cast(by_token, FLOAT32)
-    t.map("mul", wide, weights, into=wide)
-    return t.reduce("sum", wide, rows, k)
-
-
-def _experts(t: Tape, tokens: Operand, p: Pass, c: DecoderDimensions) -> list[Operand]:
-    """The routed experts, under uniform routing: the first ones may get one more choice.
-
-    Choices are dealt to the experts in turn, which touches as many as possible.
-    """
-    E, sizes = c.n_routed_experts or 0, (c.hidden_size, c.moe_intermediate_size, c.hidden_act)
-    choices, touched = p.tokens * c.num_experts_per_tok, p.touched
+    # Under uniform routing, choices are dealt to the experts in turn, which touches as many as
+    # possible; the first ones may get one more.
+    touched, sizes = p.touched, (d, c.moe_intermediate_size, c.hidden_act)
     if touched is None:
         touched = t.derived("min({}, {})", minimum, choices, E, least=1, most=E)
     # No token chooses an expert twice.
     share = t.derived("floor({} / {})", floordiv, choices, touched, least=1, most=p.tokens)
-    longer = choices - touched * share
-    t.idle_each("experts", touched, E, _expert, tokens, share, *sizes)
-    return [
-        *t.each("experts", 0, longer, _expert, tokens, share + 1, *sizes, most=E),
-        *t.each("experts", longer, touched, _expert, tokens, share, *sizes, least=1),
-    ]
-
-
-def _expert(t: Tape, tokens: Operand, rows: Size, d: int, f: int, act: str) -> Operand:
-    return swiglu(t, t.view(tokens, rows * d), rows, d, f, act)
+    longer, n_longer = choices - touched * share, share + 1  # experts, and their tokens
+    t.idle_each("experts", touched, E, swiglu, t.view(tokens, share * d), share, *sizes)
+    x = t.view(tokens, n_longer * d)
+    outputs = t.each("experts", 0, longer, swiglu, x, n_longer, *sizes, most=E)
+    x = t.view(tokens, share * d)
+    outputs += t.each("experts", longer, touched, swiglu, x, share, *sizes, least=1)
+    del x
+    by_expert = t.cat(*outputs)
+    by_token = t.empty(by_expert.n, t.dtype)
+    t.move("index_put", by_expert, order, into=by_token)
+    wide = t.cast(by_token, FLOAT32)
+    t.map("mul", wide, weights, into=wide)
+    y = t.reduce("sum", wide, n * d, k)
+    del wide
+    y = t.cast(y, t.dtype)
+    t.hold(table, order, tokens, *outputs, by_expert, by_token)
+    return y
 
 
 def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> ExpertsTouched | None:
-    """Routed experts that the tokens of one pass touch; None without experts.
-
-    Args:
-        tokens: Their number; if this is an array, so is every count that depends on it.
-        c: Dimensions.
-        dtype: Type of weights.
-    """
+    """Routed experts that a number of tokens, or each of an array, touch; None without experts."""
     layers, E, k = c.moe_layers, c.n_routed_experts, c.num_experts_per_tok
     if not layers or E is None:
         return None
     even = minimum(tokens * k, E)
     return ExpertsTouched(
         layers=layers,
-        weights_bytes=expert_params(c) * dtype.nbytes,
+        weights_bytes=c.expert_params * dtype.nbytes,
         even=even,
         expected=expected_experts(tokens, E, k),
         counted=layers * even,
     )
-
-
-@cache
-def expert_params(c: DecoderDimensions) -> int:
-    """Parameters of one routed expert; 0 in a dense decoder."""
-    t = Tape(BFLOAT16)
-    _expert(t, t.empty(0, t.dtype), 0, c.hidden_size, c.moe_intermediate_size, c.hidden_act)
-    return sum(n for _, _, n in t.weights)

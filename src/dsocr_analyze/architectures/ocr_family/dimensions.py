@@ -1,28 +1,29 @@
 """Dimensions of a model of the family, read from its `config.json`.
 
-The only source of dimensions for closed forms and reports. As in the vendors' config classes, the
-decoder's keys are at the top level (`language_config` is not read) and the encoders' under
-`vision_config.width`. The relative's `config_table` lists what the other keys do.
+As in the vendors' config classes, the decoder's keys are at the top level (`language_config` is not
+read) and the encoders' under `vision_config.width`. The relative's `config_table` lists what the
+other keys do.
 
 A key may be absent only if the published file leaves it to a default of `DeepseekV2Config`
-(`configuration_deepseek_v2.py`) or `PretrainedConfig`; a key that some configurations never use
+(`configuration_deepseek_v2.py`) or `PretrainedConfig`; one that some configurations never use
 (mixture of experts, latent attention) is required only if it is used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
-from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.tape import Size, largest, maximum
+from dsocr_analyze.tape.modules import ACTIVATIONS
 
 __all__ = [
+    "DECODER_DEFAULTS",
     "PROJECTOR_TYPES",
     "ClipDimensions",
-    "ClipModelDimensions",
     "DecoderDimensions",
     "ModelDimensions",
     "ProjectorDimensions",
@@ -41,18 +42,15 @@ _LARGEST_IMAGE: Final = 16_384
 class SamDimensions:
     """SAM encoder (`ImageEncoderViT`), `vision_config.width.sam_vit_b` and `vision_config`.
 
+    `_build_sam` fixes those with defaults; `vision_config.mlp_ratio` belongs to another model.
+
     Attributes:
         width: Features per patch token.
-        layers: Blocks.
-        heads: Attention heads per block.
         global_attn_indexes: Blocks that attend over the whole grid; the others in windows.
         downsample_channels: Output channels of the two stride-2 convolutions after the neck.
         image_size: Pixels per side for which the learned position table is made.
-        patch: Pixels per side of one patch (fixed in `_build_sam`).
-        window: Tokens per side of an attention window (fixed in `_build_sam`).
-        mlp_ratio: MLP width over `width` (fixed in `_build_sam`; the `mlp_ratio` of
-            `vision_config` belongs to another model and is not read).
-        neck: Channels of the neck (fixed in `_build_sam`).
+        patch: Pixels per side of a patch.
+        window: Tokens per side of an attention window.
     """
 
     width: int
@@ -68,11 +66,7 @@ class SamDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> SamDimensions:
-        """Reads the encoder's keys from a whole `config.json`.
-
-        Raises:
-            ConfigError: A key is absent, or no encoder can be built from its value.
-        """
+        """Reads a whole `config.json`; raises ConfigError if no encoder can be built from it."""
         vision = ConfigKeys(config).section("vision_config")
         keys = vision.section("width").section("sam_vit_b")
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -80,7 +74,7 @@ class SamDimensions:
         keys.check_divides("heads", heads, "width", width)
         layers = keys.integer("layers", most=MOST_LAYERS)
         global_blocks = keys.integers("global_attn_indexes", least=0, most=layers - 1)
-        if any(left >= right for left, right in pairwise(sorted(global_blocks))):
+        if len(set(global_blocks)) < len(global_blocks):
             raise keys.refusal("global_attn_indexes", "each block once")
         channels = keys.integers("downsample_channels", most=LARGEST_WIDTH)
         if len(channels) != 2:
@@ -97,21 +91,6 @@ class SamDimensions:
             image_size=image_size,
         )
 
-    @property
-    def head_dim(self) -> int:
-        """Features per attention head."""
-        return self.width // self.heads
-
-    @property
-    def mlp(self) -> int:
-        """Hidden width of a block's MLP."""
-        return self.mlp_ratio * self.width
-
-    @property
-    def position_grid(self) -> int:
-        """Entries per side of the learned position table."""
-        return self.image_size // self.patch
-
 
 @dataclass(frozen=True, slots=True)
 class ClipDimensions:
@@ -119,8 +98,6 @@ class ClipDimensions:
 
     Attributes:
         width: Features per token.
-        layers: Blocks.
-        heads: Attention heads per block.
         image_size: Pixels per side for which the learned position table is made.
         patch_size: Pixels per side of a patch of its own convolution, which never runs.
     """
@@ -133,11 +110,7 @@ class ClipDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> ClipDimensions:
-        """Reads the encoder's keys from a whole `config.json`.
-
-        Raises:
-            ConfigError: A key is absent, or no encoder can be built from its value.
-        """
+        """Reads a whole `config.json`; raises ConfigError if no encoder can be built from it."""
         vision = ConfigKeys(config).section("vision_config")
         keys = vision.section("width").section("clip-l-14-224")
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -154,21 +127,6 @@ class ClipDimensions:
             image_size=image_size,
             patch_size=patch_size,
         )
-
-    @property
-    def head_dim(self) -> int:
-        """Features per attention head."""
-        return self.width // self.heads
-
-    @property
-    def mlp(self) -> int:
-        """Hidden width of a block's MLP: four times `width` (`vit_model_cfg`)."""
-        return 4 * self.width
-
-    @property
-    def positions(self) -> int:
-        """Rows of the learned position table, including the class token's."""
-        return (self.image_size // self.patch_size) ** 2 + 1
 
 
 # --- the projector -----------------------------------------------------------------------------
@@ -196,14 +154,13 @@ class ProjectorDimensions:
     """Projector (`MlpProjector`), `projector_config`.
 
     Attributes:
-        projector_type: One of `PROJECTOR_TYPES`.
         input_dim: Input features; a pair (high, low) for `hybrid_split_feature_mlp_gelu`.
         n_embed: Output features.
         depth: Linear layers of the MLP.
         mlp_ratio: Hidden width over `n_embed`, for the downsampling variants.
         downsample_ratio: Tokens per side that a downsampling variant merges into one; otherwise 1.
         channel_div: Share of `n_embed` given to the high features in the split variant.
-        token_pooling: Whether 2 x 2 tokens are pooled into one by a linear layer first.
+        token_pooling: Whether a linear layer pools 2 x 2 tokens into one first.
         conv_fusion: Whether `conv_fusion_high_low_features` adds a fusion layer.
     """
 
@@ -219,11 +176,7 @@ class ProjectorDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> ProjectorDimensions:
-        """Reads the projector's keys from a whole `config.json`.
-
-        Raises:
-            ConfigError: A key is absent, or no projector can be built from its value.
-        """
+        """Reads a whole `config.json`; raises ConfigError if no projector can be built from it."""
         keys = ConfigKeys(config).section("projector_config")
         kind = keys.choice("projector_type", PROJECTOR_TYPES)
         n_embed = keys.integer("n_embed", most=LARGEST_WIDTH)
@@ -235,10 +188,17 @@ class ProjectorDimensions:
             raise keys.refusal("channel_div", "a share that leaves each part a channel, e.g. 0.5")
         pooling = keys.boolean("token_pooling", False)
         fusion = keys.boolean("conv_fusion_high_low_features", False)
-        input_dim = _projector_input(keys, kind)
-        if isinstance(input_dim, tuple) and (pooling or fusion):
-            name = "token_pooling" if pooling else "conv_fusion_high_low_features"
-            raise keys.refusal(name, f"false, since '{kind}' has two input widths")
+        input_dim: int | tuple[int, int]
+        if kind == "hybrid_split_feature_mlp_gelu":
+            widths = keys.integers("input_dim", most=LARGEST_WIDTH)
+            if len(widths) != 2:
+                raise keys.refusal("input_dim", "two whole numbers, e.g. [1024, 1024]")
+            input_dim = widths[0], widths[1]
+            if pooling or fusion:
+                name = "token_pooling" if pooling else "conv_fusion_high_low_features"
+                raise keys.refusal(name, f"false, since '{kind}' has two input widths")
+        else:
+            input_dim = keys.integer("input_dim", most=LARGEST_WIDTH)
         return cls(
             projector_type=kind,
             input_dim=input_dim,
@@ -257,14 +217,258 @@ class ProjectorDimensions:
         return sum(self.input_dim) if isinstance(self.input_dim, tuple) else self.input_dim
 
 
-def _projector_input(keys: ConfigKeys, kind: str) -> int | tuple[int, int]:
-    """Input width: one number, or two if `hybrid_split_feature_mlp_gelu` splits it."""
-    if kind != "hybrid_split_feature_mlp_gelu":
-        return keys.integer("input_dim", most=LARGEST_WIDTH)
-    widths = keys.integers("input_dim", most=LARGEST_WIDTH)
-    if len(widths) != 2:
-        raise keys.refusal("input_dim", "two whole numbers, e.g. [1024, 1024]")
-    return widths[0], widths[1]
+# --- the decoder -------------------------------------------------------------------------------
+
+_SCORING_FUNCS: Final = ("softmax", "sigmoid")
+_TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
+_ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
+
+DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "moe_layer_freq": 1,
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+}
+"""Values for keys missing in the file: the defaults of `DeepseekV2Config`."""
+
+_MOST_EXPERTS: Final = 65_536
+_MOST_EXPERTS_OF_ALL_LAYERS: Final = 10_000
+"""DeepSeek-V2 has 9,440. The modules of so many are built and listed in 10 s at most."""
+
+_LARGEST_VOCABULARY: Final = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderDimensions:
+    """Decoder (`DeepseekV2Model` and its head), the top level of `config.json`.
+
+    What belongs to latent attention, or to a mixture of experts, has a default without it.
+
+    Attributes:
+        hidden_size: Features per token.
+        kv_heads: Key and value heads; `heads` if `use_mla`.
+        head_dim: Features per head; those of a query or key if `use_mla`.
+        moe_intermediate_size: Hidden width of one expert.
+        n_shared_experts: Experts that every token passes, fused into one MLP.
+        moe_layer_freq: Every this many layers, one is MoE.
+        n_group: Expert groups of a group-limited method; 1 for other methods.
+        topk_group: Groups a token may choose from; 1 for other methods.
+        use_mla: Latent attention (`DeepseekV2Attention`) instead of `LlamaAttention`.
+        q_lora_rank: Rank of the queries' latent; None for a direct projection.
+        kv_lora_rank: Rank of the keys' and values' latent.
+        qk_rope_head_dim: Rotary features per head.
+        qk_nope_head_dim: Other features per head.
+        v_head_dim: Features per value head if `use_mla`.
+        rope_scaling: How rotary frequencies are stretched, `linear`, `dynamic` or `yarn`, if so.
+        masks_steps: Whether a decode step builds a mask and adds it to its scores.
+        sliding_window: Generated tokens that a decode step attends to, including its own, and that
+            the cache keeps; None for all.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    hidden_act: str
+    rms_norm_eps: float
+    use_mla: bool
+    rope_theta: float
+    rope_scaling: str | None
+    attention_bias: bool
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    q_lora_rank: int | None = None
+    kv_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int = 0
+    moe_intermediate_size: int = 0
+    n_routed_experts: int | None = None
+    n_shared_experts: int | None = None
+    num_experts_per_tok: int = 0
+    first_k_dense_replace: int = 0
+    moe_layer_freq: int = 1
+    scoring_func: str = "softmax"
+    topk_method: str = "greedy"
+    n_group: int = 1
+    topk_group: int = 1
+    norm_topk_prob: bool = False
+    masks_steps: bool = True
+    sliding_window: int | None = None
+
+    @classmethod
+    def from_config(cls, config: Config) -> DecoderDimensions:
+        """Reads a whole `config.json`; raises ConfigError if no decoder can be built from it."""
+        keys = ConfigKeys(config)
+        use_mla, rope_scaling, usual = keys.boolean("use_mla"), None, DECODER_DEFAULTS
+        vocabulary = keys.integer("vocab_size", most=_LARGEST_VOCABULARY)
+        if keys.value("pad_token_id", None) is not None:
+            keys.integer("pad_token_id", least=-vocabulary, most=vocabulary - 1)
+        if keys.value("rope_scaling", usual["rope_scaling"]) is not None:
+            scaling = keys.section("rope_scaling")
+            # `LlamaAttention` also reads `rope_type`, `DeepseekV2Attention` does not.
+            is_new = not use_mla and scaling.value("rope_type", None) is not None
+            name = "rope_type" if is_new else "type"
+            scaling.number("factor", least=1)  # no count depends on it
+            rope_scaling = scaling.choice(name, _ROPE_SCALING_TYPES)
+        dimensions = cls(
+            vocab_size=vocabulary,
+            hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
+            layers=keys.integer("num_hidden_layers", most=MOST_LAYERS),
+            intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
+            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS), usual["hidden_act"]),
+            rms_norm_eps=keys.number("rms_norm_eps", usual["rms_norm_eps"], least=0),
+            use_mla=use_mla,
+            rope_theta=keys.number("rope_theta", usual["rope_theta"], least=0),
+            rope_scaling=rope_scaling,
+            attention_bias=keys.boolean("attention_bias", usual["attention_bias"]),
+            max_position_embeddings=keys.integer("max_position_embeddings"),
+            tie_word_embeddings=keys.boolean("tie_word_embeddings", usual["tie_word_embeddings"]),
+            **(_latent_attention(config) if use_mla else _multi_head_attention(keys)),
+            **_experts(keys),
+        )
+        total = dimensions.moe_layers * (dimensions.n_routed_experts or 0)
+        if total > _MOST_EXPERTS_OF_ALL_LAYERS:
+            raise keys.refusal(
+                "n_routed_experts",
+                f"at most {_MOST_EXPERTS_OF_ALL_LAYERS // dimensions.moe_layers:,} to each of"
+                f" {dimensions.moe_layers:,} MoE layers",
+            )
+        return dimensions
+
+    def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
+        """Raises ConfigError for "dynamic" positions beyond the trained length, where not modelled.
+
+        Each layer of plain attention would recompute frequencies, and latent attention that rotates
+        2 dimensions would divide by zero.
+        """
+        trained = self.max_position_embeddings
+        divides_by_zero = self.use_mla and self.qk_rope_head_dim == 2
+        if self.rope_scaling != "dynamic" or (self.use_mla and not divides_by_zero):
+            return
+        longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
+        if longest <= trained:
+            return
+        which = "with 'qk_rope_head_dim' of 2" if divides_by_zero else "without 'use_mla'"
+        raise ConfigError(
+            f"config.json: no closed form for 'rope_scaling' of type 'dynamic' {which} beyond"
+            f" 'max_position_embeddings', {trained}; the sequence reaches {longest}: give a shorter"
+            f" one{'' if divides_by_zero else ', or trace the model'}"
+        )
+
+    def is_moe(self, layer_index: int) -> bool:
+        """Whether layer `layer_index` (from 0) is MoE, as `DeepseekV2DecoderLayer` decides."""
+        return (
+            self.n_routed_experts is not None
+            and layer_index >= self.first_k_dense_replace
+            and layer_index % self.moe_layer_freq == 0
+        )
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers that are MoE."""
+        return sum(map(self.is_moe, range(self.layers)))
+
+    @property
+    def expert_params(self) -> int:
+        """Parameters of one routed expert: its gate, up and down projections; 0 without experts."""
+        return 3 * self.hidden_size * self.moe_intermediate_size
+
+    @property
+    def shared_intermediate_size(self) -> int:
+        """Hidden width of the shared experts fused into one MLP; 0 for none."""
+        return (self.n_shared_experts or 0) * self.moe_intermediate_size
+
+
+def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
+    """Fields of `LlamaAttention`: heads share keys and values evenly, rotary features pair up."""
+    hidden_size = keys.integer("hidden_size", most=LARGEST_WIDTH)
+    heads = keys.integer("num_attention_heads")
+    kv_heads = keys.integer_or_null("num_key_value_heads") or heads
+    keys.check_divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
+    if keys.value("head_dim", None) is not None:
+        head_dim = keys.integer("head_dim", most=LARGEST_WIDTH)
+    else:
+        keys.check_divides("num_attention_heads", heads, "hidden_size", hidden_size)
+        head_dim = hidden_size // heads
+    if head_dim % 2:
+        name = "head_dim" if keys.value("head_dim", None) is not None else "num_attention_heads"
+        raise keys.refusal(name, f"a value that makes heads of even size, not {head_dim}")
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+
+
+def _latent_attention(config: Config) -> dict[str, Any]:
+    """Fields of `DeepseekV2Attention`: a head consists of its rotary and its other features."""
+    keys = ConfigKeys(config, since="'use_mla' is true")
+    heads = keys.integer("num_attention_heads")
+    rope = keys.integer("qk_rope_head_dim", most=LARGEST_WIDTH)
+    if rope % 2:
+        raise keys.refusal("qk_rope_head_dim", "an even number")
+    nope = keys.integer("qk_nope_head_dim", most=LARGEST_WIDTH)
+    return {
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": nope + rope,
+        "q_lora_rank": keys.integer_or_null("q_lora_rank", most=LARGEST_WIDTH),
+        "kv_lora_rank": keys.integer("kv_lora_rank", most=LARGEST_WIDTH),
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": nope,
+        "v_head_dim": keys.integer("v_head_dim", most=LARGEST_WIDTH),
+    }
+
+
+def _experts(keys: ConfigKeys) -> dict[str, Any]:
+    """Fields of `DeepseekV2MoE` and `MoEGate`; a dense decoder needs none of its keys."""
+    experts = keys.integer_or_null("n_routed_experts", most=_MOST_EXPERTS)
+    if experts is None:
+        return {}
+    method = keys.choice("topk_method", _TOPK_METHODS)
+    per_token = keys.integer("num_experts_per_tok")
+    if per_token > experts:
+        raise keys.refusal("num_experts_per_tok", f"at most 'n_routed_experts', {experts}")
+    groups, chosen = (1, 1) if method == "greedy" else _expert_groups(keys, method, experts)
+    if per_token > experts // groups * chosen:
+        raise keys.refusal(
+            "num_experts_per_tok",
+            f"at most {experts // groups * chosen}, the experts of {chosen} of {groups} groups",
+        )
+    usual = DECODER_DEFAULTS
+    keys.number("routed_scaling_factor", usual["routed_scaling_factor"], least=0)  # not counted
+    return {
+        "moe_intermediate_size": keys.integer("moe_intermediate_size", most=LARGEST_WIDTH),
+        "n_routed_experts": experts,
+        "n_shared_experts": keys.integer_or_null("n_shared_experts", most=_MOST_EXPERTS),
+        "num_experts_per_tok": per_token,
+        "first_k_dense_replace": keys.integer("first_k_dense_replace", least=0),
+        "moe_layer_freq": keys.integer("moe_layer_freq", usual["moe_layer_freq"]),
+        "scoring_func": keys.choice("scoring_func", _SCORING_FUNCS, usual["scoring_func"]),
+        "topk_method": method,
+        "n_group": groups,
+        "topk_group": chosen,
+        "norm_topk_prob": keys.boolean("norm_topk_prob", usual["norm_topk_prob"]),
+    }
+
+
+def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, int]:
+    """Total and chosen groups of a group-limited `topk_method`."""
+    groups = keys.integer("n_group")
+    keys.check_divides("n_group", groups, "n_routed_experts", experts)
+    if method == "noaux_tc" and experts // groups < 2:
+        right = f"at most {experts // 2}, since 'noaux_tc' scores two experts per group"
+        raise keys.refusal("n_group", right)
+    chosen = keys.integer("topk_group")
+    if chosen > groups:
+        raise keys.refusal("topk_group", f"at most 'n_group', {groups}")
+    return groups, chosen
 
 
 # --- the whole model ---------------------------------------------------------------------------
@@ -272,27 +476,11 @@ def _projector_input(keys: ConfigKeys, kind: str) -> int | tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ModelDimensions:
-    """The dimensions common to all relatives.
-
-    Attributes:
-        sam: The SAM encoder.
-        projector: The projector between encoders and decoder.
-        decoder: The decoder.
-    """
+    """The dimensions common to all relatives."""
 
     sam: SamDimensions
     projector: ProjectorDimensions
     decoder: DecoderDimensions
-
-    @property
-    def max_positions(self) -> int:
-        """Positions the decoder was trained for."""
-        return self.decoder.max_position_embeddings
-
-    @property
-    def sliding_window(self) -> int | None:
-        """Generated tokens that the cache keeps; None for all."""
-        return self.decoder.sliding_window
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -310,11 +498,8 @@ class ModelDimensions:
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
         """Numbers of the decode steps, from 0, from which their work changes in kind.
 
-        Beyond the trained length, "dynamic" positions recompute rotary tables; once a sliding
-        window is full, the cache no longer grows.
-
-        Args:
-            seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
+        Step i reaches `seq_len + i + 1` positions. Beyond the trained length, "dynamic" positions
+        recompute rotary tables; once a sliding window is full, the cache no longer grows.
         """
         decoder, cuts = self.decoder, []
         if decoder.rope_scaling == "dynamic":
@@ -324,55 +509,13 @@ class ModelDimensions:
         return tuple(sorted(cuts))
 
 
-@dataclass(frozen=True, slots=True)
-class ClipModelDimensions(ModelDimensions):
-    """Every dimension of a model with SAM and CLIP.
-
-    Attributes:
-        clip: The CLIP encoder.
-    """
-
-    clip: ClipDimensions
-
-    @classmethod
-    def from_config(cls, config: Config) -> ClipModelDimensions:
-        """Reads a whole `config.json` that is already parsed.
-
-        Args:
-            config: The file's top-level object.
-
-        Raises:
-            ConfigError: A key is absent or has a wrong value, or two keys conflict.
-        """
-        sam, clip = SamDimensions.from_config(config), ClipDimensions.from_config(config)
-        projector = ProjectorDimensions.from_config(config)
-        decoder, channels = DecoderDimensions.from_config(config), sam.downsample_channels[-1]
-        # SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
-        if clip.width != channels:
-            raise ConfigError(
-                f"config.json: 'vision_config.width.clip-l-14-224.width' is {clip.width}; give "
-                f"{channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
-            )
-        origin = "CLIP's width and SAM's last channels together"
-        check_projector(projector, clip.width + channels, origin, decoder)
-        return cls(sam=sam, clip=clip, projector=projector, decoder=decoder)
-
-
 def check_projector(
     projector: ProjectorDimensions, features: int, origin: str, decoder: DecoderDimensions
 ) -> None:
-    """Rejects a projector that does not fit between encoders and decoder.
+    """Raises ConfigError for a projector that does not fit between encoders and decoder.
 
-    It must take one feature map, and return one token of the decoder's width per token it gets.
-
-    Args:
-        projector: The projector.
-        features: Features per token that it gets.
-        origin: Where they come from, for the message.
-        decoder: The decoder.
-
-    Raises:
-        ConfigError: It does not fit.
+    It must take one feature map, of `features` per token from an `origin` that the message names,
+    and return one token of the decoder's width per token it gets.
     """
     if projector.input_channels != features:
         raise ConfigError(

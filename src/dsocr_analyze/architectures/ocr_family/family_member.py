@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
@@ -11,9 +12,7 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, OcrModel
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import DecodeStep
-from dsocr_analyze.workload.page import check_page
-from dsocr_analyze.workload.workload import (
+from dsocr_analyze.workload import (
     LARGEST_COUNT,
     LARGEST_VIEW,
     SMALLEST_VIEW,
@@ -21,11 +20,12 @@ from dsocr_analyze.workload.workload import (
     Workload,
     check_count,
 )
+from dsocr_analyze.workload.page import check_page
 
 if TYPE_CHECKING:
     import torch
 
-    from dsocr_analyze.architectures.key_value_cache import KeyValueCache
+    from dsocr_analyze.architectures.key_value_cache import DecodeStep, KeyValueCache
 
 __all__ = ["FamilyMember"]
 
@@ -41,7 +41,7 @@ class FamilyMember(OcrModel, Architecture):
     Attributes:
         vendor_class: Class of the whole model in `auto_map`.
         model_types: Its `model_type`, used if no class is named; relatives share some.
-        prompt_pages: Maximum pages per prompt.
+        prompt_pages: Most pages per prompt.
     """
 
     vendor_class: ClassVar[str]
@@ -81,28 +81,21 @@ class FamilyMember(OcrModel, Architecture):
         max_new_tokens: int = 1024,
         prompt_pages: int = 1,
     ) -> Workload:
-        """Plans what the vendor's `infer()` makes of one page.
+        """Plans what the vendor's `infer()` makes of a page of this width and height in pixels.
 
-        Args:
-            page: Width and height in pixels.
-            base_size: Pixels per side of the global view in crop mode; None for the relative's own.
-            image_size: Pixels per side of a local view in crop mode, otherwise of the only view;
-                None for the relative's own.
-            crop_mode: Whether a page larger than one tile is cropped into local views; None for
-                yes, unless several pages share a prompt.
-            text_tokens: Tokens besides the visual ones, including BOS; if neither this nor
-                `seq_len` is given, those of the relative's own prompt.
-            seq_len: Tokens of the whole prompt, instead of `text_tokens`.
-            batch_size: Number of prompts, all alike.
-            max_new_tokens: Tokens to generate.
-            prompt_pages: Pages per prompt, all alike, for a relative that takes several.
-
-        Raises:
-            PageError: The page's size is impossible.
-            WorkloadError: A size or count is impossible, or the lengths conflict.
+        The other arguments, and the errors, are those of `plan_workload`.
         """
-        page = _checked_pair(page)
-        _check_prompt_pages(prompt_pages, self.prompt_pages)
+        pair: object = page  # whatever a caller gives
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
+        page = check_page(*pair)
+        if self.prompt_pages == 1 != prompt_pages:
+            raise WorkloadError(
+                f"prompt_pages {prompt_pages!r} is not supported: this model takes one page per"
+                " prompt; leave prompt_pages out",
+                arguments=["prompt_pages"],
+            )
+        check_count("prompt_pages", prompt_pages, 1, self.prompt_pages, " pages in one prompt")
         crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
         image_size = self.image_size if image_size is None else image_size
         if base_size is None:
@@ -121,6 +114,8 @@ class FamilyMember(OcrModel, Architecture):
         check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
         self.check_sizes(base_size, image_size, crop_mode)
         grid = self.crop.grid(*page) if crop_mode else (1, 1)
+        whole = ViewBatch(1, base_size if crop_mode else image_size)
+        local = ViewBatch(grid[0] * grid[1], image_size)
         visual = prompt_pages * self.visual_tokens(base_size, image_size, crop_mode, grid)
         return Workload(
             page=page,
@@ -128,7 +123,7 @@ class FamilyMember(OcrModel, Architecture):
             image_size=image_size,
             crop_mode=crop_mode,
             grid=grid,
-            views=_views(base_size, image_size, crop_mode, grid),
+            views=(whole,) if grid == (1, 1) else (local, whole),
             visual_tokens=visual,
             text_tokens=_text_tokens(text_tokens, seq_len, visual, self.text_tokens),
             batch_size=batch_size,
@@ -154,18 +149,25 @@ class FamilyMember(OcrModel, Architecture):
         page's view is smaller than a local view, the two sizes were probably swapped.
         """
         base, image = workload.base_size, workload.image_size
-        if not workload.crop_mode:
-            yield from _odd("image_size", image)
-            return
-        if base < image:
+        sizes = {"image_size": image}
+        if workload.crop_mode:
+            sizes = {"base_size": base} if image == base else {"base_size": base, **sizes}
+        if workload.crop_mode and base < image:
             yield (
                 f"base_size {base} is below image_size {image}: the global view has fewer pixels"
                 " per side than each local view, unlike in any published mode; if they are"
                 f" swapped, give base_size {image} and image_size {base}"
             )
-        yield from _odd("base_size", base)
-        if image != base:
-            yield from _odd("image_size", image)
+        for argument, size in sizes.items():
+            if size % _TOKEN:
+                patches, side = size // _PATCH, tokens_per_side(size)
+                seen, below = patches * _PATCH, max(_TOKEN, size // _TOKEN * _TOKEN)
+                lost = f"only {seen} of {size} pixels per side are used, in " * (seen < size)
+                yield (
+                    f"{argument} {size} is not a multiple of {_TOKEN}: {lost}{patches} patches of"
+                    f" {_PATCH} pixels, which become the {side} tokens per side of"
+                    f" {side * _TOKEN} pixels; give {below} or {below + _TOKEN}"
+                )
 
     # --- its passes, as `generate` calls the model's forward
 
@@ -175,37 +177,28 @@ class FamilyMember(OcrModel, Architecture):
         """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
         The prompt is BOS, the visual tokens, the text. Pixels are zero if there is no view and
-        nonzero otherwise, since the model's code tells the two apart by their sum. The crop grids
-        stay on the CPU, as in `infer()`.
-
-        Args:
-            device: Device of the model.
-            dtype: Type of the views' pixels; a blank patch is fp32.
-            workload: The page, the text and the batch.
+        nonzero otherwise, since the model's code tells the two apart by their sum; a blank patch is
+        fp32. The crop grids stay on the CPU, as in `infer()`.
         """
         import torch
 
-        batch, local, whole = workload.batch_size, workload.local_views, workload.global_view
-        pages = workload.prompt_pages
-
-        def pixels(count: int, resolution: int) -> torch.Tensor:
-            return torch.full((count, 3, resolution, resolution), 0.5, dtype=dtype, device=device)
-
-        def views() -> tuple[torch.Tensor, torch.Tensor]:
-            """Local views [n, 3, R, R] or a blank patch [1, 3, S, S], and the global views."""
+        batch, pages = workload.batch_size, workload.prompt_pages
+        local, whole, blank = workload.local_views, workload.global_view, workload.base_size
+        pixels = partial(torch.full, fill_value=0.5, dtype=dtype, device=device)
+        images = []
+        for _ in range(batch):
             if local is None:
-                side = workload.base_size
-                crops = torch.zeros((1, 3, side, side), dtype=torch.float32, device=device)
+                crops = torch.zeros((1, 3, blank, blank), dtype=torch.float32, device=device)
             else:
-                crops = pixels(local.count, local.resolution)
-            return crops, pixels(pages * whole.count, whole.resolution)
-
+                crops = pixels((local.count, 3, local.resolution, local.resolution))
+            size = pages * whole.count, 3, whole.resolution, whole.resolution
+            images.append((crops, pixels(size)))
         image_mask = torch.zeros(batch, workload.seq_len, dtype=torch.bool, device=device)
         image_mask[:, 1 : 1 + workload.visual_tokens] = True
         return {
             "input_ids": torch.zeros(batch, workload.seq_len, dtype=torch.long, device=device),
             **_mask_and_positions(device, batch, workload.seq_len),
-            "images": [views() for _ in range(batch)],
+            "images": images,
             "images_seq_mask": image_mask,
             "images_spatial_crop": torch.tensor(
                 [workload.grid] * (batch * pages), dtype=torch.long
@@ -217,11 +210,6 @@ class FamilyMember(OcrModel, Architecture):
         """Keyword arguments of one decode step over `cached` tokens, without the cache.
 
         `generate` passes the images as well; the model ignores them for a single new token.
-
-        Args:
-            device: Device of the model.
-            workload: The page, the text and the batch.
-            cached: Tokens in the cache.
         """
         import torch
 
@@ -245,16 +233,6 @@ class FamilyMember(OcrModel, Architecture):
 # --- pages and lengths
 
 
-def _check_prompt_pages(pages: int, most: int) -> None:
-    if most == 1 != pages:
-        raise WorkloadError(
-            f"prompt_pages {pages!r} is not supported: this model takes one page per prompt;"
-            " leave prompt_pages out",
-            arguments=["prompt_pages"],
-        )
-    check_count("prompt_pages", pages, 1, most, " pages in one prompt")
-
-
 def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
     """Rejects what `infer_multi()` does not do to pages that share a prompt."""
     if crop_mode:
@@ -269,24 +247,6 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
             f" view of image_size; leave out base_size, or give {image_size}",
             arguments=["base_size", "image_size"],
         )
-
-
-def _checked_pair(page: object) -> tuple[int, int]:
-    if not isinstance(page, tuple | list) or len(page) != 2:
-        raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
-    return check_page(*page)
-
-
-def _views(
-    base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
-) -> tuple[ViewBatch, ...]:
-    """Vision calls of one page, in order."""
-    if not crop_mode:
-        return (ViewBatch(1, image_size),)
-    columns, rows = grid
-    if grid == (1, 1):
-        return (ViewBatch(1, base_size),)
-    return (ViewBatch(columns * rows, image_size), ViewBatch(1, base_size))
 
 
 def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
@@ -320,21 +280,6 @@ def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, defa
             arguments=["seq_len", "text_tokens"],
         )
     return rest
-
-
-def _odd(argument: str, size: int) -> Iterator[str]:
-    """Warns if a size is not a multiple of a token's: what happens to it, and sizes nearby."""
-    if size % _TOKEN == 0:
-        return
-    patches = size // _PATCH
-    seen = patches * _PATCH
-    below = max(_TOKEN, size // _TOKEN * _TOKEN)
-    lost = f"only {seen} of {size} pixels per side are used, in " if seen < size else ""
-    yield (
-        f"{argument} {size} is not a multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH}"
-        f" pixels, which become the {tokens_per_side(size)} tokens per side of"
-        f" {tokens_per_side(size) * _TOKEN} pixels; give {below} or {below + _TOKEN}"
-    )
 
 
 # --- inputs

@@ -30,7 +30,7 @@ class Part:
     """A part of a model whose sizes have names.
 
     Attributes:
-        name: Name of the part: that of its stage, or `decoder`.
+        name: That of its stage, or `decoder`.
         dimensions: Its dimensions, with names for numbers.
         values: Value of every name, including those of relations.
         relations: What formulas are rewritten with: a product of names, and what it is.
@@ -68,9 +68,7 @@ def named_part(part_name: str, c: Any, **sizes: int) -> tuple[Part, dict[str, Ex
 def named(c: Any, part: Part) -> Named:
     """The dimensions with names for their numbers, and the relations between these names.
 
-    Args:
-        c: The dimensions; their type has a function of its own.
-        part: The part, which remembers values.
+    The part remembers values.
     """
     raise TypeError(f"the sizes of {type(c).__name__} have no names")
 
@@ -91,7 +89,7 @@ def _sam(c: SamDimensions, part: Part) -> Named:
     changes: dict[str, Size] = {
         "width": width,
         "heads": heads,
-        "image_size": c.patch * part.size("l", c.position_grid),
+        "image_size": c.patch * part.size("l", c.image_size // c.patch),
         "window": part.size("w", c.window),
         "neck": part.size("c_0", c.neck),
         "downsample_channels": (part.size("c_1", middle), part.size("c_2", out)),

@@ -1,7 +1,6 @@
 """A relative of DeepSeek-OCR, and its passes on tapes: a page, its views, the decoder and its head.
 
-The relatives share SAM, the projector and the decoder; an `OcrModel` says what distinguishes one
-from another: stages, vision side and tokens.
+The relatives share SAM, the projector and the decoder; an `OcrModel` says what distinguishes one.
 
 Source: `DeepseekOCRModel.forward`, `DeepseekOCRForCausalLM.forward` (`modeling_deepseekocr.py`) and
 the relatives'. The vendor's code holds what it computed of a page until the next page replaces it
@@ -24,7 +23,7 @@ from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.stages import Stage, owner_among
-from dsocr_analyze.architectures.views import CropRule, tokens_per_side
+from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import Parameters
 from dsocr_analyze.tape import Operand, Size, Spans, Tape
@@ -43,7 +42,6 @@ __all__ = [
     "ViewSizes",
     "classified",
     "embedded_page",
-    "head",
     "inputs_bytes",
     "owned_params",
     "page_with",
@@ -82,12 +80,9 @@ ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+
 
 @dataclass(slots=True)
 class ViewFeatures:
-    """What one vision call leaves.
+    """What one vision call leaves: features of SAM and of a second encoder, and tokens.
 
-    Attributes:
-        spatial: SAM's features.
-        semantic: The second encoder's, if there is one.
-        tokens: The projector's output, and finally the tokens as laid out.
+    The tokens are the projector's output, and finally as laid out.
     """
 
     spatial: Operand | None = None
@@ -100,10 +95,8 @@ class OcrModel(ABC):
 
     Attributes:
         stages: Stages in order; the last is the decode step.
-        crop: How pages are cropped into local views.
         base_size: Default pixels per side of the global view.
         image_size: Default pixels per side of a local view, or of the only one.
-        config_table: What each key of a `config.json` does.
     """
 
     stages: tuple[Stage, ...]
@@ -115,20 +108,15 @@ class OcrModel(ABC):
     @property
     def begins(self) -> dict[str, str]:
         """Names of the vision stages, by the path of the module at which each begins."""
-        return {
-            prefix: stage.name
-            for stage in self.stages
-            if stage.role == "vision"
-            for prefix in stage.prefixes
-        }
+        begins: dict[str, str] = {}
+        for stage in self.stages:
+            if stage.role == "vision":
+                begins |= dict.fromkeys(stage.prefixes, stage.name)
+        return begins
 
     @abstractmethod
     def read_dimensions(self, config: Config) -> ModelDimensions:
-        """Dimensions from the top-level object of a `config.json`.
-
-        Raises:
-            ConfigError: A key is absent or has a wrong value, or two keys conflict.
-        """
+        """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
 
     def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
         """Raises ConfigError if the relative's code has no FlashAttention."""
@@ -160,51 +148,15 @@ class OcrModel(ABC):
     def lay_out(  # noqa: B027  # some lay nothing out
         self, t: Tape, features: ViewFeatures, view: ViewBatch, grid: tuple[int, int], c: Any
     ) -> None:
-        """Lays the projector's output out as tokens of a page.
-
-        Args:
-            t: The tape; the model's own forward runs.
-            features: What the vision stages left.
-            view: The views.
-            grid: Columns and rows of views; (1, 1) for the global view.
-            c: The model's dimensions.
-        """
+        """Lays the projector's output of a grid of columns and rows of views out as tokens."""
 
     # --- tokens
 
     @abstractmethod
-    def whole_tokens(self, q: Size) -> Size:
-        """Tokens of the whole page's view, including those that end the page.
-
-        Args:
-            q: Tokens per side of the view.
-        """
-
-    @abstractmethod
-    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
-        """Tokens of local views.
-
-        Args:
-            q: Tokens per side of a view.
-            columns: Columns of views.
-            rows: Rows of views.
-        """
-
     def visual_tokens(
         self, base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
     ) -> int:
-        """Tokens of a page in the sequence.
-
-        Args:
-            base_size: Pixels per side of the global view in crop mode.
-            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
-            crop_mode: Whether the page is cropped.
-            grid: Columns and rows of local views.
-        """
-        tokens = self.whole_tokens(tokens_per_side(base_size if crop_mode else image_size))
-        if crop_mode and grid != (1, 1):
-            tokens += self.local_tokens(tokens_per_side(image_size), *grid)
-        return int(tokens)
+        """Tokens of a page in the sequence; the sizes are those of a `Workload`."""
 
 
 # --- a page -----------------------------------------------------------------------------------
@@ -212,14 +164,7 @@ class OcrModel(ABC):
 
 @dataclass(slots=True)
 class Seen:
-    """What is held of the pages seen: the last one of each kind.
-
-    Attributes:
-        local: Features of the local views.
-        whole: Features of the global view.
-        page: Tokens of the last page.
-        tokens: Tokens of all pages of the last prompt.
-    """
+    """What is held of the pages seen: the last one's views and tokens, and the last prompt's."""
 
     local: ViewFeatures = field(default_factory=ViewFeatures)
     whole: ViewFeatures = field(default_factory=ViewFeatures)
@@ -230,44 +175,29 @@ class Seen:
 def whole_model(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
 ) -> list[Kept]:
-    """The whole model: a prefill pass over prompts with a page, or a decode step without one.
+    """A prefill pass over prompts with a page, or a decode step without one: the cache by layer.
 
-    Returns:
-        The cache by layer.
+    To be called as a module of its own, `t.call("", whole_model, ...)`.
     """
-    return t.call("", _causal_lm, model, c, p, page)
-
-
-def _causal_lm(
-    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
-) -> list[Kept]:
     hidden, cache = t.call("model", _model, model, c, p, page)
-    head(t, hidden, p, c)
+    logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
+    t.cast(logits, FLOAT32)
+    t.hold(hidden)
     return cache
 
 
-def classified(t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size) -> None:
+def classified(
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size
+) -> tuple[None, list[Kept]]:
     """The decoder with a linear map of every token, of which the last token's labels are taken.
 
     Source: `DeepseekV2ForSequenceClassification`.
     """
-    t.call("", _classified, model, c, p, labels)
-
-
-def _classified(
-    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size
-) -> tuple[None, list[Kept]]:
     hidden, cache = t.call("model", _model, model, c, p, None)
     scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
     pooled = t.gather("index", t.move("arange", n=p.B, dtype=INT64), p.B * labels, t.dtype)
     t.hold(scores, pooled)
     return None, cache
-
-
-def head(t: Tape, hidden: Operand, p: Pass, c: ModelDimensions) -> Operand:
-    """Logits `[B, T, V]` of every position, cast to fp32."""
-    logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
-    return t.cast(logits, FLOAT32)
 
 
 def _model(
@@ -289,7 +219,8 @@ def embedded_page(
     embeds = t.call("embed_tokens", embedding, ids, c.decoder.vocab_size, d)
     if page is None:
         return embeds, seen
-    _sum_of_pixels(t, pixels_of(t, page.global_view, page.prompt_pages))
+    pixels = pixels_of(t, page.global_view, page.prompt_pages)
+    t.reduce("sum", pixels, 1, pixels.n)  # tells whether there is an image
     for _ in t.turns(p.B):
         seen.tokens = None  # frees those of the last prompt first
         seen.tokens = _visual_tokens(t, model, c, seen, page)
@@ -310,48 +241,41 @@ def inputs_bytes(workload: Workload, dtype: Dtype) -> int:
     If there are no local views, a blank fp32 patch replaces them.
     """
     pages = workload.prompt_pages
-    pixels = pages * sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
-    page = pixels * dtype.nbytes + workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
+    page = workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
+    for view in workload.views:
+        page += pages * _CHANNELS * view.count * view.resolution**2 * dtype.nbytes
     if workload.local_views is None:
         page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
     return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
 
-def _sum_of_pixels(t: Tape, pixels: Operand) -> None:
-    """Tells whether there is an image: one addition per value."""
-    t.reduce("sum", pixels, 1, pixels.n)
-
-
 def _visual_tokens(
     t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload
 ) -> Operand:
-    """The tokens of a prompt's pages `[tokens, d]`."""
+    """The tokens of a prompt's pages `[tokens, d]`, each: local views, global view, separator."""
     if w.local_views is None:
-        _sum_of_pixels(t, t.input(_CHANNELS * w.base_size**2, FLOAT32))
+        blank = _CHANNELS * w.base_size**2
+        t.reduce("sum", t.input(blank, FLOAT32), 1, blank)
     else:
         pixels = pixels_of(t, w.local_views)
-        _sum_of_pixels(t, pixels)
+        t.reduce("sum", pixels, 1, pixels.n)
         model.encode(t, seen.local, pixels, w.local_views, c)
     pages: list[Operand] = []
     for skipped in t.turns(w.prompt_pages):
         if skipped:
             pages.append(t.empty(skipped * pages[0].n, t.dtype))
-        pages.append(_page(t, model, c, seen, w))
+        model.encode(t, seen.whole, pixels_of(t, w.global_view), w.global_view, c)
+        model.lay_out(t, seen.whole, w.global_view, (1, 1), c)
+        assert seen.whole.tokens is not None
+        parts = [seen.whole.tokens, t.weight(c.decoder.hidden_size, "view_seperator")]
+        if w.local_views is not None:
+            model.lay_out(t, seen.local, w.local_views, w.grid, c)
+            assert seen.local.tokens is not None
+            parts.insert(0, seen.local.tokens)
+        seen.page = t.cat(*parts)
+        del parts
+        pages.append(seen.page)
     return t.cat(*pages)
-
-
-def _page(t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload) -> Operand:
-    """One page's tokens: local views, global view, separator."""
-    model.encode(t, seen.whole, pixels_of(t, w.global_view), w.global_view, c)
-    model.lay_out(t, seen.whole, w.global_view, (1, 1), c)
-    assert seen.whole.tokens is not None
-    parts = [seen.whole.tokens, t.weight(c.decoder.hidden_size, "view_seperator")]
-    if w.local_views is not None:
-        model.lay_out(t, seen.local, w.local_views, w.grid, c)
-        assert seen.local.tokens is not None
-        parts.insert(0, seen.local.tokens)
-    seen.page = t.cat(*parts)
-    return seen.page
 
 
 # --- passes ----------------------------------------------------------------------------------
@@ -365,8 +289,11 @@ def prefill(
     *,
     flash: bool,
     records: bool = True,
+    is_compared: bool = True,
 ) -> tuple[Tape, int]:
-    """The prefill pass: its tape, with records and weights unless left out.
+    """The prefill pass on a tape, with records and weights unless left out.
+
+    Under a debugger or tracer, it `is_compared` with another one.
 
     Returns:
         The tape, and the bytes of keys and values that the pass leaves.
@@ -374,34 +301,31 @@ def prefill(
     Raises:
         RuntimeError: Something kept tensors alive, such as a debugger.
     """
-    is_traced = sys.gettrace() is not None
-
-    def run(*, records: bool) -> tuple[Tape, int]:
-        spans = {} if is_traced else _spans(model, c, dtype)
-        if len(spans) > _MOST_SPANS:
-            spans.clear()
-        t = Tape(dtype, model.begins, PREFILL.name, records=records, spans=spans)
-        p = Pass(workload.batch_size, workload.seq_len, flash=flash)
-        cache = whole_model(t, model, c, p, workload)
-        cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
-        del cache
-        t.check_nothing_is_left()
-        return t, cache_bytes
-
-    tape, cache_bytes = run(records=records)
+    is_traced = is_compared and sys.gettrace() is not None
+    spans = {} if is_traced or not is_compared else _spans(model, c, dtype)
+    if len(spans) > _MOST_SPANS:
+        spans.clear()
+    tape = Tape(dtype, model.begins, PREFILL.name, records=records, spans=spans)
+    p = Pass(workload.batch_size, workload.seq_len, flash=flash)
+    cache, nbytes = tape.call("", whole_model, model, c, p, workload), 0
+    for kept in cache:
+        nbytes += kept[0].nbytes + kept[1].nbytes
+    del cache, kept
+    tape.check_nothing_is_left()
     if is_traced:
         found: list[tuple[Tape, int]] = []
+        again = partial(prefill, flash=flash, records=False, is_compared=False)
         # No tracer of this thread sees another one.
-        thread = threading.Thread(target=lambda: found.append(run(records=False)))
+        thread = threading.Thread(target=lambda: found.append(again(model, c, workload, dtype)))
         thread.start()
         thread.join()
-        if (tape.peak, cache_bytes) != (found[0][0].peak, found[0][1]):
+        if (tape.peak, nbytes) != (found[0][0].peak, found[0][1]):
             # Before Python 3.13, variables that a tracer has looked at live on for a while.
             raise RuntimeError(
                 f"the peak of {tape.peak.nbytes} bytes is wrong: a debugger or tracer keeps tensors"
                 " alive; run without it"
             )
-    return tape, cache_bytes
+    return tape, nbytes
 
 
 @lru_cache(maxsize=16)
@@ -413,7 +337,7 @@ def _spans(model: OcrModel, c: ModelDimensions, dtype: Dtype) -> Spans:
 def step(model: OcrModel, c: ModelDimensions, p: Pass, dtype: Dtype) -> Tape:
     """A decode step: its records and calls."""
     t = Tape(dtype, stage=DECODE.name, weights=False)  # which are the prefill pass's
-    whole_model(t, model, c, p, None)
+    t.call("", whole_model, model, c, p, None)
     t.check_nothing_is_left()
     return t
 
@@ -447,16 +371,19 @@ def owned_params(model: OcrModel, c: ModelDimensions) -> tuple[Mapping[str, int]
     """The parameters that a prefill pass of any page declares: by stage that owns them, and all."""
     page = page_with(model, (*3 * (model.base_size,), 1, 1))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
-    # No prefix is longer than this, so modules that begin alike have one owner.
-    depth = max(prefix.count(".") + 1 for stage in model.stages for prefix in stage.prefixes)
-    owner = cache(partial(owner_among, model.stages))
-    by_stage = dict.fromkeys((stage.name for stage in model.stages), 0)
+    by_stage: dict[str, int] = {}
     unassigned: dict[str, int] = {}
+    depth = 1  # no prefix is longer, so modules that begin alike have one owner
+    for stage in model.stages:
+        by_stage[stage.name] = 0
+        for prefix in stage.prefixes:
+            depth = max(depth, prefix.count(".") + 1)
+    owner_of = cache(partial(owner_among, model.stages))
     for path, name, n in dict.fromkeys(t.weights):
-        stage = owner(".".join(path.split(".", depth)[:depth]))
-        if stage is None:
+        owner = owner_of(".".join(path.split(".", depth)[:depth]))
+        if owner is None:
             unassigned[f"{path}.{name}"] = n
         else:
-            by_stage[stage.name] += n
+            by_stage[owner.name] += n
     total = sum(by_stage.values()) + sum(unassigned.values())
     return by_stage, Parameters(total, unassigned)

@@ -27,15 +27,9 @@ def projector(
 ) -> Operand:
     """`[N, q q, d_in] -> [N, q' q', n_embed]` (`MlpProjector`).
 
-    Args:
-        t: The tape.
-        x: Features; with `conv_fusion` both maps of each view, `[N, 2, q q, d_in]`; for the
-            `low_high_*` variants a pair of maps.
-        N: Views.
-        q: Tokens per side of a view.
-        c: Variant and widths.
-        are_apart: Whether views are slices of longer sequences in memory; a linear layer first
-            copies those of several views.
+    With `conv_fusion`, from both maps of each view, `[N, 2, q q, d_in]`; for the `low_high_*`
+    variants, from a pair of maps. If views `are_apart`, slices of longer sequences in memory, a
+    linear layer first copies those of several.
     """
     kind, d, widths = c.projector_type, c.input_channels, [c.n_embed] * c.depth
     if c.token_pooling:
@@ -131,16 +125,9 @@ def _mlp(
     norm_first: bool = False,
     gelu_first: bool = False,
 ) -> Operand:
-    """A `Sequential` of linear layers through `widths` with GELUs in between.
+    """A `Sequential` of linear layers through `widths` with GELUs in between, on `[n, d]`.
 
-    Args:
-        t: The tape.
-        x: `[n, d]`.
-        n: Tokens.
-        widths: Features in, between and out.
-        is_apart: Whether the first layer copies its input.
-        norm_first: Whether a LayerNorm precedes them.
-        gelu_first: Whether a GELU precedes them.
+    The first layer copies its input if that `is_apart`.
     """
     names = map(str, itertools.count())
     if norm_first:

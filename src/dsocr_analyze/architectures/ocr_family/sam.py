@@ -24,15 +24,7 @@ __all__ = ["absolute_positions", "position_terms", "sam"]
 
 
 def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
-    """`[N, 3, R, R] -> [N, C, q, q]` (`ImageEncoderViT`).
-
-    Args:
-        t: The tape.
-        pixels: The views.
-        N: Views.
-        R: Pixels per side.
-        c: Dimensions.
-    """
+    """N views of R pixels per side, `[N, 3, R, R] -> [N, C, q, q]` (`ImageEncoderViT`)."""
     g = R // c.patch
     x = t.call("patch_embed", _patch_embed, pixels, N, R, c)
     x = t.map("add", x, absolute_positions(t, g, c))
@@ -56,7 +48,7 @@ def _patch_embed(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) ->
 
 def absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
     """`[g, g, d]` (`get_abs_pos_sam`)."""
-    side, d = c.position_grid, c.width
+    side, d = c.image_size // c.patch, c.width
     abs_pos = t.weight(side * side * d, "pos_embed")
     if side == g:
         return abs_pos
@@ -73,7 +65,7 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
     shortcut = x
     x = t.call("norm1", layer_norm, x, n, d, channels_first=True)
     if is_global:
-        x = t.call("attn", _attention, x, N, g, c, c.position_grid)
+        x = t.call("attn", _attention, x, N, g, c, c.image_size // c.patch)
     else:
         windows = t.derived("ceil({} / {})", ceil_div, g, c.window)
         x = _window_partition(t, x, N, g, windows, c)
@@ -91,9 +83,10 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
 
 def _mlp(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
     """`[n, d] -> [n, d]` (`MLPBlock`)."""
-    x = t.call("lin1", linear, x, n, c.width, c.mlp, bias=True)
+    f = c.mlp_ratio * c.width
+    x = t.call("lin1", linear, x, n, c.width, f, bias=True)
     x = t.call("act", ACTIVATIONS["gelu"], x)
-    return t.call("lin2", linear, x, n, c.mlp, c.width, bias=True)
+    return t.call("lin2", linear, x, n, f, c.width, bias=True)
 
 
 def _window_partition(
@@ -123,15 +116,10 @@ def _window_unpartition(
 def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_side: int) -> Operand:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens (`Attention`).
 
-    Args:
-        t: The tape.
-        x: `[N, g, g, d]`.
-        N: Grids: the views, or all of their windows.
-        g: Tokens per side.
-        c: Dimensions.
-        table_side: Tokens per side for which the tables of relative positions are made.
+    A grid is a view or one of its windows; tables of relative positions are made for grids of
+    `table_side`.
     """
-    d, H, D, T = c.width, c.heads, c.head_dim, g * g
+    d, H, D, T = c.width, c.heads, c.width // c.heads, g * g
     fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
     # Heads go next to the batch: a copy if there are several of both.
     qkv = t.move("clone", fused) if H > 1 and N > 1 else fused
@@ -152,7 +140,7 @@ def position_terms(
     Each product needs its own axis of the queries first: a copy for rows; for columns only if the
     heads are not next to the batch yet. Products are laid out like the scores: again a copy.
     """
-    H, D = c.heads, c.head_dim
+    H, D = c.heads, c.width // c.heads
     is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
     Rh = _relative_positions(t, "rel_pos_h", length, g, D)
     Rw = _relative_positions(t, "rel_pos_w", length, g, D)

@@ -90,9 +90,10 @@ def prompt(
     is_long: bool,
 ) -> Prompt:
     """A prefill pass without its views, of prompts longer than the trained length if `is_long`."""
-    T = _length("T", c, _SHORTEST, c.max_positions, is_long)
+    T = _length("T", c, _SHORTEST, c.decoder.max_position_embeddings, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
-    cache = whole_model(t, model, c, Pass(_batch(is_batched), T, flash=flash), None)
+    p = Pass(_batch(is_batched), T, flash=flash)
+    cache = t.call("", whole_model, model, c, p, None)
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     t.check_nothing_is_left()
@@ -111,10 +112,10 @@ def step(
     overwrites: bool = False,
 ) -> tuple[Work, Work]:
     """A decode step in terms of B: over an empty cache, and what each cached token adds to that."""
-    K = _length("K", c, 1, c.max_positions - 1, is_long)
+    K = _length("K", c, 1, c.decoder.max_position_embeddings - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_batched), 1, K, flash=flash, overwrites=overwrites)
-    whole_model(t, model, c, p, None)
+    t.call("", whole_model, model, c, p, None)
     base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
     return Work(*base), Work(*slope)
 

@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     prompt,
     step,
 )
-from dsocr_analyze.architectures.stages import PageTotals
+from dsocr_analyze.architectures.page_totals import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
@@ -264,7 +264,7 @@ class _Costs(NamedTuple):
             new: Tokens generated.
         """
         visual_tokens, T, expected, most, *works = without_steps
-        window, steps = self.c.sliding_window, new - 1
+        window, steps = self.c.decoder.sliding_window, new - 1
         kept = T + (steps if window is None else minimum(steps, window))
         cache = self._values(B=B, T=kept).of(self._prompt(int(largest(B) > 1)).cache_bytes)
         batch = self._with_steps(Work(*works[:5]), works[10:], T, steps)
@@ -277,7 +277,7 @@ class _Costs(NamedTuple):
 
     def _prompts(self, B: Size, T: Size) -> list[Size]:
         """Work of prompts without their views; most bytes alive in the layers, and in the head."""
-        is_long = changes_with_length(self.c) * (self.c.max_positions < T)
+        is_long = changes_with_length(self.c) * (self.c.decoder.max_position_embeddings < T)
         return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
 
     def _prompts_of_kind(self, kind: int, B: Size, T: Size) -> list[Size]:
@@ -304,7 +304,7 @@ class _Costs(NamedTuple):
         return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond_counted]
 
     def _steps_of_kind(self, kind: int, B: Size) -> list[Size]:
-        has_window, values = self.c.sliding_window is not None, self._values(B=B)
+        has_window, values = self.c.decoder.sliding_window is not None, self._values(B=B)
         stretches = 1 + (has_window or changes_with_length(self.c))
         steps = (
             step(
@@ -325,7 +325,7 @@ class _Costs(NamedTuple):
 
         The second are those of a full window, or those beyond the trained length.
         """
-        window, trained = self.c.sliding_window, self.c.max_positions
+        window, trained = self.c.decoder.sliding_window, self.c.decoder.max_position_embeddings
         if window is None and not changes_with_length(self.c):
             return [(steps, _cached(T, steps))]
         if window is None and self.is_bound:  # shorter prompts have more steps in the first stretch

@@ -8,29 +8,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.config_file import (
+    USED,
     Conditional,
     Config,
     ConfigKeys,
-    Duplicate,
     Harmless,
     JsonValue,
-    Used,
+    Unread,
 )
-from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS, DeepSeekOCR
+from dsocr_analyze.architectures.deepseek_ocr import (
+    MODES,
+    PUBLISHED_SECTIONS,
+    ClipModelDimensions,
+    DeepSeekOCR,
+)
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
     SAM_KEYS,
-    is_latent,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import ClipModelDimensions
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.workload import DecodeStep
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.key_value_cache import KeyValueCache
+    from dsocr_analyze.architectures.key_value_cache import DecodeStep, KeyValueCache
 
 __all__ = ["CONFIG_TABLE", "UNLIMITED_OCR"]
 
@@ -48,19 +50,18 @@ _PUBLISHED_CODE: Final[Mapping[str, str]] = {
 """SHA-256 of the published model's Python files."""
 
 _WINDOWS: Final = ("sliding_window_size", "sliding_window")
-_WINDOW: Final = _WINDOWS[0]
-
+_WINDOW_RULE: Final = Conditional(
+    "latent attention", Harmless("latent attention has no window"), USED
+)
 
 CONFIG_TABLE: Final = key_table(
     {
         **SAM_KEYS,
         **CLIP_KEYS,
         **PROJECTOR_KEYS,
-        _WINDOW: Conditional(is_latent, Harmless("latent attention has no window"), Used()),
+        "sliding_window_size": _WINDOW_RULE,
         "sliding_window": Conditional(
-            lambda config: bool(config.get(_WINDOW)),
-            Duplicate((_WINDOW,)),
-            Conditional(is_latent, Harmless("latent attention has no window"), Used()),
+            "a window in its first key", Unread(("sliding_window_size",)), _WINDOW_RULE
         ),
     },
     PUBLISHED_SECTIONS,
@@ -75,7 +76,7 @@ class _UnlimitedOCR(DeepSeekOCR):
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = CONFIG_TABLE
-    modes, default_mode = {name: MODES[name] for name in ("gundam", "base")}, "gundam"
+    modes, default_mode = {"gundam": MODES["gundam"], "base": MODES["base"]}, "gundam"
     crop = CropRule(tile=640, most=32)
     prompt_pages = 1024
     has_window = True
@@ -83,15 +84,11 @@ class _UnlimitedOCR(DeepSeekOCR):
     """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
 
     def read_dimensions(self, config: Config) -> ClipModelDimensions:
-        """Dimensions from the top-level object of a `config.json`.
-
-        Raises:
-            ConfigError: As for any model of the family, or the window is not a whole number.
-        """
-        dimensions = super().read_dimensions(config)
+        """Reads a whole `config.json`; a window that is no whole number is an error, too."""
+        dimensions = ClipModelDimensions.from_config(config)
         keys = ConfigKeys(config)
         # As in `infer()`: the second key counts if the first is missing, null or 0.
-        given = (keys.integer(key, least=0) for key in _WINDOWS if keys.has(key))
+        given = (keys.integer(key, least=0) for key in _WINDOWS if config.get(key) is not None)
         window = next(filter(None, given), None)
         if dimensions.decoder.use_mla:
             window = None
@@ -119,11 +116,6 @@ class _UnlimitedOCR(DeepSeekOCR):
         """The cache that a decode step finds, with the window's state as the model's code has it.
 
         Latent attention has no window: it stores no state, and its cache grows with every token.
-
-        Args:
-            cache: The cache after an earlier pass of the same generation, `[B, heads, K, head_dim]`
-                twice per layer.
-            step: The step, with the window the model runs with.
 
         Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
         length and the slot to overwrite next on the cache, by layer.

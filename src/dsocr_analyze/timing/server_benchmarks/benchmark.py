@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsocr_analyze.errors import BenchmarkError
-from dsocr_analyze.workload.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT
 
 __all__ = ["Fields", "ServerBenchmark", "in_flight", "mean_new_tokens", "shown"]
 

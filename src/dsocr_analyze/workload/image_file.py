@@ -1,0 +1,279 @@
+"""Page sizes from an image file's headers: of its first page, or of all."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import struct
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
+
+from dsocr_analyze.errors import PageError
+from dsocr_analyze.forking import undone
+from dsocr_analyze.input_files import opened
+from dsocr_analyze.workload.page import check_page
+
+__all__ = ["MOST_FRAMES", "ImagePages", "page_of_image"]
+
+MOST_FRAMES: Final = 100_000
+"""Most frames to read from a file; one with more is broken or hostile."""
+
+_WIDTH: Final = 256
+_HEIGHT: Final = 257
+_ORIENTATION: Final = 274
+"""The numbers of a TIFF's tags; EXIF has the same."""
+
+_SIDEWAYS: Final = (5, 6, 7, 8)
+_DAMAGE: Final = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What Pillow's readers raise for a broken header."""
+
+_pillow_settings = threading.Lock()
+
+
+def _free_lock() -> None:
+    """In a forked process, which may lack the thread that held the lock."""
+    global _pillow_settings
+    _pillow_settings = threading.Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_free_lock)
+
+
+def page_of_image(path: str | PathLike[str]) -> tuple[int, int]:
+    """Width and height in pixels of an image file's first frame; raises PageError if it has none.
+
+    Reads only the header, so a huge image is no problem and later damage is not noticed. An EXIF
+    orientation that turns the image on its side swaps the two, as in the vendor's `load_image`.
+    """
+    size, _, _ = _header(Path(path))
+    return check_page(*size)
+
+
+@dataclass
+class ImagePages:
+    """The pages of an image file: every frame of a TIFF, the first frame of any other file.
+
+    An animated GIF, WebP or PNG is one moving picture, so its other frames are not pages. A TIFF's
+    reduced copies of a page and its transparency masks (bits 0 and 2 of NewSubfileType) are not
+    pages either, wherever they come after the first frame.
+
+    Attributes:
+        has_more_frames: Whether frames were skipped because they are not pages; never true for a
+            TIFF. Known once the first size has been read.
+        copies: Copies and masks of a TIFF skipped so far.
+    """
+
+    path: Path
+    has_more_frames: bool = False
+    copies: int = 0
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Width and height of each page, from headers only; raises PageError at a damaged one."""
+        size, is_tiff, self.has_more_frames = _header(self.path)
+        if not is_tiff:
+            yield check_page(*size)
+            return
+        name = repr(str(self.path))
+        with opened(self.path) as file:
+            frames = enumerate(_tiff_frames(file), 1)
+            while True:
+                try:
+                    number, frame = next(frames, (0, None))
+                except _DAMAGE as error:
+                    why = _reason(error, name)
+                    raise PageError(f"cannot read the next frame of image {name}: {why}") from error
+                if frame is None:
+                    return
+                if number > MOST_FRAMES:
+                    raise PageError(f"image {name} has more than {MOST_FRAMES:,} frames")
+                size, is_copy = frame
+                if number > 1 and is_copy:
+                    self.copies += 1
+                else:
+                    yield check_page(*size)
+
+
+def _header(file: Path) -> tuple[tuple[int, int], bool, bool]:
+    """Width and height as displayed, and whether it is a TIFF, or else has several frames.
+
+    Raises PageError if it cannot be read.
+    """
+    name = repr(str(file))
+    try:
+        return _opened_header(file)
+    except FileNotFoundError as error:
+        raise PageError(f"no image {name}; give an image file, or a page size instead") from error
+    except _DAMAGE as error:
+        raise PageError(f"cannot read the size of image {name}: {_reason(error, name)}") from error
+
+
+def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
+    """The header, with width and height swapped if the orientation requires it."""
+    # Pillow's guard against huge images is a process-wide setting. It protects the decoding of
+    # pixels, which does not happen here.
+    silence = logging.NullHandler()  # else a damaged TIFF also logs to stderr
+    with _pillow_settings:
+        guard, filters = Image.MAX_IMAGE_PIXELS, warnings.filters
+
+        def put_back() -> None:
+            Image.MAX_IMAGE_PIXELS, warnings.filters = guard, filters
+            logging.getLogger("PIL").removeHandler(silence)
+
+        with undone(put_back):
+            warnings.filters = [("ignore", None, Warning, None, 0)]
+            logging.getLogger("PIL").addHandler(silence)
+            Image.MAX_IMAGE_PIXELS = None
+            with opened(file) as raw, _Bounded(raw.raw) as content, Image.open(content) as image:
+                is_tiff = isinstance(image, TiffImageFile)
+                if isinstance(image, TiffImageFile):
+                    # Some versions swap a TIFF's size on opening; its own tags are as stored.
+                    width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
+                    orientation = image.tag_v2.get(_ORIENTATION)
+                else:
+                    width, height = image.size
+                    orientation = _exif_orientation(image)
+                size = (height, width) if orientation in _SIDEWAYS else (width, height)
+                return size, is_tiff, not is_tiff and _has_more_frames(image)
+
+
+_MOST_READS: Final = 1_000_000
+"""Limit for a header; some formats are read byte by byte and may have endless comments."""
+
+
+class _Bounded(io.BufferedReader):
+    """A file that raises OSError if its header takes more than `_MOST_READS` reads."""
+
+    _reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reads += 1
+        if self._reads > _MOST_READS:
+            raise OSError(errno.EFBIG, "its header does not end")
+        return super().read(size)
+
+
+def _exif_orientation(image: Image.Image) -> object:
+    """Orientation of an opened image; None if missing or, as in `load_image`, broken.
+
+    Uses the base class's method, because PNG's decodes the pixels to find metadata after them.
+    """
+    try:
+        return Image.Image.getexif(image).get(_ORIENTATION)
+    except _DAMAGE:
+        return None
+
+
+def _has_more_frames(image: Image.Image) -> bool:
+    """Whether an opened image has several frames; a broken second frame does not count."""
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except _DAMAGE:
+        return False
+
+
+def _reason(error: Exception, name: str) -> str:
+    """What went wrong, on one line and without the path, which the message already has."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image that Pillow can read; give a PNG, JPEG, TIFF or WebP file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).replace(name, "").split())
+    return text or type(error).__name__
+
+
+# --- TIFF ------------------------------------------------------------------------------------
+
+
+_MOST_ENTRIES: Final = 4_096
+"""Most entries of a directory; one that claims more is damaged."""
+
+_NEW_SUBFILE_TYPE: Final = 254
+_READ: Final = (_NEW_SUBFILE_TYPE, _WIDTH, _HEIGHT, _ORIENTATION)
+
+_VALUE_OF_TYPE: Final = {1: "B", 3: "H", 4: "L", 16: "Q"}
+"""`struct` formats of integer values, by TIFF type number."""
+
+
+def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
+    """The frames of a TIFF, in the order of their chain, stopping if it loops.
+
+    Not done with Pillow, which compares each frame's offset with all earlier ones and, in some
+    versions, allocates its pixels: a scan of thousands of pages would take minutes.
+
+    Yields:
+        Width and height as displayed, and whether it is a reduced copy of another frame or a
+        transparency mask.
+
+    Raises:
+        EOFError: The file ends within a directory.
+        ValueError: A directory is invalid or lacks a size.
+
+    Source: TIFF Revision 6.0, section 2, and the layout of BigTIFF (Adobe's, by AWare Systems).
+    """
+    start = file.read(4)
+    order = {b"II": "<", b"MM": ">"}.get(start[:2])
+    if order is None:
+        raise ValueError("not a TIFF header")
+    counted, entry, pointer = f"{order}H", f"{order}HHL4s", f"{order}L"
+    if 43 in start[2:]:
+        counted, entry, pointer = f"{order}Q", f"{order}HHQ8s", f"{order}Q"
+        _unpacked(file, f"{order}HH")  # size of an offset, always 8, and a zero
+    (offset,) = _unpacked(file, pointer)
+    seen: set[int] = set()
+    while offset and offset not in seen:
+        seen.add(offset)
+        file.seek(offset)
+        (count,) = _unpacked(file, counted)
+        if not 0 < count <= _MOST_ENTRIES:
+            raise ValueError(f"a directory with {count} entries is invalid")
+        values = _values(file, entry, count)
+        (offset,) = _unpacked(file, pointer)
+        if _WIDTH not in values or _HEIGHT not in values:
+            raise ValueError("a directory without width and height")
+        size = values[_WIDTH], values[_HEIGHT]
+        is_copy = bool(values.get(_NEW_SUBFILE_TYPE, 0) & 0b101)
+        yield size[::-1] if values.get(_ORIENTATION) in _SIDEWAYS else size, is_copy
+
+
+def _values(file: BinaryIO, entry: str, count: int) -> dict[int, int]:
+    """The values of the tags in `_READ`, by tag, from `count` entries of a directory."""
+    size = struct.calcsize(entry)
+    entries = file.read(size * count)
+    if len(entries) < size * count:
+        raise EOFError("the file ends within a directory")
+    values: dict[int, int] = {}
+    for tag, kind, length, field in struct.iter_unpack(entry, entries):
+        form = _VALUE_OF_TYPE.get(kind)
+        if tag in _READ and tag not in values and form is not None and length == 1:
+            (values[tag],) = struct.unpack_from(entry[0] + form, field)
+    return values
+
+
+def _unpacked(file: BinaryIO, form: str) -> tuple[int, ...]:
+    size = struct.calcsize(form)
+    found = file.read(size)
+    if len(found) < size:
+        raise EOFError("the file ends within a directory")
+    return struct.unpack(form, found)

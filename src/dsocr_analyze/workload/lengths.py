@@ -1,0 +1,27 @@
+"""The work of a model that does not read pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Lengths"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The workload of a model that does not read pages.
+
+    Attributes:
+        seq_len: Tokens per prompt; 0 for a model without prompts.
+        batch_size: Prompts, all equal.
+        max_new_tokens: As of a `Workload`; 0 for a model that does not decode.
+    """
+
+    seq_len: int
+    batch_size: int
+    max_new_tokens: int
+
+    @property
+    def pages(self) -> int:
+        """Prompts in the batch, in place of pages."""
+        return self.batch_size
