@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import typer
 
@@ -24,7 +24,7 @@ from dsocr_analyze.timing.server_benchmarks import comparison, reading
 from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
 from dsocr_analyze.workload import Workload
 
-__all__ = ["Measured", "compare", "measured_in"]
+__all__ = ["compare", "measured_in"]
 
 _NOT_BESIDE: Final = {
     "concurrency": "the file gives it",
@@ -40,16 +40,10 @@ _NOT_BESIDE: Final = {
 """Options that contradict a benchmark or would have no effect, and why to leave them out."""
 
 
-class Measured(NamedTuple):
-    """Benchmarks of one version of a server."""
-
-    benchmarks: Sequence[ServerBenchmark]
-    server: str
-    version: str
-
-
-def measured_in(context: typer.Context, files: Sequence[Path]) -> Measured:
-    """The benchmarks in the files of `--from-benchmark`.
+def measured_in(
+    context: typer.Context, files: Sequence[Path]
+) -> tuple[list[ServerBenchmark], str, str]:
+    """The benchmarks in the files of `--from-benchmark`, their server and its version.
 
     Raises:
         BenchmarkError: A file is not a benchmark, or they differ in engine or version.
@@ -84,12 +78,13 @@ def measured_in(context: typer.Context, files: Sequence[Path]) -> Measured:
             " of one version at a time, and server_version for files that do not contain it",
             arguments=["server_version"],
         )
-    return Measured(benchmarks, server, version)
+    return benchmarks, server, version
 
 
 def compare(
     context: typer.Context,
-    found: Measured,
+    benchmarks: Sequence[ServerBenchmark],
+    version: str,
     request: TimeRequest,
     directory: ModelDirectory,
     workload: Workload,
@@ -108,15 +103,13 @@ def compare(
     model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
     predictor = comparison.Predictor(model, workload, job)
     named = not {"model", "arch"}.isdisjoint(options.given_options(context))
-    notes = [
-        comparison.check_model(each, architecture, is_given=named) for each in found.benchmarks
-    ]
+    notes = [comparison.check_model(each, architecture, is_given=named) for each in benchmarks]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    kept = [predictor.kept(each, found.version, when) for each in found.benchmarks]
-    known = Corrections(tuple(kept_files.kept_benchmarks()), found.version).with_these(kept)
+    kept = [predictor.kept(each, version, when) for each in benchmarks]
+    known = Corrections(tuple(kept_files.kept_benchmarks()), version).with_these(kept)
     entries = tuple(
         predictor.entry(each, record, known, note)
-        for each, record, note in zip(found.benchmarks, kept, notes, strict=True)
+        for each, record, note in zip(benchmarks, kept, notes, strict=True)
     )
     is_kept = bool(context.params["keep"])
     report = measured.BenchmarkReport(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import parse_names
 from dsocr_analyze.cli.page_options import refuse_window
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
 
 __all__ = ["attentions_from", "dtypes_from", "windows_from"]
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from dsocr_analyze import architectures, input_files
 from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.workload import Workload, text_parts
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
 
 __all__ = [
     "BATCH",

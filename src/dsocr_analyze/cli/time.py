@@ -89,8 +89,8 @@ def time(
     if from_benchmark:
         from dsocr_analyze.cli import benchmarks
 
-        found = benchmarks.measured_in(context, from_benchmark)
-        compares, server = partial(benchmarks.compare, context, found), found.server
+        found, server, version = benchmarks.measured_in(context, from_benchmark)
+        compares = partial(benchmarks.compare, context, found, version)
     elif "keep" in options.given_options(context):
         raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
     directory = page_options.model_directory_from(

@@ -146,7 +146,7 @@ class Workload:
 
     @property
     def default(self) -> Budget:
-        """The budget of the figures that no other names."""
+        """The budget of figures that no other names."""
         limits = (replace(self.tolerance, name=name) for name in OF_CHANGES)
         return Budget("", "error", tuple(limits))
 
