@@ -50,13 +50,18 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The stored record of one benchmark.
 
     Attributes:
-        id: Digest of the result and of what was measured.
+        format: Format version of this record.
+        id: Digest of the result and of what was measured; identifies the record in lists.
+        gpu: Name of the GPU.
         server: Name of the serving engine.
-        version: The engine's; `UNKNOWN_VERSION` if nobody gave it.
+        version: The engine's version; `UNKNOWN_VERSION` if nobody gave it.
+        architecture: Name of the model's architecture.
         basis: Digest of the figures behind the prediction; see `basis_of`.
         first_token: Measured over predicted seconds until the first token.
         per_token: The same for each token after it.
+        requests: Number of answered requests.
         concurrency: Requests in flight.
+        file: Name of the file.
         kept: When it was stored, in UTC: 2026-01-31T12:00:00Z.
     """
 
