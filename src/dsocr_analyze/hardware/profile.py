@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
 from importlib import resources
@@ -231,11 +231,9 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
             f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
             ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
-    for name in () if missing else _ERRORS:
-        _check(_is_positive(entry[name]), f"{where}.{name}", "a number above 0", entry[name])
+    _check_each(entry, () if missing else _ERRORS, where, "a number above 0", _is_positive)
     _check_text(entry, "framework", where)
-    for name in _COUNTS:
-        _check_count(entry, name, where)
+    _check_each(dict.fromkeys(_COUNTS, 0) | entry, _COUNTS, where, "a whole number", _is_count)
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
@@ -254,14 +252,9 @@ def _cpu_kernels(table: Table, where: str) -> CpuKernels:
     for family, dtype, entry in ((f, d, e) for f, each in kernels.items() for d, e in each.items()):
         place = f"{where}: kernels.{family}.{dtype}"
         given = _given_coefficients(entry, _STATED_OF_CPU, names_of(family), place)
-        for name, value in given.items():
-            is_right = value == 0 or _is_positive(value)
-            _check(is_right, f"{place}.coefficients.{name}", "0 or above", value)
-        for name in _STATED_OF_CPU:
-            value = entry.get(name)
-            _check(value == 0 or _is_positive(value), f"{place}.{name}", "a number", value)
-        for name in ("held_out_rows", "training_rows"):
-            _check_count(entry, name, place)
+        _check_each(given, given, f"{place}.coefficients", "0 or above", _is_amount)
+        _check_each(entry, _STATED_OF_CPU, place, "a number", _is_amount)
+        _check_each(entry, ("held_out_rows", "training_rows"), place, "a whole number", _is_count)
         families[family, dtype] = Fitted(
             {name: float(value) for name, value in given.items()},
             float(entry["held_out_median"]), float(entry["held_out_p90"]),
@@ -314,14 +307,23 @@ def _check_text(entry: Table, key: str, where: str) -> None:
     _check(isinstance(value, str), f"{where}: {key}", "a string", value)
 
 
-def _check_count(entry: Table, key: str, where: str) -> None:
-    value = entry.get(key, 0)
-    is_right = type(value) is int and 0 <= value < 1e30
-    _check(is_right, f"{where}.{key}", "a whole number", value)
+def _check_each(
+    table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[object], bool]
+) -> None:
+    for key in keys:
+        _check(is_right(table.get(key)), f"{where}.{key}", right, table.get(key))
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
+
+
+def _is_amount(value: object) -> bool:
+    return value == 0 or _is_positive(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1e30
 
 
 def _check(is_right: bool, where: str, right: str, value: object) -> None:

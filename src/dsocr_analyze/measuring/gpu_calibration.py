@@ -150,15 +150,17 @@ def calibrated_profile(
         seconds = (1 - _SHARE_OF_FITS) * max(0.0, end - now) * share / shares_left
         rows = _measured_rows(kind, cases(kind, dtype), timer, now + seconds, name, on_progress)
         shares_left -= share
-        if rows is None or not _is_enough(rows):
+        held_out = 0 if rows is None else int(rows.held_out.sum())
+        if rows is None or held_out < _LEAST_HELD_OUT or len(rows.seconds) - held_out < _LEAST_ROWS:
             on_progress(f"{name}: too few measurements; left out")
             continue
-        text, median = _fitted_kind(kind, dtype, rows, gpu)
+        coefficients = _coefficients(kind, dtype, rows.taken(~rows.held_out), gpu)
+        errors = fit_errors(kind, rows, gpu, dtype, coefficients)
         on_progress(
             f"{name}: {len(rows.seconds)} kernels measured;"
-            f" median error {100 * median:.1f} % on kernels held out of the fit"
+            f" median error {100 * errors.held_out_median:.1f} % on kernels held out of the fit"
         )
-        parts.append(text)
+        parts.append(kind_text(kind, dtype, coefficients, errors, rows.version))
     if not parts:
         raise DeviceError(
             f"too few kernels of {gpu.title} could be measured in {budget_seconds:g} s;"
@@ -227,17 +229,6 @@ _FEW: Final = 150
 """Rows used to try them."""
 _LEAST_ROWS: Final = 24
 _LEAST_HELD_OUT: Final = 8
-
-
-def _is_enough(rows: Rows) -> bool:
-    held_out = int(rows.held_out.sum())
-    return len(rows.seconds) - held_out >= _LEAST_ROWS and held_out >= _LEAST_HELD_OUT
-
-
-def _fitted_kind(kind: str, dtype: str, rows: Rows, gpu: Gpu) -> tuple[str, float]:
-    coefficients = _coefficients(kind, dtype, rows.taken(~rows.held_out), gpu)
-    errors = fit_errors(kind, rows, gpu, dtype, coefficients)
-    return kind_text(kind, dtype, coefficients, errors, rows.version), errors.held_out_median
 
 
 def _coefficients(kind: str, dtype: str, training: Rows, gpu: Gpu) -> records.Coefficients:

@@ -236,8 +236,7 @@ def measure_inference(
             clock.is_decoding = bool(passes)  # the first is the prefill pass
             laps = clock.begin()
             output = forward()
-            laps.finish()
-            passes.append(laps)
+            passes.append(laps.finish())
             return output
 
         call = _Call(model, timed, question.most_tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-from dsocr_analyze.measuring.stage_clock import Laps, StageClock, Timer, timer_of
+from dsocr_analyze.measuring.stage_clock import StageClock, Timer, timer_of
 from dsocr_analyze.model.failures import blamed_on
 from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
@@ -143,7 +142,11 @@ def measure_pages(
                     reference[place].append(busy)
                     repeats[place].append(seconds)
         on_progress("memory of the prefill pass")
-        peaks = [_peak_bytes(model, workload, architecture, announce) for workload in workloads]
+        peaks = []
+        for workload in workloads:
+            generation = Generation(model, workload, architecture, lambda: None, announce)
+            peaks.append(allocated_at_most(device, generation.prefill))
+            del generation  # with its inputs, before the next page's
     return [_measured(architecture, *page) for page in zip(repeats, reference, peaks, strict=True)]
 
 
@@ -174,7 +177,7 @@ def _repeat(
     clock.is_decoding = False
     generation = Generation(model, workload, architecture, clock.begin, announce)
     with clock.attached():
-        seconds = _seconds_of(generation.prefill)
+        seconds = generation.prefill().finish().seconds()
         clock.is_decoding = True
         if architecture.decode is not None and workload.max_new_tokens > 1:
             count = min(steps, workload.max_new_tokens - 1)
@@ -182,25 +185,9 @@ def _repeat(
             total = 0.0
             for number in range(count):
                 safe_point()
-                total += _seconds_of(partial(generation.step, number))[name]
+                total += generation.step(number).finish().seconds()[name]
             seconds[name] = total / count
     return seconds
-
-
-def _seconds_of(run: Callable[[], Laps]) -> dict[str, float]:
-    laps = run()
-    laps.finish()
-    return laps.seconds()
-
-
-def _peak_bytes(
-    model: LoadedModel,
-    workload: AnyWorkload,
-    architecture: Architecture,
-    announce: Callable[[str], None],
-) -> int:
-    generation = Generation(model, workload, architecture, lambda: None, announce)
-    return allocated_at_most(model.device, generation.prefill)
 
 
 def _reference_seconds(model: LoadedModel, timer: Timer) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -89,9 +89,10 @@ class Laps:
         self._marks.append((back_to, self._timer.mark()))
         self._timer.close_range()
 
-    def finish(self) -> None:
-        """Close the timeline once the whole pass has been issued."""
+    def finish(self) -> Self:
+        """Close the timeline once the whole pass has been issued, and return it."""
         self.leave("")
+        return self
 
     def seconds(self) -> dict[str, float]:
         """Seconds of each stage that ran; they add up to the pass."""
