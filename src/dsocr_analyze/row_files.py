@@ -202,16 +202,11 @@ class RawRows:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that are read once, in order, one batch at a time.
-
-    Attributes:
-        batches: The rows.
-        length: Their number, if it is known before reading them all.
-        warnings: Such as columns that are not read.
-    """
+    """Rows that are read once, in order, one batch at a time."""
 
     batches: Iterator[RawRows]
     length: int | None = None
+    """Number of rows, if it is known before reading them all."""
     warnings: tuple[str, ...] = ()
 
 
@@ -305,14 +300,7 @@ def _values(line: bytes) -> list[str]:
 
 
 def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
-    """The rows of some lines.
-
-    Args:
-        lines: `[n]`.
-        first: Number of the first line.
-        expected: Number of values that a line must have.
-        positions: Index of each wanted column.
-    """
+    """The rows of lines `[n]`, numbered from `first`, each with an expected number of values."""
     rejected: dict[int, str] = {}
     is_quoted = pc.match_substring(lines, '"')
     if pc.any(is_quoted).as_py():

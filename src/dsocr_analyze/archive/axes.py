@@ -96,9 +96,9 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
         if not _NUMBERS.fullmatch(item):
             raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
-        if part[0] < least or part[-1] > most:
-            value = part[0] if part[0] < least else part[-1]
-            raise _error(argument, f"{value} is out of range; {right}")
+        for value in (part[0], part[-1]):
+            if not least <= value <= most:
+                raise _error(argument, f"{value} is out of range; {right}")
         parts.append((part,))
     return Axis(tuple(parts))
 

@@ -1,7 +1,6 @@
 """What many workloads cost and how long they take, as table columns.
 
-Costs come from the closed forms of their architecture. Modules that predict seconds are imported
-only by what needs them.
+Modules that predict seconds are imported only by what needs them.
 """
 
 from __future__ import annotations
@@ -275,12 +274,8 @@ def many_pages(
 ) -> ManyPages:
     """Pages of one mode as a timer takes them, with one page for each crop grid.
 
-    Args:
-        architecture: The model's architecture.
-        mode: The mode; if it does not cut pages, their grids are all alike.
-        workloads: The batch size is the number of pages in flight at a time.
-        sizes: Widths and heights of pages with these grids in pixels, `[2, n]`.
-        prepare: CPU seconds to prepare each page, `[n]`.
+    Sizes are widths and heights of pages with these grids in pixels, `[2, n]`; each takes CPU
+    seconds to prepare, `[n]`. Batch sizes are the numbers of pages in flight at a time.
     """
     from dsocr_analyze.timing.many_pages import ManyPages
 

@@ -289,19 +289,13 @@ def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Pages:
-    """The n pages of some rows of a list.
-
-    Attributes:
-        columns: Each page's number in the list, `row` from 1, and for files `path` and `file_page`
-            (the number in the file, from 1), `[n]`.
-        sizes: Widths and heights in pixels, `[2, n]`.
-        text_tokens: Prompt tokens in addition to the visual ones, per page or for all.
-        max_new_tokens: Tokens generated, per page or for all.
-        malformed: The rows that are not pages.
-    """
+    """The n pages of some rows of a list, with lengths per page or for all as in `Workloads`."""
 
     columns: dict[str, Any]
+    """Each page's number in the list, `row`, and for files `path` and its number in it,
+    `file_page`, both from 1, `[n]`."""
     sizes: NDArray[np.int64]
+    """Widths and heights in pixels, `[2, n]`."""
     text_tokens: NDArray[np.int64] | int
     max_new_tokens: NDArray[np.int64] | int
     malformed: MalformedRows

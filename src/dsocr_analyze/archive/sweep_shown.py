@@ -163,7 +163,7 @@ def sweep_picture(
     Args:
         batches: Rows of a sweep.
         quantity: One of `QUANTITIES` or `TIMES`.
-        x: One of `_X_COLUMNS`; by default the one with most values.
+        x: By default the axis with most values.
         model: Settings of the model.
         time: What predicted seconds assume.
 

@@ -48,9 +48,7 @@ def sidecar(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
-    """Yields a writer of batches; the file is created or replaced only on success.
-
-    The opening is stored in the Parquet file itself or in the `sidecar` of a CSV file.
+    """Yields a writer of batches; the file, and a CSV file's `sidecar`, appear only on success.
 
     Raises:
         FormatError: Its format is unknown.

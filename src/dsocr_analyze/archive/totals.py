@@ -69,21 +69,16 @@ _METHOD: Final = (
 
 
 class Archive(NamedTuple):
-    """What a list of pages costs, and what only its tables and pictures need.
-
-    Attributes:
-        document: What it costs.
-        settings: Mode, data type and attention of each entry of `document.totals`.
-        lengths: Number of pages whose prompt has 0, 1, 2, ... tokens, for each of them.
-        time: How the pages are timed; None if they are not.
-        ends: Smallest and largest of each of the pages' sizes and lengths; one number if equal.
-    """
+    """What a list of pages costs, and what only its tables and pictures need."""
 
     document: written.ArchiveDocument
     settings: Sequence[Setting]
+    """Those of `document.totals`."""
     lengths: Sequence[Integers]
+    """For each of them, numbers of pages whose prompt has 0, 1, 2, ... tokens."""
     time: ListTime | None
     ends: Mapping[str, Sequence[int]]
+    """Smallest and largest of each of the pages' sizes and lengths; one number if equal."""
 
 
 class _Totals:
@@ -329,19 +324,14 @@ def bars_of_each(all_pages: Sequence[Integers]) -> list[dict[str, int]]:
 
 @dataclass(frozen=True)
 class ListTime:
-    """How a list of pages is to be timed.
-
-    Attributes:
-        requested: GPUs, and how pages are timed on them.
-        concurrency: Pages in flight at a time on a GPU.
-        deadline_hours: Hours in which the list must be done; None for no deadline.
-        has_lengths: Whether output lengths are given, not just their maximum.
-    """
+    """How a list of pages is to be timed."""
 
     requested: TimeRequested
     concurrency: int
+    """Pages in flight at a time on a GPU."""
     deadline_hours: float | None = None
     has_lengths: bool = False
+    """Whether output lengths are given, not just their maximum."""
 
 
 @dataclass
@@ -358,12 +348,7 @@ class _Timed:
 
 
 class ListTimer:
-    """Sums the seconds of a list of pages for every setting and GPU.
-
-    Attributes:
-        time: How the list is timed.
-        timed: What its pages take so far, by GPU and setting.
-    """
+    """Sums the seconds of a list of pages for every setting and GPU, in `timed`."""
 
     def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
         """Set up a timer.
