@@ -267,11 +267,7 @@ def ids_of(
 ) -> tuple[tuple[Run, ...], int]:
     """The ids of a prompt that are not text, and its length.
 
-    Args:
-        config: The model's config.
-        token: Id that stands for a part of a picture or recording; None without one.
-        count: How many of these there are.
-        has_picture: Whether the model also takes a picture.
+    `count` tokens stand for parts of a picture or recording, if there is such a token.
     """
     text = _text_config(config)
     if token is None:

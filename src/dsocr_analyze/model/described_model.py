@@ -152,11 +152,7 @@ def check_attention(module: torch.nn.Module, attention: str) -> None:
 
 
 def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
-    """Raises if a stage's prefix matches no path in the model.
-
-    Raises:
-        ConfigError: There is such a stage.
-    """
+    """Raises ConfigError if a stage's prefix matches no path in the model."""
     paths = {name for name, _ in module.named_modules(remove_duplicate=False)}
     paths |= {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for stage in architecture.stages:
@@ -183,8 +179,7 @@ def confined(directory: ModelDirectory) -> Iterator[None]:
     """While the body builds or runs a model described by a config alone, nothing else is loaded.
 
     The running thread executes no files, asks no questions on stdin, starts no programs, makes no
-    connections, and reads no pickles, configs or weights. Code of the model's own directory is
-    trusted and is not confined.
+    connections, and reads no pickles, configs or weights. Code of the model's directory is trusted.
 
     Raises:
         ConfigError: The model tried to.

@@ -80,9 +80,7 @@ class ModelDirectory:
     def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
         """Read a directory; raises ModelDirectoryError or ConfigError if it has no model.
 
-        Args:
-            path: The directory.
-            described: The architecture from a stages file, if there is one.
+        `described` is the architecture from a stages file, if there is one.
         """
         try:
             if not is_folder(path):
@@ -101,12 +99,7 @@ class ModelDirectory:
 
     @classmethod
     def of_config(cls, file: Path, described: Architecture | None) -> ModelDirectory:
-        """A model built by transformers' own code from just a `config.json`.
-
-        Args:
-            file: The config.
-            described: The architecture from a stages file, if there is one.
-        """
+        """A model built by transformers' own code from just a `config.json`."""
         return cls(file, read_config(file), {}, described, file)
 
     @cached_property
@@ -132,9 +125,7 @@ class ModelDirectory:
     def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
         """The same files with another config; `auto_map` is kept, since it names these files.
 
-        Args:
-            values: The config.
-            file: The file it was read from, for error messages.
+        `file` is where it was read from, for error messages.
         """
         config = {**values, "auto_map": self.config.get("auto_map")}
         return replace(self, config=config, config_file=file or self.config_file)
@@ -255,14 +246,12 @@ class ModelDirectory:
         return file, class_name
 
     def runs_code(self, published: Mapping[str, str]) -> bool:
-        """Whether the model is built from `published` files only.
+        """Whether the model is built from `published` files only, given by their SHA-256.
 
         All of them must be present and unchanged, and the classes in use must be theirs. Other
-        files are allowed: published files import only each other, and a file `name.py` takes
-        precedence over a folder `name`.
-
-        Args:
-            published: SHA-256 by file, for all files that their classes import from the directory.
+        files are
+        allowed: published files import only each other, and `name.py` takes precedence over a
+        folder.
 
         Raises:
             ConfigError: `auto_map` is missing or does not name a class in a file.

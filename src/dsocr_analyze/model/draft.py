@@ -358,11 +358,7 @@ def _toml_text(
 ) -> str:
     """The file's text; values in TOML are here as in JSON.
 
-    Args:
-        description: What it says.
-        opening: Lines of comment at its top.
-        notes: What to say about the prompt (`prompt`) and about inputs, by their names.
-        expert: The path of routed experts with stars; None without any.
+    `notes` are about the prompt (`prompt`) and inputs, and `expert` the path of routed experts.
     """
     lines = [f"# {line}" for line in opening]
     lines.append(f"name = {json.dumps(description.name)}")

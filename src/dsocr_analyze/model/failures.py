@@ -47,15 +47,15 @@ def blamed_on(
 ) -> Iterator[Callable[[str], None]]:
     """Turns whatever model code raises into one line, with any doubt about the config.
 
+    Yields what to call in place of `on_progress` with the name of each pass: an error names the
+    last.
+
     Args:
         directory: Directory of the code.
         what: What failed: "could not be built".
         device: Device on which it runs.
         module: The model, if it runs.
         on_progress: Called with the name of each pass as it starts.
-
-    Yields:
-        The same as `on_progress`, to call in its place: an error names the last pass.
 
     Raises:
         DeviceError: The device is out of memory.

@@ -63,10 +63,7 @@ _ORDER: Final = ("vision", "audio", "encoder", "projector")
 def stages_of(module: PreTrainedModel, *, has_towers: bool, decodes: bool) -> tuple[Stage, ...]:
     """The stages of a model, in the order in which they run.
 
-    Args:
-        module: The model.
-        has_towers: Whether it takes pictures or sound besides text, or turns them into text.
-        decodes: Whether it generates tokens.
+    `has_towers` tells whether it takes pictures or sound besides text, or turns them into text.
     """
     head = _path_of(module, module.get_output_embeddings()) if decodes else None
     owned: dict[str, list[str]] = {}
@@ -174,12 +171,7 @@ class Tried:
     computed: list[int] = field(default_factory=list)
 
     def counts(self, width: int, known: set[int]) -> list[int]:
-        """How many tokens the prompt may need, likeliest first.
-
-        Args:
-            width: Numbers per token.
-            known: Counts that the prompt itself explains.
-        """
+        """How many tokens the prompt may need, likeliest first, but those it explains."""
         found = [*reversed(self.put)]
         text = said(self.failure)
         if set(self.computed) - known or "token" in text:
@@ -223,13 +215,7 @@ def _refuse_idle(model: LoadedModel, stages: Sequence[Stage], ran: set[str]) -> 
 
 
 def tried(model: LoadedModel, description: Description, width: int) -> Tried:
-    """Runs the first pass of a description.
-
-    Args:
-        model: The model on `meta`.
-        description: How to call it.
-        width: Numbers per token in the text model; 0 without one.
-    """
+    """Runs the first pass of a description on `meta`, with `width` numbers per token."""
     architecture = DescribedModel(description)
     model = replace(model, directory=replace(model.directory, described=architecture))
     seen = Tried()

@@ -1,8 +1,7 @@
 """The environment of a model's forward pass: the settings and functions that its code relies on.
 
 The vendor's files were written for one GPU, one version of transformers and a full set of packages.
-They are not edited; the process is adapted around them, and restored on the way out, even on
-errors.
+The process is adapted around them, and restored on the way out, even on errors.
 """
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ def running(
     Args:
         device: Device of the model's parameters.
         flash_attention: Replaces `flash_attn_func` in the model's code, if given.
-        has_weights: Whether the parameters hold a checkpoint's values. Otherwise routing would be
-            random, so it is made uniform, as on `meta`.
+        has_weights: Whether the parameters hold a checkpoint's values; else routing is made
+            uniform,
+            as on `meta`.
     """
     with _asked_by_model_code(flash_attention) as stack:
         stack.enter_context(without_unused_imports())
@@ -87,13 +87,7 @@ def running_unwatched(
     *,
     has_weights: bool = False,
 ) -> Iterator[None]:
-    """The same for timing: no mode intercepts functions, and scripts run fused as usual.
-
-    Args:
-        device: Device of the model's parameters; not `meta`.
-        flash_attention: As in `running`.
-        has_weights: As in `running`.
-    """
+    """The same for timing, not on `meta`: no mode intercepts functions, and scripts run fused."""
     with _asked_by_model_code(flash_attention) as stack:
         if device.type != "cuda":
             stack.enter_context(answered(torch.Tensor, "cuda", lambda self, *_: self.to(device)))

@@ -1,10 +1,9 @@
 """The passes of a model as transformers' own `generate` runs them, one by one.
 
-`generate` is called and stopped right before its first pass. By then it has run an encoder, made
-the cache and chosen every argument (`logits_to_keep`, masks, positions), so that nothing here
-depends on the model or on the version. The following passes use the model's own functions for
-their arguments, as the loop inside `generate` does. Whatever cache the model keeps is extended by
-the tokens of steps that do not run.
+`generate` is stopped right before its first pass. By then it has run an encoder, made the cache and
+chosen every argument, whatever the model and version. The following passes use the model's own
+functions for their arguments, as the loop inside `generate` does, and the cache is extended by the
+tokens of steps that do not run.
 """
 
 from __future__ import annotations
@@ -50,9 +49,6 @@ class GenerateCalls:
         inputs: Keyword arguments of `generate`: what a processor returns.
         new_tokens: Tokens to generate.
         use: How it is called.
-
-    Attributes:
-        ready: Number of the decode step that comes next.
 
     Raises:
         ConfigError: The model cannot generate.
@@ -244,16 +240,12 @@ def lengths_of(cache: AnyCache) -> Lengths:
 
 
 def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
-    """Extends the cache by tokens that are all zeros.
+    """Extends the cache, after a decode step, by tokens that are all zeros; may modify it.
 
     A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
-    is allocated as a whole, or that holds a state, stays as it is.
-
-    Args:
-        cache: The cache after one decode step at least. May be modified.
-        tokens: Tokens by which it grows.
-        before: Its sizes after the prefill pass. What has not grown since, such as the keys of an
-            image, stays as it is.
+    is
+    allocated as a whole, or holds a state, stays as it is, and so does what has not grown since the
+    prefill pass, whose sizes are `before`, such as the keys of an image.
     """
     if isinstance(cache, tuple | list):
         return type(cache)(

@@ -54,10 +54,9 @@ class Generation(Generic[Record]):
     Attributes:
         inputs_bytes: Bytes of the prefill pass's inputs.
         kv_cache_bytes: Bytes of the cache after the prefill pass.
-        steps: The record of each decode step that has run, and the bytes of the cache after it, by
-            number.
-        goes_back: Whether a step may run after a later one; if so, the state after the first step
-            is kept.
+        steps: By number, the record of each decode step that has run, and bytes of the cache then.
+        goes_back: Whether a step may run after a later one, so that the state after the first is
+            kept.
     """
 
     def __init__(
@@ -270,15 +269,7 @@ def flash_attention(
 ) -> torch.Tensor:
     """flash-attn's function; on `meta` a stand-in that does not need the package.
 
-    Args:
-        q: Queries [B, T, Hq, D].
-        k: Keys [B, K, Hk, D].
-        v: Values [B, K, Hk, Dv].
-        *args: The function's other arguments, such as `causal`.
-        **kwargs: The same as keyword arguments.
-
-    Returns:
-        Output [B, T, Hq, Dv].
+    Takes q [B, T, Hq, D], k [B, K, Hk, D] and v [B, K, Hk, Dv]; returns [B, T, Hq, Dv].
     """
     if q.is_meta:
         return q.new_empty((*q.shape[:-1], v.shape[-1]))

@@ -1,13 +1,12 @@
 """Answers operators on `meta` whose output shape depends on values, such as a mask's.
 
-Some operators return as many elements as their arguments' values demand (`nonzero`, a boolean mask
-as an index), or read a number below Python (`torch.arange(n)` of a tensor n). They fail on `meta`.
-If `KnownValues` knows those values, they run here as on a device, visible to anyone recording
-operators.
+`nonzero` or a boolean index returns as many elements as values demand, and `torch.arange(n)` reads
+a number of a tensor n. If `KnownValues` knows those values, they run here as on a device, visible
+to
+anyone recording operators.
 
 Any other operator on `meta` only works out the shape, strides and data type of its output. This
-takes PyTorch longer than anything else in a pass, and a model runs the same few hundred calls
-again, so each is worked out once.
+takes PyTorch longer than anything else in a pass, so equal calls are worked out once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Values on the `meta` device: the few numbers that model code reads from its own tensors.
 
-A tensor on `meta` has no values, yet a model's control flow needs some: "is there an image?", "how
-many tokens went to each expert?", "do the positions increase?". `KnownValues` lazily tracks tensors
-whose values are known anyway (ranges, constants, blank or filled pixels, and anything computed only
-from known values), and computes such an answer on the CPU. MoE routing, whose values do not exist,
-is taken as uniform: the choices are dealt to the experts in turn. A computed float is taken to be 0
-nowhere.
+A model's control flow needs some: "is there an image?", "do the positions increase?". `KnownValues`
+lazily tracks tensors whose values are known anyway (ranges, constants, filled pixels, and anything
+computed only from known values), and computes such an answer on the CPU. MoE routing is taken as
+uniform: the choices are dealt to the experts in turn. A computed float is taken to be 0 nowhere.
 
 A value is forgotten when its tensor's version changes, even if the write was through a view or in
 a scripted function.
@@ -262,14 +260,7 @@ def _filled(
 def _follow_through_view(
     view: torch.Tensor, base: torch.Tensor, version: int, computed: _Compute
 ) -> None:
-    """Follows a write to a view of a tensor whose value was known.
-
-    Args:
-        view: The view.
-        base: The tensor.
-        version: Its version before.
-        computed: The view's new value.
-    """
+    """Follows a write to a view of a tensor whose value was known, at its version before."""
     known = getattr(base, _ATTRIBUTE, None)
     if known is None or known[0] != version or not base.is_contiguous():
         return
@@ -330,11 +321,7 @@ def _result(
 ) -> Value:
     """A deferred result; of an assignment to items, the tensor after it.
 
-    Args:
-        func: The function.
-        args: Functions that compute its positional arguments.
-        kwargs: Functions that compute its keyword arguments.
-        writes: Whether the function writes to its arguments.
+    `writes` tells whether the function writes to its arguments.
     """
     values = [*map(call, args)]
     named = dict(zip(kwargs, map(call, kwargs.values()), strict=True))
@@ -439,14 +426,9 @@ def routed_uniformly(
 
 
 def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
-    """Indices of a top-k that chooses all candidates equally often, in turn.
+    """Indices of a top-k, [..., k] (k at `dim`), that choose all candidates equally often, in turn.
 
     The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
-
-    Args:
-        shape: Shape of the indices, [..., k] (k at `dim`).
-        dim: The dimension to choose along.
-        candidates: Number of candidates.
     """
     rows = [*shape]
     rows.append(rows.pop(dim))

@@ -1,8 +1,6 @@
 """Builds a model from a directory, in the same way for a vendor checkout and for the reference.
 
-The directory's Python files are executed on `trust_remote_code` terms; `auto_map` in config.json
-names the config and model classes, as for `transformers.AutoModel`. Nothing is initialised while a
-model is built, and no kernels are searched for.
+Nothing is initialised while a model is built, and no kernels are searched for.
 """
 
 from __future__ import annotations
@@ -64,8 +62,7 @@ _MOST_MODULES: Final = 100_000
 def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Builds a model on `device` in `dtype` without initialising weights or probing for kernels.
 
-    Weights are absent (`meta`) or are loaded or drawn afterwards, so values drawn by constructors
-    would be thrown away; drawing them takes longer than everything else.
+    Values drawn by constructors, which take most of the time, would be thrown away.
     """
     from transformers import PreTrainedModel
 
@@ -156,16 +153,17 @@ def load_model(
 ) -> LoadedModel:
     """Builds the directory's model on `device`, with its weights if it has any.
 
-    Only one model is built or run at a time; this waits for other threads.
+    Waits while another thread builds or runs a model.
 
     Args:
-        directory: A directory with `config.json` (with `auto_map`) and the Python files it names.
-        device: `meta` builds the network without values. Elsewhere safetensors in the directory
-            are loaded; without any, weights are drawn from a seeded normal distribution.
+        directory: A directory whose `auto_map` names its classes, or one described by a stages
+            file.
+        device: `meta` builds the network without values. Elsewhere the directory's safetensors are
+            loaded; without any, weights are drawn from a seeded normal distribution.
         dtype: Type of the parameters.
         flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
         sliding_window: Generated tokens that the decoder keeps in its cache, at least 1, if its
-            code supports such a window; None turns it off, as in a bare forward pass.
+            code supports it; None for all, as in a bare forward pass.
         random_weights: Draw the weights even if the directory has some.
         trust_remote_code: The user agreed to execute the directory's Python files.
 
@@ -285,10 +283,7 @@ The package's extra `vendor` installs the one that the vendor pins.
 
 
 def require_transformers(directory: ModelDirectory) -> None:
-    """Raise ModelCodeError if the installed transformers cannot run the directory's code.
-
-    The built-in reference runs on any version.
-    """
+    """Raises ModelCodeError if the installed transformers cannot run the directory's code."""
     if directory.is_reference:
         return
     installed = metadata.version(_PACKAGE)
@@ -313,10 +308,9 @@ _WAY_OUT: Final = (
 
 
 def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
-    """Loads the directory's safetensors into `module`; every parameter must be among them.
+    """Loads the directory's safetensors, which must hold every parameter.
 
-    Their names are those of the module or, with transformers 5, any that its own loading renames,
-    merges or splits.
+    Their names are those of the module or, with transformers 5, any that its own loading renames.
 
     Raises:
         ModelDirectoryError: A file cannot be read, or its tensors differ from the model's.
@@ -397,7 +391,7 @@ def _copied(
 
 
 def _converted(module: PreTrainedModel, checkpoint: _Checkpoint) -> set[str]:
-    """Lets transformers 5 load the checkpoint as its `from_pretrained` does; returns the same."""
+    """Lets transformers 5 load the checkpoint; returns the same as `_copied`."""
     from transformers import core_model_loading
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.modeling_utils import LoadStateDictConfig

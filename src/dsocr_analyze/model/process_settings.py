@@ -1,9 +1,8 @@
 """Temporary changes of process settings, undone afterwards, even on errors.
 
-Other threads see as little of them as torch and Python allow: functions are replaced, and messages
-dropped, only for the running thread. Only the default dtype changes for all threads, so only one
-model is built or run at a time. A process forked by another thread starts with nobody's turn, and
-with all of the settings undone (`forking.undone`).
+Functions are replaced, and messages dropped, only for the running thread. Only the default dtype
+changes for all threads, so only one model is built or run at a time. A process forked by another
+thread starts with nobody's turn, and with the settings undone (`forking.undone`).
 """
 
 from __future__ import annotations
@@ -128,10 +127,7 @@ def _forget(owner: Owner, name: str) -> None:
 def answered(owner: Owner, name: str, answer: Callable[_Inputs, Result]) -> Iterator[None]:
     """Redirects the running thread's calls of `owner.name` to `answer`; other threads' calls stay.
 
-    Args:
-        owner: A module or a class.
-        name: A function or class method of it; a module may lack it.
-        answer: Takes the function's arguments; for a method, the object or class first.
+    A module may lack the function; for a class method, `answer` takes the class first.
     """
     own: Any = vars(owner).get(name)
     is_class_method = isinstance(own, classmethod)

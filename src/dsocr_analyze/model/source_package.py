@@ -50,15 +50,10 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
 
 
 def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:
-    """Imports one of the files; if it raises, removes all of the package's modules.
-
-    Args:
-        directory: The directory.
-        package: The package that `importable` yielded.
-        file: Path of the file within the directory.
+    """Imports one of the files into the package that `importable` yielded.
 
     Raises:
-        ModelCodeError: The file raised.
+        ModelCodeError: The file raised; then all of the package's modules are removed.
     """
     name = f"{package}.{file.removesuffix('.py').replace('/', '.')}"
     try:

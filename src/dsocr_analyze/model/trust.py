@@ -45,14 +45,13 @@ def _read_store() -> dict[str, dict[str, str]]:
 
 
 def _refuse_strangers(store: Path) -> None:
-    """Raise TrustError if another user could have changed the record.
+    """Raises TrustError if another user could have changed the record, or it is a link.
 
     The check cannot be outrun: only the owner of the folder can replace the file afterwards.
 
     Raises:
         OSError: There is no record.
-        TrustError: The folder or the record belongs to another user or is writable by others, or
-            the record is a link.
+        TrustError: See above.
     """
     if not hasattr(os, "geteuid"):  # Windows, where profiles are private to their users
         return

@@ -1,15 +1,13 @@
 """Keeps out of a process what torch and transformers import although no pass uses it.
 
 - torch's Python kernels for `meta` wrap themselves in `torch._dynamo.disable` on first use, which
-  imports the whole compiler; `TORCH_COMPILE_DISABLE` is read by the code being imported.
-- Before they compare sizes, these kernels import sympy, in case a size is a symbol.
-- transformers 4.46 imports `scipy.optimize` with its base class of models, for the loss of object
-  detection.
+  imports the whole compiler, and import sympy in case a size is a symbol.
+- transformers 4.46 imports `scipy.optimize` with its base class of models.
 
 Together this is a third of the main job and 100 MiB, and there is no switch against it. While a
-model is built or run, temporary stand-ins answer what is asked of a module that is not imported
-yet; any other use imports the real one. Likewise for packages that are missing, which model code
-imports but no pass calls.
+model is built or run, stand-ins answer what is asked of a module that is not imported yet; any
+other use imports the real one. Likewise for packages that are missing, which model code imports but
+no pass calls.
 """
 
 from __future__ import annotations

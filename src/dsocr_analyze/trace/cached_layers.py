@@ -128,8 +128,7 @@ class CachedLayer:
     def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
         """What the call has left for its layer; None if it did anything else to the cache.
 
-        Args:
-            is_made: Whether a tensor has memory of its own that the call made.
+        `is_made` tells whether a tensor has memory of its own that the call made.
         """
         state, layer = _state_of(self.cache), self._layer
         if state is None or len(state[2]) != max(self._length, layer + 1):

@@ -61,8 +61,9 @@ Count: TypeAlias = Callable[[Call], int]
 def occupied_bytes(tensor: torch.Tensor) -> int:
     """Bytes that hold the tensor's elements, counting shared elements once.
 
-    Elements are shared in an expanded dimension (stride 0) and between overlapping windows, where
-    the tensor has more positions than there are elements between its first and its last.
+    Elements are shared in an expanded dimension and between overlapping windows, where there are
+    more
+    positions than elements between the first and the last.
     """
     positions, extent = 1, 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -111,11 +112,8 @@ class Rule:
     Attributes:
         kind: Kind of kernel.
         reason: Where the counts come from.
-        macs: Multiply-accumulates; only for matrix operators, whose output elements are the
-            `activations`.
+        macs: Multiply-accumulates; only for matrix operators.
         vector_flops: FLOPs of everything else that computes.
-        bytes_read: Bytes read.
-        bytes_written: Bytes written.
         dimensions: Size of the kernel; None for the elements of its first output.
     """
 
@@ -159,10 +157,10 @@ def fvcore_count(
     inputs: int | None = None,
     flat: bool = False,
 ) -> int:
-    """The count of an fvcore handle; an fvcore flop is a MAC of a matrix operator.
+    """The count of one of `fvcore.nn.jit_handles`, whose flop is a MAC of a matrix operator.
 
     Args:
-        handle: One of `fvcore.nn.jit_handles`.
+        handle: The handle.
         call: The call.
         inputs: Number of arguments the handle expects (`aten::bmm` has one more); None for all.
         flat: Present shapes as [1, elements], for handles that reject some numbers of dimensions.

@@ -1,9 +1,8 @@
 """Composite operators, counted as called: PyTorch decomposes them differently on each device.
 
-linear, matmul, einsum, attention, softmax and RMS norm reach the device as different operators on
-`meta`, CPU and CUDA. A function mode intercepts them earlier, so that each counts as one operator,
-identically on every device. Copies made on the way (for a softmax in another type, or for operands
-whose layout the kernel does not take) are operators of their own.
+A function mode intercepts linear, matmul, einsum, attention, softmax and RMS norm before that, so
+that each counts as one operator, identically on `meta`, CPU and CUDA. Copies made on the way (for a
+softmax in another type, or an operand's layout) are operators of their own.
 """
 
 from __future__ import annotations
@@ -89,16 +88,16 @@ Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
 class Composites(TorchFunctionMode):
     """Passes each composite to `record` as one operator, as called.
 
-    While a region of autocast is active in this thread, their arguments are cast first as it would:
-    the region of the arguments' device; for `meta`, CUDA's, whose casts torch does not make there.
-    On a device torch casts the arguments of every other function by itself.
+    In a region of autocast in this thread, their arguments are cast first as it would: the region
+    of
+    the arguments' device; for `meta`, CUDA's, whose casts torch does not make there.
 
     Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 
     Args:
         record: Receives the operator's name, its arguments in schema order, its remaining keyword
-            arguments, a function that runs it, and whether it is a single kernel on the device,
-            without intermediate results; returns the output.
+            arguments, a function that runs it, and whether it is a single kernel on the device;
+            returns the output.
     """
 
     def __init__(self, record: Record) -> None:

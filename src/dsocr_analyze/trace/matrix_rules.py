@@ -74,11 +74,8 @@ def _convolution_dimensions(call: Call) -> Convolution:
 def _product_dimensions(first: int, call: Call) -> Gemm:
     """Sizes of [..., M, K] @ [..., K, N] with broadcast batch dimensions; a vector is M or N = 1.
 
-    fvcore multiplies the first shape by N, which misses batch dimensions that only the second has.
-
-    Args:
-        first: Position of the left operand among the arguments; the right one follows.
-        call: The call.
+    `first` is the position of the left operand, which the right one follows. fvcore multiplies the
+    first shape by N, which misses batch dimensions that only the second has.
     """
     left, right = call.args[first], call.args[first + 1]
     rows = int(left.shape[-2]) if left.dim() > 1 else 1
@@ -206,11 +203,8 @@ def _heads_first(causal_at: int, call: Call) -> Attention:
     """Sizes of q [..., Hq, T, D], k [..., Hk, K, D], v [..., Hk, K, Dv].
 
     The output's batch dimensions are the broadcast ones; a three-dimensional tensor has one head
-    per batch element.
-
-    Args:
-        causal_at: Position of `is_causal` among the arguments.
-        call: The call.
+    per
+    batch element. `is_causal` is at position `causal_at`.
     """
     query, key, value = call.args[:3]
     output = call.outputs[0].shape
@@ -236,11 +230,12 @@ def _tokens_first(offsets_at: int, causal_at: int, call: Call) -> Attention:
     """Sizes of q [B, T, Hq, D], k [B, K, Hk, D], v [B, K, Hk, Dv], or packed ones [T, Hq, D].
 
     Packed sequences are concatenated, and a tensor of offsets holds where each begins. Their
-    lengths are values, which `meta` lacks: each counts as the longest, an upper bound.
+    lengths
+    are values, which `meta` lacks: each counts as the longest, an upper bound.
 
     Args:
-        offsets_at: Position of the queries' offsets among the arguments; the keys' offsets and
-            the two longest lengths follow. A bias, if the kernel takes one, comes before them.
+        offsets_at: Position of the queries' offsets; the keys' and the two longest lengths follow.
+            A bias, if the kernel takes one, comes before them.
         causal_at: Position of `is_causal`.
         call: The call.
     """

@@ -28,12 +28,13 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
 class LiveTensors:
     """Memory of the tensors made during a pass; one storage counts once, until it is freed.
 
-    A freed storage is only appended to a list, by a C function, and subtracted on the next query:
-    a signal handler's exception inside a Python callback would be dropped, and the update lost.
+    A freed storage is only appended to a list, by a C function: a signal handler's exception inside
+    a
+    Python callback would be dropped, and the update lost.
 
     Args:
-        existing: Tensors from before the pass, such as parameters. If they are all on one device,
-            only its memory counts; otherwise every device's.
+        existing: Tensors from before the pass. If they are all on one device, only its memory
+            counts; otherwise every device's.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
@@ -68,8 +69,7 @@ class LiveTensors:
     def add(self, tensor: torch.Tensor) -> bool:
         """Counts a tensor's memory as alive until its storage is freed.
 
-        Returns:
-            Whether it counts from now on: it is on the device, and was not alive before.
+        Returns whether it counts from now on: it is on the device, and was not alive before.
         """
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
@@ -112,10 +112,8 @@ class LiveTensors:
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
         """Counts a storage's growth from `before` bytes.
 
-        For a storage from before the pass, only the growth counts.
-
-        Returns:
-            Bytes alive while it grew: the old memory was freed after the new one was filled.
+        Returns the bytes alive while it grew: the old memory was freed after the new one was
+        filled.
         """
         if self.device not in (None, storage.device) or storage._cdata in self._on_host:
             return self.nbytes

@@ -20,10 +20,7 @@ __all__ = ["CallRecorder", "FunctionModule", "trace_calls", "trace_module"]
 
 
 class CallRecorder(Recorder):
-    """A recorder that keeps the trace's `modules`, what each of their calls did.
-
-    Equal calls of alike modules run once, so only the first is kept.
-    """
+    """Keeps the trace's `modules`; of equal calls of alike modules, which run once, the first."""
 
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
@@ -90,18 +87,14 @@ def trace_module(
     repeats: Alike | None = None,
     **kwargs: Any,
 ) -> tuple[Trace, Any]:
-    """Runs one call under the recorder.
+    """Runs one call under the recorder; returns the trace, and what the module returned.
 
     Args:
         module: Any module.
         device: Device of its parameters and inputs.
         *args: Positional arguments of its forward.
-        repeats: Maps module paths to the name that equal modules share; on `meta`, their equal
-            calls are recorded once. None runs every module.
+        repeats: As in `trace_passes`.
         **kwargs: Keyword arguments of its forward.
-
-    Returns:
-        The trace, with the calls of every module, and what the module returned.
     """
     ((trace, output),) = trace_calls(module, device, [kwargs], repeats, *args)
     return trace, output

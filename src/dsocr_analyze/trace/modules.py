@@ -1,7 +1,7 @@
 """Follows module calls: the path of the module whose own forward is running.
 
-A wrapper around each module's `forward` tracks that path, for direct `.forward()` calls too. On
-modules with other code's hooks, whose work belongs to the module, hooks around those track it.
+A wrapper around each module's `forward` tracks it, for direct `.forward()` calls too; on modules
+with other code's hooks, whose work belongs to the module, hooks around those.
 """
 
 from __future__ import annotations
@@ -35,12 +35,7 @@ class _Frame:
 
 
 class RunningModules:
-    """The stack of the model's modules whose forward is running.
-
-    Args:
-        model: Any module tree.
-        only: Paths of the modules to follow; None for all.
-    """
+    """The stack of the model's modules whose forward is running; `only` those at some paths."""
 
     def __init__(self, model: torch.nn.Module, *, only: frozenset[str] | None = None) -> None:
         self._model = model
@@ -69,8 +64,8 @@ class RunningModules:
 
         Args:
             run: Called instead of a module's forward, with the module, its path, that forward and
-                its arguments. Not kept afterwards: as a method of an object that holds this one,
-                it would keep the model alive in a cycle.
+                its
+                arguments. Not kept: as a method of what holds this, it would keep the model alive.
         """
         for path, module in self._model.named_modules(remove_duplicate=False):
             self._paths.setdefault(module, []).append(path)

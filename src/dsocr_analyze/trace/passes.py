@@ -38,12 +38,12 @@ class PassTraces:
     Attributes:
         prefill: The prefill pass.
         decode_steps: Decode steps, in the order of `step_numbers`.
-        step_numbers: Their numbers; step i runs over a cache of `seq_len + i` tokens.
+        step_numbers: Step i runs over a cache of `seq_len + i` tokens.
         kv_cache_bytes: Size of the cache after the prefill pass.
         inputs_bytes: Size of the prefill pass's inputs.
         step_cache_bytes: Size of the cache after each step.
-        stretches: Ranges of decode steps within which a step's work is linear in the cache length,
-            if they were declared or explored.
+        stretches: Ranges of steps within which a step's work is linear in the cache length, if
+            declared or explored.
         longer_step: A step over one cached token more than the last of `decode_steps`, if asked
             for.
     """
@@ -73,17 +73,16 @@ def trace_passes(
     """Runs the workload's prefill pass and some decode steps under the recorder.
 
     Args:
-        model: Any loaded model; on `meta` nothing is computed.
+        model: On `meta` nothing is computed.
         workload: The page, the text and the batch.
-        architecture: The model's architecture, which knows how to call its forward.
-        step_numbers: Decode steps to run, ascending from 0. Step i finds the cache that the i steps
-            before it would leave, filled with zeros for those that do not run. None runs if the
-            model does not decode.
+        architecture: Knows how to call the model's forward.
+        step_numbers: Decode steps to run, ascending from 0, if the model decodes. Step i finds the
+            cache that the steps before it would leave, zeros for those that do not run.
         with_longer_step: Whether to run another step after those, over one cached token more.
-        explore: Runs further steps in any order, choosing each by what earlier ones showed, and
-            returns the stretches that it found.
-        repeats: Maps module paths to the name that equal modules share, if declared: on `meta`,
-            their equal calls are recorded once. None runs every module.
+        explore: Runs further steps in any order, and returns the stretches that it found.
+        repeats: Maps module paths to the name that equal modules share: on `meta`, their equal
+            calls
+            are recorded once. None runs every module.
         recorder_type: Makes what records the passes, of the model and what repeats.
         on_progress: Called with the name of each step as it starts.
 

@@ -20,10 +20,9 @@ class Level(NamedTuple):
 
     Attributes:
         path: Module whose own forward called the operator that made it.
-        operator: As in its kernel record. Of one recorded as a whole, such as an einsum, any tensor
-            between its copies and its output is made under its name, too.
-        nbytes: Bytes of the device's tensors alive, this one included, not counting those alive
-            before the pass.
+        operator: As in its kernel record; that of a whole operator, such as an einsum, for any
+            tensor made within it.
+        nbytes: Bytes on the device, this tensor included, beyond those alive before the pass.
     """
 
     path: str
@@ -37,10 +36,8 @@ class TracedCall(NamedTuple):
     Attributes:
         kernels: Records of its operators.
         peak_bytes: The most bytes alive during the call, beyond those alive before it.
-        cache_bytes: Bytes of keys and values in the cache that it was given or returned: those of
-            its own layer, if it belongs to one.
-        shapes: Shapes of the tensors that it was given, by parameter, and of the first that it
-            returned, by `returned`.
+        cache_bytes: Bytes of keys and values in its cache: of its own layer, if it belongs to one.
+        shapes: Shapes of the tensors that it was given, by parameter, and of the first `returned`.
     """
 
     kernels: tuple[Kernel, ...]
@@ -61,10 +58,9 @@ class Trace:
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
         peak: The most bytes of tensors alive at once, not counting those alive before.
-        levels: If asked for, one entry for each new piece of the device's memory, in order: as soon
-            as an operator has returned it (several outputs one after the other), or has copied an
-            operand that it needs contiguous. Views, tensors written in place, empty tensors and
-            those on the host make none; enlarged memory makes one while both sizes are alive.
+        levels: If asked for, one for each new piece of the device's memory, in order: of an output,
+            of an operand copied because it must be contiguous, or of memory that grows, while both
+            sizes are alive. Views, tensors written in place and those on the host make none.
         modules: If asked for, the calls of every module, by path.
     """
 

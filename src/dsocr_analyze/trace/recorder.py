@@ -1,9 +1,8 @@
 """Records a forward pass: which module called which operator, and what that cost.
 
 `RunningModules` knows whose forward is running, `Composites` intercepts operators as called, and a
-dispatch mode intercepts all others below Python, including those in scripted functions.
-`LiveTensors` measures memory. If an architecture declares modules alike, `Repetition` skips their
-equal calls.
+dispatch mode all others below Python, including those in scripted functions. If modules are
+declared alike, `Repetition` skips their equal calls.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class Recorder:
     Args:
         model: Any module tree. It is restored afterwards, even on errors.
         alike: Maps the path of a module to the name that alike modules share, or to None if it must
-            always run. On `meta`, equal calls of alike modules are recorded once and repeated.
-            Without it everything runs.
+            always run. On `meta`, their equal calls are recorded once and repeated.
         with_levels: Whether to keep the trace's `levels`; if so, everything runs.
     """
 
@@ -217,11 +215,8 @@ class Recorder:
             name: The operator's name, which has a rule.
             args: Its arguments in schema order.
             kwargs: Its remaining keyword arguments.
-            run: Runs it.
+            run: Runs it, and returns what is returned.
             is_kernel: Whether it is a single kernel on the device, without intermediate results.
-
-        Returns:
-            The result of `run`.
         """
         if torch._C._are_functorch_transforms_active():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
@@ -311,7 +306,7 @@ class Recorder:
     def _run_growing(
         self, func: Callable[_Inputs, Result], *args: _Inputs.args, **kwargs: _Inputs.kwargs
     ) -> Result:
-        """Runs an operator that may enlarge the storage of its arguments, and records the growth.
+        """Runs an operator that may enlarge its arguments' memory, and records the growth.
 
         PyTorch allocates the larger memory, copies the old contents, and then frees the old memory.
         """

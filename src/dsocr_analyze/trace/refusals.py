@@ -16,14 +16,9 @@ __all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
 
 
 def refuse_uncountable(where: str, values: Arguments) -> None:
-    """Accepts non-tensors and dense tensors, including those in lists.
+    """Raises UncountableError for nested, sparse, quantized or wrapping tensors, also in lists.
 
-    Args:
-        where: What the values belong to, for the message.
-        values: Arguments or outputs.
-
-    Raises:
-        UncountableError: A tensor is nested, sparse, quantized, or wraps others.
+    `where` is what the values belong to, for the message.
     """
     for value in values:
         if isinstance(value, tuple | list):
@@ -56,11 +51,7 @@ _HIGHER_ORDER: Final = "torch._higher_order_ops."
 
 
 def refuse_higher_order(name: str) -> NoReturn:
-    """Rejects an operator that takes functions.
-
-    Raises:
-        UncountableError: Always.
-    """
+    """Raises UncountableError for an operator that takes functions."""
     if name == "flex_attention":
         raise UncountableError(
             "flex_attention is not counted: the trace does not see inside its score function; use"
@@ -75,9 +66,6 @@ def refuse_higher_order(name: str) -> NoReturn:
 
 def refuse_functions(error: BaseException) -> None:
     """Replaces the error such an operator raises before any dispatch, as on `meta`, by a named one.
-
-    Args:
-        error: What a pass raised.
 
     Raises:
         UncountableError: The error came from an operator that takes functions, or torch.compile.

@@ -1,8 +1,8 @@
 """Repeats the records of equal calls: alike modules do the same work on equal inputs.
 
-Which modules are alike is declared, never guessed. This module compares the inputs of a call, and
-checks by its side effects whether its record may be repeated at all. A model may have been changed
-after loading (`layer.mlp.act_fn`, `layer.mlp.top_k`), so settings and children are compared, too.
+Which modules are alike is declared, never guessed. The inputs of a call are compared, and, as a
+model may have been changed after loading, settings and children, too; the side effects of the first
+call show whether its record may be repeated at all.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Span:
     Attributes:
         path: Path of the module.
         trace: What the call did.
-        output: What it returned, item by item: the place of a cache among its arguments, or how a
-            tensor looks.
+        output: By item, the place of a returned cache among its arguments, or how a tensor looks.
         returns_tuple: Whether these are items of a tuple, not the output itself.
         extensions: What it did to each of these caches.
     """
@@ -70,13 +69,7 @@ class Span:
     extensions: list[Extension]
 
     def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
-        """Leaves what an equal call would: its output, which is returned, and longer caches.
-
-        Args:
-            layer: Number of the layer that is called now, if it is one.
-            arguments: Its arguments.
-            memory: The live tensors, among which the new ones count from now on.
-        """
+        """Leaves what an equal call would: its output, which is returned, and longer caches."""
         caches, made = caches_in(arguments), list[Value]()
         for item in self.output:
             if isinstance(item, Look):
@@ -91,12 +84,7 @@ class Span:
 
 
 class Repetition:
-    """Spans of calls that may be repeated, by key.
-
-    Args:
-        alike: Maps the paths of alike modules to a shared name.
-        memory: The live tensors.
-    """
+    """Spans of calls that may be repeated, by key."""
 
     def __init__(self, alike: Alike, memory: LiveTensors) -> None:
         self._name_of = functools.cache(alike)
@@ -112,9 +100,10 @@ class Repetition:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
         It consists of the shared name of the module, its settings and children, how the arguments
-        were passed, their shapes, strides and types, which of them are identical or share memory,
-        and which have known values. With it, the number of the layer that the module is, or is part
-        of; None for several or none.
+        were
+        passed, their layout, which of them are identical or share memory, and which have known
+        values.
+        With it, the number of the layer that the module is part of; None for several or none.
         """
         name = self._name_of(path)
         if name is None:
@@ -188,14 +177,7 @@ class Repetition:
 
 
 class FirstCall:
-    """The first call with its key, made before it runs: the state of memory, module and arguments.
-
-    Args:
-        module: The module.
-        arguments: Its arguments.
-        layer: The number of its layer, if it is in one.
-        memory: The live tensors.
-    """
+    """The first call with its key, made before it runs: the state of memory and arguments."""
 
     def __init__(
         self,
@@ -217,13 +199,10 @@ class FirstCall:
         """The record of the call, which has run; None if it may not be repeated.
 
         It must have extended no more than its own layer of a cache, written to no argument, and
-        stored nothing on the module or below. All memory that it leaves alive must be that of its
-        output or of its extensions.
-
-        Args:
-            path: Path of the module.
-            trace: What the call did.
-            output: What it returned.
+        stored
+        nothing on the module or below. All memory that it leaves alive must be that of its output
+        or of
+        its extensions.
         """
         extensions, held, places = list[Extension](), 0, dict[int, int]()
         for place, cache in enumerate(self._caches):

@@ -39,7 +39,7 @@ def stage_figures(
     Args:
         traces: The passes.
         stages: The architecture's stages, in order.
-        own_params: Parameters that each stage owns, by stage and by the module that holds them.
+        own_params: Parameters of each stage by the module that holds them.
     """
     kernels: dict[str, list[Kernel]] = defaultdict(list)
     calls: dict[str, Counter[str]] = defaultdict(Counter)
@@ -75,12 +75,7 @@ def stage_figures(
 
 
 def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
-    """Routed experts of all layers that ran in a stage, each counted once.
-
-    Args:
-        stage: What ran.
-        routed_expert: Pattern of the paths of routed experts; None for a model without any.
-    """
+    """Routed experts of all layers that ran in a stage, each counted once."""
     if routed_expert is None:
         return 0
     paths = {*map(attrgetter("path"), stage.kernels)}
@@ -111,15 +106,17 @@ def batch_work(
 ) -> Work:
     """Adds up the prefill pass and all decode steps, each over one more cached token.
 
-    Within a stretch, every operator of a step either ignores the cache or is linear in its length,
-    so step i costs as much as the first plus i times the difference between the second and the
-    first. Routed experts ignore the cache; the routing picks different ones at each step.
+    Within a stretch, step i costs as much as the first plus i times the difference between the
+    second
+    and the first: every operator ignores the cache or is linear in its length. Routed experts
+    ignore
+    it, but are different ones at each step, so they are left out of the difference.
 
     Args:
         prefill: Work of the prefill pass.
         traces: The passes, with the first two steps of every stretch.
         stretches: Ranges of decode steps, as returned by `step_stretches`.
-        routed_expert: Pattern of the paths of routed experts; None for a model without any.
+        routed_expert: Pattern of the paths of routed experts, if there are any.
     """
     traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
     batch = prefill
@@ -138,15 +135,14 @@ def causal_savable_flops(
 ) -> int:
     """Matrix FLOPs of eager attention over the prompts that a causal kernel may skip.
 
-    A pair of a query and a key costs the same in the prefill pass as in a decode step, where one
-    more cached token is one more pair for every sequence. A prompt of T tokens has T (T - 1) / 2
-    pairs whose key comes after the query.
+    A pair of a query and a key costs what one more cached token adds to a decode step, and in a
+    prompt
+    of T tokens T (T - 1) / 2 pairs have their key after the query.
 
     Args:
-        traces: The passes, with `longer_step` or with the first two steps, between which the cache
-            grows.
+        traces: The passes, with `longer_step` or with the first two steps.
         workload: The page, with T tokens in its prompt.
-        routed_expert: Pattern of the paths of routed experts; None for a model without any.
+        routed_expert: Pattern of the paths of routed experts, if there are any.
     """
     first, second = traces.decode_steps[0], traces.longer_step
     if second is None:
@@ -172,9 +168,8 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
     """Ranges of decode steps within which the work is linear in the step number.
 
-    Runs the first two steps of a range, the middle one and the last. If those are not on the line
-    through the first two (a window has filled up, rotary angles are recomputed), splits the range
-    in half and examines each half.
+    Runs the first two steps of a range, the middle one and the last. If those are not on a line (a
+    window has filled up, rotary angles are recomputed), examines each half.
 
     Args:
         steps: Consecutive step numbers.
