@@ -144,7 +144,7 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
 def _predicted(seconds: MeasuredSeconds | Compared) -> tuple[str, str]:
     """The prediction, and its error in percent."""
     return (
-        "-" if seconds.predicted is None else seconds_text(seconds.predicted),
+        seconds_text(seconds.predicted),
         "-" if seconds.error is None else f"{100 * seconds.error:+.1f} %",
     )
 

@@ -237,7 +237,7 @@ def _stages(report: Report) -> Table:
             *map(bytes_text, (work.bytes_read, work.bytes_written)),
             ratio_text(work.arithmetic_intensity),
         ))  # fmt: skip
-    rows[-1:-1] = [
+    rows[-1:-1] = [  # above the prefill pass
         ("unassigned", exact(report.unassigned.params), *blank),
         ("model", exact(report.total.params), *blank),
     ]
