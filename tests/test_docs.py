@@ -438,7 +438,7 @@ def test_parameters_are_those_of_the_models_own_modules(case):
 def test_a_page_with_a_wrong_forward_is_not_written(monkeypatch, capsys):
     for name, each in ARCHITECTURES.items():  # what others remember stays right
         monkeypatch.setitem(ARCHITECTURES, name, type(each)())
-    monkeypatch.setattr("dsocr_analyze.documents.library.DEFAULT", ARCHITECTURES[DEFAULT.name])
+    monkeypatch.setattr("dsocr_analyze.documents.seconds.DEFAULT", ARCHITECTURES[DEFAULT.name])
     monkeypatch.setattr(
         "dsocr_analyze.architectures.ocr_family.clip.quick_gelu", lambda t, x: t.map("mul", x)
     )

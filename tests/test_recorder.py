@@ -31,7 +31,9 @@ from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Work
 from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.trace import recorder as recorder_module
 from dsocr_analyze.trace.matrix_rules import keys_after_first, keys_after_last
+from dsocr_analyze.trace.module_calls import trace_module
 from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -677,6 +679,46 @@ def test_what_a_module_knows_is_known_of_its_equal():
     with KnownValues():
         trace = trace_of(Net(forward, a=Net(gate), b=Net(gate)), meta(2, 3), alike=by_place)
     assert paths_of(trace, "topk") == ["a", "b"]
+
+
+def rows_written(monkeypatch, last):
+    """The trace of a net that fills a mask row by row, and how many records it repeats."""
+
+    def rows(self, x):
+        mask, places = torch.full_like(x, -1.0), torch.arange(3)
+        for number, row in enumerate([*places, torch.tensor(last)]):
+            mask[row, places] = 0.0
+            mask[row, places[:number]] = 1.0
+        return mask
+
+    def forward(self, x):
+        mask = self.a(x) + self.b(x * 1)
+        assert mask.sum().item() == 2 * (-8 + 6)
+        return mask
+
+    repeated = []
+    write = recorder_module.increment_version
+    monkeypatch.setattr(
+        recorder_module, "increment_version", lambda each: write(repeated.append(each) or each)
+    )
+
+    def traced(alike):
+        net = Net(forward, a=Net(rows), b=Net(rows))
+        return trace_module(net, torch.device("meta"), meta(5, 4), repeats=alike)[0]
+
+    return traced(by_path), len(repeated), traced(None), len(repeated)
+
+
+def test_equal_writes_of_rows_are_recorded_once_and_what_they_write_is_known(monkeypatch):
+    once, repeated, every, in_all = rows_written(monkeypatch, 4)
+    assert once == every
+    assert [each.operator for each in once.kernels].count("index_put") == 16
+    assert (repeated, in_all) == (3 + 8, 11)
+
+
+def test_a_row_beyond_the_tensor_is_refused_as_by_torch(monkeypatch):
+    with pytest.raises(IndexError, match="index 5 is out of bounds"):
+        rows_written(monkeypatch, 5)
 
 
 def test_another_mode_or_a_global_hook_sees_every_module():

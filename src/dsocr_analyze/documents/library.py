@@ -14,35 +14,25 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family.served import FUSIONS
 from dsocr_analyze.documents.markdown import (
     Filled,
     Sources,
+    compiled_templates,
     filled,
     page_file,
     rendered,
     shown,
+    use_compiled,
 )
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.forking import other_process
-from dsocr_analyze.hardware.profile import all_profiles, device
-from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.formula import wrapped
-from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import JobAssumptions
-from dsocr_analyze.timing.duration import Duration
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds
-from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, entry_of, runtime_of
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS
-from dsocr_analyze.timing.serving import ServedModel
 
 if TYPE_CHECKING:
     from dsocr_analyze.documents.model import Case, DocumentedModel
+    from dsocr_analyze.documents.seconds import TimedPage
 
 __all__ = ["Library", "ModulePage", "definition_of", "filled_documents", "folded_paths"]
 
@@ -292,49 +282,6 @@ def _without_body(function: Callable[..., Any]) -> str:
     return re.sub(r"(?<= = )_\w+", lambda name: repr(value(name[0])), opening) + ": ..."
 
 
-class TimedPage:
-    """An A4 page at 150 dpi with 1,024 new tokens on an H100, for the templates.
-
-    Attributes:
-        fusions: What each kernel of a serving engine replaces.
-        servers: The serving engines.
-        profiles: All GPUs' profiles.
-    """
-
-    fusions, servers = FUSIONS, SERVERS
-
-    def __init__(self) -> None:
-        dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
-        self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
-        self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
-        self._model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
-
-    def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
-        """Kernels of a decode `step`, or of the `prompt`, as served.
-
-        Each has its sizes by name, the seconds of a call, and whether memory bounds it.
-        """
-        timed, T = self._model, self.workload.seq_len
-        served = ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
-        kernels = (
-            served.step_kernels(1, T + 1)
-            if which == "step"
-            else served.prompt_kernels(T, self.workload.visual_tokens)
-        )
-        priced = kernel_seconds(kernels, self.gpu)
-        found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
-        return [(each, each.dimensions._asdict(), *times) for each, *times in found]
-
-    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
-        """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
-        host = EAGER if runtime == "eager" else SERVERS["vllm"]
-        assumed = JobAssumptions(host, OutputLengths.fixed).of(
-            DEFAULT, self.workload, profile=self.gpu
-        )
-        predicted = runtime_of(self._model, self.workload, assumed)
-        return entry_of(predicted, (1, 4, 16)), predicted.stages
-
-
 class Library:
     """The pages of all modules.
 
@@ -375,6 +322,8 @@ class Library:
     @cached_property
     def timed(self) -> TimedPage:
         """The page whose seconds a document works through."""
+        from dsocr_analyze.documents.seconds import TimedPage
+
         return TimedPage()
 
     def filled(self, path: str, text: str, architecture: str) -> Filled:
@@ -420,7 +369,8 @@ def filled_documents(
     sections = list(_sections(library))
     others = [each for each in sections if each[0] in _WITHOUT_MODEL]
     traced = [each for each in sections if each not in others]
-    modelled = process.submit(_with_models, library, traced, start)
+    templates = compiled_templates(library.sources)  # while the process starts
+    modelled = process.submit(_with_models, library, traced, start, templates)
     done = _filled(library, others) | modelled.result()
     pages: dict[str, Filled] = {}
     for section in sections:
@@ -430,9 +380,10 @@ def filled_documents(
 
 
 def _with_models(
-    library: Library, sections: list[_Section], start: Callable[[], None]
+    library: Library, sections: list[_Section], start: Callable[[], None], templates: bytes
 ) -> dict[_Section, Filled]:
     """Sections whose models are traced: those on the first architecture are half of the work."""
+    use_compiled(templates)
     if "torch" not in sys.modules:  # a process of its own began with this
         start()
     first = [each for each in sections if each[2] == library.architectures[0]]

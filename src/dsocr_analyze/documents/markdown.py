@@ -10,13 +10,17 @@ Markers are comments, which no renderer shows. Templates are Jinja's, sandboxed.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import marshal
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from jinja2 import StrictUndefined, TemplateError
+from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
 from dsocr_analyze.architectures import ARCHITECTURES
@@ -30,11 +34,13 @@ __all__ = [
     "SOURCES",
     "Filled",
     "Sources",
+    "compiled_templates",
     "filled",
     "page_file",
     "rendered",
     "rows_of",
     "shown",
+    "use_compiled",
 ]
 
 DATA: Final = Path(__file__).parent.parent / "docs"
@@ -58,6 +64,8 @@ _NUMBERS: Final = re.compile(
     re.M | re.S,
 )
 _COMMENT: Final = re.compile(r"<!--(?! (?:cases|output:|table:) ).*?(?:-->|$)", re.M)
+_value: Final = "{{{{ {} }}}}".format
+_plain: Final = "{{{{ plain({}) }}}}".format
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?![\w.])")
 
 
@@ -87,7 +95,35 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "work_by": work_by,
 }
 _JINJA.globals.update(_FUNCTIONS)
-_template = cache(_JINJA.from_string)
+_CODES: Final[dict[str, CodeType]] = {}
+"""Templates compiled before they are used, which takes longer than to render them."""
+
+
+@cache
+def _template(source: str) -> Template:
+    code = _CODES.get(source) or _JINJA.compile(source)
+    return Template.from_code(_JINJA, code, _JINJA.make_globals(None))
+
+
+def compiled_templates(sources: Sources) -> bytes:
+    """All templates of the documents, compiled for another process, which is to use them."""
+    values = map(_values_in, sources.texts.values())
+    for source in {*sources.templates.values(), *itertools.chain.from_iterable(values)}:
+        with contextlib.suppress(TemplateError):  # its document names it
+            _CODES[source] = _JINJA.compile(source)
+    return marshal.dumps(_CODES)
+
+
+def use_compiled(templates: bytes) -> None:
+    """Uses what `compiled_templates` returned."""
+    _CODES.update(marshal.loads(templates))
+
+
+def _values_in(text: str) -> Iterator[str]:
+    """The templates of a document's values and numbers."""
+    yield from (_value(match["arguments"]) for match in _VALUE.finditer(text))
+    for match in _NUMBERS.finditer(text):
+        yield from map(_plain, match["arguments"].split(", "))
 
 
 def rendered(template: str, names: Mapping[str, Any]) -> str:
@@ -204,7 +240,7 @@ def filled(
         return match["open"] + body + match["close"]
 
     parts = {
-        _VALUE: lambda match: rendered(f"{{{{ {match['arguments']} }}}}", names),
+        _VALUE: lambda match: rendered(_value(match["arguments"]), names),
         _NUMBERS: lambda match: _with_numbers(match, names, code_stays=code_stays),
         _BLOCK: lambda match: _block(match, names, templates),
     }
@@ -228,7 +264,7 @@ def _with_numbers(match: re.Match[str], names: Mapping[str, Any], *, code_stays:
             f"{match['open'].splitlines()[0]} names {len(expressions)} numbers, but there are"
             f" {len(found)} in the lines below: {', '.join(found)}"
         )
-    values = iter([rendered(f"{{{{ plain({each}) }}}}", names) for each in expressions])
+    values = iter([rendered(_plain(each), names) for each in expressions])
     return _NUMBER.sub(lambda _: next(values), match["body"])
 
 

@@ -30,6 +30,7 @@ from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import building
+from dsocr_analyze.model.torch_calls import modules_in
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
@@ -316,9 +317,8 @@ class DocumentedModel:
                     "use_cache": True,
                 }
             )
-        traces = module_calls.trace_calls(
-            decoder, _META, inputs, self.architecture.forms.repeats(self.dimensions)
-        )
+        repeats = None if changed else self.architecture.forms.repeats(self.dimensions)
+        traces = module_calls.trace_calls(decoder, _META, inputs, repeats)
         c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
         return tuple(
             self._decoder(label, trace, *sizes[label], decoder, c, flash=flash)
@@ -340,8 +340,10 @@ class DocumentedModel:
             calls, taped = run.trace.modules.get(path), run.tape.modules.get(path)
             if taped and calls:
                 if path not in params:  # a decode step does not run every expert
-                    weights = run.model.get_submodule(path).parameters()
-                    params[path] = taped[0].params, sum(each.numel() for each in weights)
+                    modules = modules_in(run.model.get_submodule(path))
+                    held = [each for _, part in modules for each in part._parameters.values()]
+                    weights = {id(each): each.numel() for each in held if each is not None}
+                    params[path] = taped[0].params, sum(weights.values())
                 yield Case(
                     ", ".join(filter(None, (run.label, paths[path]))),
                     next(

@@ -50,6 +50,7 @@ def running(
     flash_attention: Callable[..., torch.Tensor] | None = None,
     *,
     has_weights: bool = False,
+    assign: Callable[..., None] = torch.Tensor.__setitem__,
 ) -> Iterator[None]:
     """Sets up the environment for a model's forward pass on `device`.
 
@@ -57,8 +58,8 @@ def running(
         device: Device of the model's parameters.
         flash_attention: Replaces `flash_attn_func` in the model's code, if given.
         has_weights: Whether the parameters hold a checkpoint's values; else routing is made
-            uniform,
-            as on `meta`.
+            uniform, as on `meta`.
+        assign: Makes assignments to items of tensors on `meta`.
     """
     with _asked_by_model_code(flash_attention) as stack:
         stack.enter_context(without_unused_imports())
@@ -71,7 +72,7 @@ def running(
             stack.enter_context(
                 answered(autocast, "__init__", _autocast_anywhere(autocast.__init__))
             )
-            stack.enter_context(KnownValues())
+            stack.enter_context(KnownValues(assign))
             stack.enter_context(KnownShapes())
         else:
             stack.enter_context(FunctionMode(partial(_on_device, device)))

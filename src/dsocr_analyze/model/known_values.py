@@ -12,7 +12,6 @@ a scripted function.
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -67,6 +66,8 @@ _EQUALITY = frozenset({torch.eq, torch.Tensor.eq, torch.Tensor.__eq__})
 _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
 """Position of the fill value among the arguments."""
 
+_ASSIGN: Final = torch.Tensor.__setitem__
+_FILLS: Final = bool | int | float | complex
 _REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
 
 _SHAPED_AS: Final[dict[Function, Function]] = {
@@ -130,8 +131,25 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
-def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Value:
-    """Makes a call of torch; of a question about the value of a `meta` tensor, the answer."""
+def _once(compute: _Compute) -> _Compute:
+    """The same function, run when it is first called; made faster than `functools.cache`."""
+    made = list[Any]()
+
+    def value() -> Any:
+        if not made:
+            made.append(compute())
+        return made[0]
+
+    return value
+
+
+def _with_values(
+    assign: Callable[..., None], func: Function, args: Arguments, kwargs: Keywords
+) -> Value:
+    """Makes a call of torch; of a question about the value of a `meta` tensor, the answer.
+
+    Assignments to items are left to `assign`.
+    """
     safe_point()
     first = args[0] if args else kwargs.get("input")
     if isinstance(first, torch.Tensor) and first.is_meta:
@@ -158,7 +176,7 @@ def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Value:
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.is_meta:
             shape, dtype = tuple(result.shape), result.dtype
-            set_known_value(result, functools.cache(partial(_filled, shape, dtype, fill)))
+            set_known_value(result, _once(partial(_filled, shape, dtype, fill)))
         return result
     if func in _SHAPED_AS:
         shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
@@ -168,19 +186,26 @@ def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Value:
     given = () if deferred is None else tensors_in((*args, *kwargs.values()))
     seen = [*filterfalse(torch.is_inference, given)]  # which have no version
     versions = [*map(_VERSION_OF, seen)]
-    result = func(*args, **kwargs)
+    result = (assign if func is _ASSIGN else func)(*args, **kwargs)
     computed: _Compute | None = None
     if deferred is not None:
         writes = versions != [*map(_VERSION_OF, seen)]
-        computed = functools.cache(partial(_result, func, *deferred, writes))
+        computed = _once(partial(_result, func, *deferred, writes))
         if writes and isinstance(first, torch.Tensor) and first._base is not None:
             _follow_through_view(first, first._base, versions[0], computed)
     _follow(func, args, kwargs, result, computed)
     return result
 
 
-KnownValues: Final = partial(FunctionMode, _with_values)
-"""The mode, which ignores tensors with values."""
+class KnownValues(FunctionMode):
+    """The mode, which ignores tensors with values.
+
+    Args:
+        assign: Makes assignments to items of tensors.
+    """
+
+    def __init__(self, assign: Callable[..., None] = torch.Tensor.__setitem__) -> None:
+        super().__init__(partial(_with_values, assign))
 
 
 def _follow(
@@ -199,8 +224,8 @@ def _follow(
                     set_known_value(item, _pick(computed, index))
         elif func in _TOP_K and result[1].is_meta and result[1].dim():
             choices = result[1]  # each candidate equally often
-            set_known_value(choices, functools.cache(routed_uniformly(choices, args, kwargs)))
-    elif func is torch.Tensor.__setitem__ and computed is not None:
+            set_known_value(choices, _once(routed_uniformly(choices, args, kwargs)))
+    elif func is _ASSIGN and computed is not None:
         set_known_value(args[0], computed)
     elif getattr(func, "__name__", "") == "__set__" and hasattr(args[0], _ATTRIBUTE):
         delattr(args[0], _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
@@ -247,7 +272,7 @@ def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | flo
     place = _FILL_ARGUMENT.get(func)
     if place is not None:
         value = args[place] if len(args) > place else kwargs.get("fill_value")
-    return value if isinstance(value, bool | int | float | complex) else None
+    return value if isinstance(value, _FILLS) else None
 
 
 def _filled(
@@ -271,7 +296,7 @@ def _follow_through_view(
         value.as_strided(*place).copy_(computed())
         return value
 
-    set_known_value(base, functools.cache(whole))
+    set_known_value(base, _once(whole))
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -328,7 +353,7 @@ def _result(
     if writes:
         values, named = _copied(values), dict(zip(named, _copied([*named.values()]), strict=True))
     result = func(*values, **named)
-    made: Value = values[0] if func is torch.Tensor.__setitem__ else result
+    made: Value = values[0] if func is _ASSIGN else result
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 from torch._ops import OpOverload
@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "SEQUENCES",
     "Arguments",
     "DispatchMode",
     "Function",
@@ -23,6 +24,7 @@ __all__ = [
     "Shapes",
     "Value",
     "Values",
+    "modules_in",
     "tensors_in",
     "uncounted",
 ]
@@ -59,15 +61,39 @@ Shapes: TypeAlias = "tuple[int, ...] | list[Shapes] | None"
 """Shapes of tensors as they were nested in tuples, lists and dictionaries; None for others."""
 
 
+SEQUENCES: Final = tuple | list
+"""Made once: every operator's arguments are looked at several times."""
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+
+
 def tensors_in(values: Values) -> Iterator[torch.Tensor]:
     """The tensors among values, or in tuples, lists and slices among them."""
     for value in values:
+        if type(value) in _NUMBERS:
+            continue
         if isinstance(value, torch.Tensor):
             yield value
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, SEQUENCES):
             yield from tensors_in(value)
         elif isinstance(value, slice):
             yield from tensors_in((value.start, value.stop, value.step))
+
+
+def modules_in(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """Path and module of a model and all below it, a shared one at each of its paths.
+
+    In the order of `named_modules`, whose generators are nested as deeply as the modules and take
+    several times as long.
+    """
+    found, ahead = list[tuple[str, torch.nn.Module]](), [("", model)]
+    while ahead:
+        path, module = ahead.pop()
+        found.append((path, module))
+        below = path + "." if path else ""
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                ahead.append((below + name, child))
+    return found
 
 
 @contextmanager

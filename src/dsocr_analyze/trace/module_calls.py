@@ -110,5 +110,5 @@ def trace_calls(
     """As `trace_module`, for several calls, each with its keyword arguments."""
     recorder = CallRecorder(module, repeats if device.type == "meta" else None)
     flash = recorded_flash_attention(recorder)
-    with left_as_it_was(module), running(device, flash), recorder:
+    with left_as_it_was(module), running(device, flash, assign=recorder.assign), recorder:
         return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, modules_in
 
 __all__ = ["RunningModules"]
 
@@ -40,7 +40,8 @@ class RunningModules:
     def __init__(self, model: torch.nn.Module, *, only: frozenset[str] | None = None) -> None:
         self._model = model
         self._only = only
-        self._paths: dict[torch.nn.Module, list[str]] = {}
+        self.paths: dict[torch.nn.Module, list[str]] = {}
+        """The paths of each module that is followed, while any is."""
         self._hooks: list[RemovableHandle] = []
         self._own_forwards: dict[torch.nn.Module, Function | None] = {}
         self.stack: list[_Frame] = []
@@ -67,18 +68,18 @@ class RunningModules:
                 its
                 arguments. Not kept: as a method of what holds this, it would keep the model alive.
         """
-        for path, module in self._model.named_modules(remove_duplicate=False):
-            self._paths.setdefault(module, []).append(path)
+        for path, module in modules_in(self._model):
+            self.paths.setdefault(module, []).append(path)
         if self._only is not None:
-            self._paths = {
+            self.paths = {
                 module: seen
-                for module, paths in self._paths.items()
+                for module, paths in self.paths.items()
                 if (seen := [path for path in paths if path in self._only])
             }
         self.customized.clear()
         hooks_all = _has_any_global_hook()
         with undone(self._detach):
-            for module, paths in self._paths.items():
+            for module, paths in self.paths.items():
                 is_script, own_forward = isinstance(module, torch.jit.ScriptModule), None
                 if not is_script:  # whose operators are recorded, but not its forward followed
                     own_forward = self._own_forwards[module] = vars(module).get("forward")
@@ -118,7 +119,7 @@ class RunningModules:
             else:
                 vars(module)["forward"] = own_forward
         self._own_forwards.clear()
-        self._paths.clear()
+        self.paths.clear()
         self.stack.clear()
 
     # the stack
@@ -136,7 +137,7 @@ class RunningModules:
 
     def _push(self, module: torch.nn.Module) -> _Frame:
         # One created during the pass is counted as its caller.
-        paths = self._paths.get(module, [self.path])
+        paths = self.paths.get(module, [self.path])
         self.path = paths[0] if len(paths) == 1 else self._path_among(paths)
         self.calls.append(self.path)
         frame = _Frame(module, self.path)

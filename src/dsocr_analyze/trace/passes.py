@@ -102,7 +102,7 @@ def trace_passes(
             on_progress,
         ) as announce,
         left_as_it_was(model.module),
-        running(model.device, flash, has_weights=model.has_weights),
+        running(model.device, flash, has_weights=model.has_weights, assign=recorder.assign),
         recorder,  # which sees on a CPU what inputs are the host's
     ):  # fmt: skip
         generation = Generation(model, workload, architecture, recorder.begin, announce)

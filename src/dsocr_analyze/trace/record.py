@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -86,9 +87,13 @@ class Trace:
             old: Path of the module that was called.
             new: Path of the module for which it stands.
         """
-        here = functools.cache(functools.partial(_moved, old, new))
-        paths = map(here, map(attrgetter("path"), call.kernels))
-        self.kernels += map(Kernel.at, call.kernels, paths)
+        here: Callable[[str], str] = str
+        if new == old:
+            self.kernels += call.kernels
+        else:
+            here = functools.cache(functools.partial(_moved, old, new))
+            paths = map(here, map(attrgetter("path"), call.kernels))
+            self.kernels += map(Kernel.at, call.kernels, paths)
         self.calls += map(here, call.calls)
         self.free.update(call.free)
         self.unknown.update(call.unknown)

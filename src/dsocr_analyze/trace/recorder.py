@@ -15,6 +15,7 @@ from typing import Any, Final, ParamSpec
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch.autograd.graph import increment_version
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -23,6 +24,7 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_shapes import Look, call_of, known_shape, looks_of
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.model.torch_calls import (
+    SEQUENCES,
     Arguments,
     DispatchMode,
     Function,
@@ -71,7 +73,6 @@ class Recorder:
     ) -> None:
         self.trace = Trace()
         self._with_levels = with_levels
-        self._model = model
         self._alike = None if with_levels else alike
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
@@ -79,6 +80,7 @@ class Recorder:
         self._kernels: dict[Key, list[Kernel] | None] = {}
         self._outputs: dict[Key, Look] = {}
         """Outputs of whole operators that have run, by call."""
+        self._assignments: dict[Key | None, tuple[Trace, str]] = {}
         self._operators: DispatchMode | None = None
         self._modes: int | None = None
         """Dispatch modes below and including this one's; None if other code's are among them."""
@@ -101,7 +103,10 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
-                existing = [*self._model.parameters(), *self._model.buffers()]
+                existing = list[torch.Tensor]()
+                for module in self._modules.paths:
+                    held = *module._parameters.values(), *module._buffers.values()
+                    existing += (tensor for tensor in held if tensor is not None)
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss calls that are not run again.
@@ -130,6 +135,7 @@ class Recorder:
         self._memory.clear()
         self._kernels.clear()
         self._outputs.clear()
+        self._assignments.clear()
         if error is not None:
             refuse_functions(error)
 
@@ -299,6 +305,43 @@ class Recorder:
             self._record(name, rule, args, kwargs, output)
         return output
 
+    def assign(self, tensor: torch.Tensor, place: Any, value: Any) -> None:
+        """Runs an assignment to items, or repeats the record of an equal one.
+
+        A mask may be written row by row: a handful of operators for each of a thousand rows.
+        """
+        with uncounted():
+            key = self._assignment(tensor, place, value)
+        if key in self._assignments:
+            record, path = self._assignments[key]
+            self.trace.add(record, self._memory.nbytes, path, self._modules.path)
+            increment_version(tensor)
+            return
+        path, nbytes, version = self._modules.path, self._memory.nbytes, tensor._version
+        with self._own_trace(path) as trace:
+            tensor[place] = value
+        if key is not None and (nbytes, version + 1) == (self._memory.nbytes, tensor._version):
+            self._assignments[key] = trace, path
+
+    def _assignment(self, tensor: torch.Tensor, place: Any, value: Any) -> Key | None:
+        """What the record of writing a number at some indices depends on; None if that is unclear.
+
+        Which indices these are matters only if they are beyond the tensor.
+        """
+        is_alone = self._modes == torch._C._len_torch_dispatch_stack()
+        if self._repetition is None or self.inside_operator or torch.is_grad_enabled():
+            return None
+        if not is_alone or type(tensor) is not torch.Tensor or type(value) not in (int, float):
+            return None
+        key: list[Any] = [tensor.shape, tensor.stride(), tensor.dtype, type(value), value]
+        for dim, index in enumerate(place if type(place) is tuple else (place,)):
+            if type(index) is not torch.Tensor or index.dtype is not torch.int64:
+                return None
+            if not index.dim() and (index.is_meta or not -1 < int(index) < tensor.shape[dim]):
+                return None
+            key += (index.shape, index.stride(), index.is_meta)
+        return tuple(key)
+
     def _transfer(self, tensor: torch.Tensor, move: Callable[[], torch.Tensor]) -> torch.Tensor:
         moved: torch.Tensor = self.record_whole("transfer", [tensor], {}, move)
         return moved
@@ -394,7 +437,7 @@ def _signature(values: Values) -> Key:
     for value in values:
         if isinstance(value, torch.Tensor):
             signature += (value.shape, value.stride(), value.dtype)
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, SEQUENCES):
             signature.append(_signature(value))
         else:
             signature.append(value)

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 import torch
 
 from dsocr_analyze.errors import UncountableError
-from dsocr_analyze.model.torch_calls import Arguments
+from dsocr_analyze.model.torch_calls import SEQUENCES, Arguments
 
 __all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
 
@@ -21,7 +21,7 @@ def refuse_uncountable(where: str, values: Arguments) -> None:
     `where` is what the values belong to, for the message.
     """
     for value in values:
-        if isinstance(value, tuple | list):
+        if isinstance(value, SEQUENCES):
             refuse_uncountable(where, value)
         if not isinstance(value, torch.Tensor):
             continue

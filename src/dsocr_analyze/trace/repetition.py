@@ -19,7 +19,7 @@ import torch
 
 from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.known_values import known_value
-from dsocr_analyze.model.torch_calls import Arguments, Key, Keywords, Value, tensors_in
+from dsocr_analyze.model.torch_calls import SEQUENCES, Arguments, Key, Keywords, Value, tensors_in
 from dsocr_analyze.trace.cached_layers import (
     CachedLayer,
     Extension,
@@ -42,6 +42,8 @@ _PLAIN: Final = (
     type(None), bool, int, float, complex, str, bytes,
     torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum,
 )  # fmt: skip
+
+_is_plain: Final = functools.cache(lambda kind: issubclass(kind, _PLAIN))
 
 _NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
 """Attributes that number a layer, which may differ between alike layers."""
@@ -154,15 +156,14 @@ class Repetition:
         described: list[Any] = [type(module)]
         layers = set[int]()
         for name, value in vars(module).items():
+            if name in _OF_EVERY_MODULE or name == "forward":  # which is ours, else it always runs
+                continue
             if name in _NUMBERS:
                 layers.add(value)
-            elif name not in _OF_EVERY_MODULE:
-                items = value if isinstance(value, tuple | list) else (value,)
-                for item in items:
-                    if not isinstance(item, _PLAIN):
-                        break
-                else:
-                    described.append((name, items is value, *items))
+                continue
+            items = value if isinstance(value, SEQUENCES) else (value,)
+            if all(map(_is_plain, map(type, items))):
+                described.append((name, items is value, *items))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             described.append((name, None if tensor is None else (tensor.shape, tensor.dtype)))
         for name, child in module._modules.items():
@@ -250,7 +251,8 @@ class FirstCall:
         attributes, parts = list[Any](), [self._module]
         # Much faster than `modules()`, whose generators are nested as deeply as the modules.
         for part in parts:
-            for value in (*vars(part).values(), *part._buffers.values()):
+            own = [value for name, value in vars(part).items() if name not in _OF_EVERY_MODULE]
+            for value in (*own, *part._buffers.values()):
                 is_tensor = isinstance(value, torch.Tensor)
                 attributes.append(weakref.ref(value) if is_tensor else value)
             parts += [child for child in part._modules.values() if child is not None]

@@ -1,0 +1,66 @@
+"""The page whose seconds a document works through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.ocr_family.served import FUSIONS
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.hardware.profile import all_profiles, device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.timing import TimeEntry
+from dsocr_analyze.timing.assumptions import JobAssumptions
+from dsocr_analyze.timing.duration import Duration
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimedModel, entry_of, runtime_of
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.serving import ServedModel
+
+__all__ = ["TimedPage"]
+
+
+class TimedPage:
+    """An A4 page at 150 dpi with 1,024 new tokens on an H100, for the templates.
+
+    Attributes:
+        fusions: What each kernel of a serving engine replaces.
+        servers: The serving engines.
+        profiles: All GPUs' profiles.
+    """
+
+    fusions, servers = FUSIONS, SERVERS
+
+    def __init__(self) -> None:
+        dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
+        self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
+        self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
+        self._model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
+
+    def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
+        """Kernels of a decode `step`, or of the `prompt`, as served.
+
+        Each has its sizes by name, the seconds of a call, and whether memory bounds it.
+        """
+        timed, T = self._model, self.workload.seq_len
+        served = ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
+        kernels = (
+            served.step_kernels(1, T + 1)
+            if which == "step"
+            else served.prompt_kernels(T, self.workload.visual_tokens)
+        )
+        priced = kernel_seconds(kernels, self.gpu)
+        found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
+        return [(each, each.dimensions._asdict(), *times) for each, *times in found]
+
+    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
+        """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
+        host = EAGER if runtime == "eager" else SERVERS["vllm"]
+        assumed = JobAssumptions(host, OutputLengths.fixed).of(
+            DEFAULT, self.workload, profile=self.gpu
+        )
+        predicted = runtime_of(self._model, self.workload, assumed)
+        return entry_of(predicted, (1, 4, 16)), predicted.stages
