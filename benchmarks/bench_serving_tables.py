@@ -426,7 +426,7 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
     cold = kernel_seconds(records, timed)
     warm = kernel_seconds(records, Warm(**vars(timed)))
     return [
-        Priced(error.kind.split(".")[0], kernel, calls, float(one[0]), float(other[0]),
+        Priced(error.kind.split(".")[0], kernel, calls, float(one), float(other),
                None if is_half_cached(kernel, timed) else tables.find(kernel))
         for (kernel, calls), one, other, error in zip(
             kernels, cold.seconds, warm.seconds, cold.errors, strict=True

@@ -20,8 +20,7 @@ from dsocr_analyze.report import measured, opening, time_tables
 from dsocr_analyze.timing.correction import Corrections
 from dsocr_analyze.timing.predict import TimedModel, TimeRequest
 from dsocr_analyze.timing.runtimes import server_named
-from dsocr_analyze.timing.server_benchmarks import comparison, reading
-from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
+from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, comparison, reading
 from dsocr_analyze.workload import Workload
 
 __all__ = ["compare", "measured_in"]

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
-from dsocr_analyze.timing.server_benchmarks.benchmark import (
+from dsocr_analyze.timing.server_benchmarks import (
     Fields,
     ServerBenchmark,
     in_flight,
