@@ -255,5 +255,5 @@ class FirstCall:
             for value in (*own, *part._buffers.values()):
                 is_tensor = isinstance(value, torch.Tensor)
                 attributes.append(weakref.ref(value) if is_tensor else value)
-            parts += [child for child in part._modules.values() if child is not None]
+            parts += part.children()
         return [*map(version_of, tensors_in(self._arguments))], attributes
