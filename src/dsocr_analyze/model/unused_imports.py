@@ -91,11 +91,9 @@ def _numbers(values: Iterable[Any]) -> list[Any] | None:
     found = list[Any]()
     for value in values:
         number = value
-        if isinstance(value, tuple | list):
-            number = _numbers(value)
-            if number is None:
-                return None
-        elif type(value) is not int and type(value) is not bool:
+        if type(value) is not int and type(value) is not bool:
+            number = _numbers(value) if isinstance(value, tuple | list) else None
+        if number is None:
             return None
         found.append(number)
     return found
