@@ -48,6 +48,7 @@ ROOMS: Final = (
     ("timing",),
     ("measuring",),
     ("report",),
+    ("pictures",),
     ("archive", "gate"),
     ("advice",),
     ("session",),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsocr_analyze.report.pictures.picture import Picture, drawing
+from dsocr_analyze.pictures.picture import Picture, drawing
 
 
 class Box(NamedTuple):

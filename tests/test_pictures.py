@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, drawing
+from dsocr_analyze.pictures.settings import fixed_line, varying
+from dsocr_analyze.pictures.stage_chart import MOST_BARS, Compared, stage_picture
+from dsocr_analyze.pictures.values import Scale, scale_of
 from dsocr_analyze.report.document import build_report
-from dsocr_analyze.report.pictures.picture import HATCHES, MARKERS, Picture, drawing
-from dsocr_analyze.report.pictures.settings import fixed_line, varying
-from dsocr_analyze.report.pictures.stage_chart import MOST_BARS, Compared, stage_picture
-from dsocr_analyze.report.pictures.values import Scale, scale_of
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.report.table import percent_text, scaled
 from dsocr_analyze.report.tables import OUTSIDE, stage_colours
@@ -537,7 +537,7 @@ def test_a_readers_own_settings_of_matplotlib_change_nothing(capsys, monkeypatch
 
 _DRAWS = """
 import sys
-from dsocr_analyze.report.pictures.picture import Picture, drawing
+from dsocr_analyze.pictures.picture import Picture, drawing
 read = []
 settings = ("matplotlibrc", "own.rc", ".mplstyle")
 sys.addaudithook(lambda event, args: event == "open" and str(args[0]).endswith(settings)

@@ -11,9 +11,9 @@ from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.pages import extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
 from dsocr_analyze.archive.totals import Archive, ListTime, bars_of_each
-from dsocr_analyze.report.pictures.picture import Picture
-from dsocr_analyze.report.pictures.settings import fixed_line
-from dsocr_analyze.report.pictures.values import scale_of
+from dsocr_analyze.pictures.picture import Picture
+from dsocr_analyze.pictures.settings import fixed_line
+from dsocr_analyze.pictures.values import scale_of
 from dsocr_analyze.report.table import Table, bytes_text, counted, exact, price_text, scaled
 
 __all__ = [

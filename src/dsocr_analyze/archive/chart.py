@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from dsocr_analyze.report.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
-from dsocr_analyze.report.pictures.values import Scale, Top, label_bars, scale_axis
+from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
+from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis
 from dsocr_analyze.report.tables import PALETTE
 
 __all__ = ["Series", "series_picture"]

@@ -11,9 +11,9 @@ import pyarrow as pa
 from dsocr_analyze.archive.chart import Series, series_picture
 from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST, TimeRequested
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.report.pictures import settings
-from dsocr_analyze.report.pictures.picture import Picture
-from dsocr_analyze.report.pictures.values import scale_of
+from dsocr_analyze.pictures import settings
+from dsocr_analyze.pictures.picture import Picture
+from dsocr_analyze.pictures.values import scale_of
 from dsocr_analyze.report.table import Table, bytes_text, exact, ratio_text, scaled, seconds_text
 
 __all__ = [

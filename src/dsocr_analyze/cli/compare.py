@@ -37,7 +37,7 @@ from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.pictures.picture import Picture
+    from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.timing.predict import TimeRequest
 
 __all__ = ["compare"]
@@ -127,7 +127,7 @@ def _check_picture(
     plot: Path, stacked: str, columns: Sequence[_Column | _Saved], time: TimeRequest | None
 ) -> None:
     """Raises, before any work, if the picture of `--plot` cannot be drawn."""
-    from dsocr_analyze.report.pictures.stage_chart import refuse_many_bars
+    from dsocr_analyze.pictures.stage_chart import refuse_many_bars
 
     options.check_files(None, plot)
     bars = [1] * len(columns)
@@ -196,7 +196,7 @@ def _compare(
         return render_html(comparison_contents(found, reports, headline, shown))
 
     def picture() -> Picture:
-        from dsocr_analyze.report.pictures.stage_chart import Compared, stage_picture
+        from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
 
         files = [each.model.config if isinstance(each, _Column) else None for each in columns]
         return stage_picture(list(map(Compared, found.names, reports, files)), stacked)

@@ -437,7 +437,7 @@ def check_files(
 
         table_format(output)
     if plot is not None:
-        from dsocr_analyze.report.pictures.picture import picture_format
+        from dsocr_analyze.pictures.picture import picture_format
 
         picture_format(plot)
     if html is not None:

@@ -18,8 +18,8 @@ from dsocr_analyze.cli.said import Lines, Said, assumptions
 from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
+from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-from dsocr_analyze.report.pictures.settings import settings_of_model
 
 __all__ = ["count_list", "deadline_hours"]
 

@@ -15,8 +15,8 @@ from dsocr_analyze.output_files import write_files
 if TYPE_CHECKING:
     from dsocr_analyze.cli.said import Said
     from dsocr_analyze.gate.renderers import ReadableCheck
+    from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.report.markdown import ReadableReport
-    from dsocr_analyze.report.pictures.picture import Picture
     from dsocr_analyze.report.tree import Drawing
 
     Readable: TypeAlias = Said | ReadableReport | ReadableCheck | Drawing

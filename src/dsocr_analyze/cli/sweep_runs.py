@@ -23,8 +23,8 @@ from dsocr_analyze.cli import list_options, options, page_options, printing, wor
 from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-from dsocr_analyze.report.pictures.settings import settings_of_model
 from dsocr_analyze.report.table import Table
 
 __all__ = ["run"]

@@ -19,7 +19,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.report import opening, time_tables
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.pictures.picture import Picture
+    from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.workload import Workload
 
 __all__ = ["time"]
@@ -122,7 +122,7 @@ def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_a
     )
 
     def picture() -> Picture:
-        from dsocr_analyze.report.pictures.stage_chart import throughput_picture
+        from dsocr_analyze.pictures.stage_chart import throughput_picture
 
         attention = ATTENTION_NAMES[engine.flash_attention]
         return throughput_picture(report, engine.dtype, attention, context.params["config"])

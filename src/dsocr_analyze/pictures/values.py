@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dsocr_analyze.report.pictures.picture import Picture
+from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.report.table import percent_text, ratio_text
 
 if TYPE_CHECKING:

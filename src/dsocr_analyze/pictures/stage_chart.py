@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.report.comparison import merged
-from dsocr_analyze.report.pictures.picture import (
+from dsocr_analyze.pictures.picture import (
     DASHES,
     HATCHES,
     MARKERS,
@@ -20,7 +19,7 @@ from dsocr_analyze.report.pictures.picture import (
     drawing,
     paler,
 )
-from dsocr_analyze.report.pictures.settings import (
+from dsocr_analyze.pictures.settings import (
     Setting,
     Settings,
     axis_name,
@@ -31,7 +30,7 @@ from dsocr_analyze.report.pictures.settings import (
     settings_of_workload,
     varying,
 )
-from dsocr_analyze.report.pictures.values import (
+from dsocr_analyze.pictures.values import (
     Scale,
     Segment,
     Top,
@@ -40,6 +39,7 @@ from dsocr_analyze.report.pictures.values import (
     scale_axis,
     scale_of,
 )
+from dsocr_analyze.report.comparison import merged
 from dsocr_analyze.report.table import counted
 from dsocr_analyze.report.tables import (
     AMOUNTS,
