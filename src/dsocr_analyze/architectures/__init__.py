@@ -158,11 +158,8 @@ class PageRequest:
     @property
     def given(self) -> dict[str, Any]:
         """What is asked, by name."""
-        given = {}
-        for field in fields(self):
-            if (value := getattr(self, field.name)) is not None:
-                given[field.name] = value
-        return given
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values if value is not None}
 
     def workload(self, architecture: Architecture) -> AnyWorkload:
         """Plans what a model's own `infer()` makes of the page.

@@ -132,9 +132,7 @@ class PageShare(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, batch: Work, pages: int) -> Self:
         """The share of one of the batch's `pages` pages."""
-        counts = {}
-        for name in Counts.__struct_fields__:
-            counts[name] = getattr(batch, name) / pages
+        counts = {name: getattr(batch, name) / pages for name in Counts.__struct_fields__}
         return cls(pages=pages, **counts, arithmetic_intensity=batch.arithmetic_intensity)
 
 
@@ -393,9 +391,6 @@ def build_report(
         created: Time of writing, in UTC.
         times: Predicted seconds.
     """
-    stages = {}
-    for name, stage in figures.stages.items():
-        stages[name] = _stage(figures, stage)
     return Report(
         schema_version=SCHEMA_VERSION,
         metadata=Metadata(
@@ -406,7 +401,7 @@ def build_report(
         ),
         workload=workload_document(figures.workload),
         total=_total(figures),
-        stages=stages,
+        stages={name: _stage(figures, stage) for name, stage in figures.stages.items()},
         unassigned=Unassigned(
             params=sum(figures.parameters.unassigned.values()),
             names=tuple(figures.parameters.unassigned),
@@ -492,16 +487,16 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
     for path, count in (stage.own_params or {}).items():
         params.update(dict.fromkeys(kernels.ancestors(path), count))
     sums = kernels.with_ancestors(dict.fromkeys(stage.module_calls, NO_WORK) | stage.own)
-    modules = {}
-    for path in sorted(sums, key=_place):
-        modules[path] = Module(
+    return {
+        path: Module(
             **counts_of(sums[path]),
             class_name=figures.module_classes.get(path),
             calls=stage.module_calls.get(path, 0),
             params=None if stage.own_params is None else params[path],
             own=Counts(**counts_of(stage.own.get(path, NO_WORK))),
         )
-    return modules
+        for path in sorted(sums, key=_place)
+    }
 
 
 @lru_cache(maxsize=1 << 16)  # stages and reports have the same modules

@@ -367,9 +367,10 @@ class ReadableReport(NamedTuple):
         report, metadata = self.report, self.report.metadata
         versions = ", ".join(map("{} {}".format, metadata.versions, metadata.versions.values()))
         costs, times, doubts = answer_of(report)
-        summary = []
-        for label, wordings in (*costs, *zip(repeat("time"), times, strict=False), *doubts):
-            summary.append(f"**{label}**: {markdown_cell(wordings[0])}")
+        summary = [
+            f"**{label}**: {markdown_cell(wordings[0])}"
+            for label, wordings in (*costs, *zip(repeat("time"), times, strict=False), *doubts)
+        ]
         parts = [
             as_markdown(f"Ran: {headline(report)}"),
             "# Static compute of one page",

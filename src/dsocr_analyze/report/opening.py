@@ -124,9 +124,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 def workload_document(workload: AnyWorkload) -> Workload:
     """The `workload` object; what lengths alone do not have is None."""
-    known = {}
-    for name in Workload.__struct_fields__:
-        known[name] = getattr(workload, name, None)
+    known = {name: getattr(workload, name, None) for name in Workload.__struct_fields__}
     return msgspec.convert(known, Workload, from_attributes=True)
 
 

@@ -125,9 +125,7 @@ class OutputLengths:
         A page of n tokens runs n times as long as one of a single token, at n / 2 tokens on
         average.
         """
-        squares = 0.0
-        for length, share in zip(self.lengths, self.shares, strict=True):
-            squares += share * length**2
+        squares = sum(share * n**2 for n, share in zip(self.lengths, self.shares, strict=True))
         return max(1, round(squares / self.mean / 2))
 
     @property

@@ -106,9 +106,7 @@ class Host:
 
     def copy_seconds(self, views: Iterable[ViewBatch]) -> float:
         """Seconds to copy views to the GPU."""
-        values = 0
-        for view in views:
-            values += _CHANNELS * view.count * view.resolution**2
+        values = sum(_CHANNELS * view.count * view.resolution**2 for view in views)
         return values * self.pixel_bytes / (self.link_gb_s * 1e9)
 
 
