@@ -131,8 +131,8 @@ DEFAULTS: Final[Options] = {
 
 def files_of(options: Options) -> list[str | None]:
     """The files that options name, then the model's directory; None for the built-in."""
-    named = [options[each] for each in ("config", "stages", "hf_config", "model")]
-    return [*named[:3], None if named[3] == "reference" else named[3]]
+    model = None if options["model"] == "reference" else options["model"]
+    return [options["config"], options["stages"], options["hf_config"], model]
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class Workload:
     @property
     def default(self) -> Budget:
         """The budget of figures that no other names."""
-        limits = (replace(self.tolerance, name=name) for name in OF_CHANGES)
-        return Budget("", "error", tuple(limits))
+        limits = tuple(replace(self.tolerance, name=name) for name in OF_CHANGES)
+        return Budget("", "error", limits)
 
 
 Budgets: TypeAlias = Mapping[str, Workload]
@@ -220,26 +220,26 @@ def _options(table: TomlTable) -> Options:
     gpu = table.value("gpu", [], (str, list), _GPUS)
     if not all(isinstance(each, str) for each in gpu):
         raise table.refusal("gpu", _GPUS)
-    gpus = (gpu,) if isinstance(gpu, str) else tuple(gpu)
-    found |= {"concurrency": str(concurrency), "gpu": gpus}
+    found |= {
+        "concurrency": str(concurrency), "gpu": (gpu,) if isinstance(gpu, str) else tuple(gpu)
+    }  # fmt: skip
     return {name: found[name] if table.has(name) else value for name, value in DEFAULTS.items()}
 
 
 def _budget(table: TomlTable) -> Budget:
     key, level = table.text("key", REQUIRED), table.choice("level", LEVELS, "error")
-    values = [_number(table, name) for name in OF_VALUES]
+    most, least = (_number(table, name) for name in OF_VALUES)
     changes = [_change(table, name) for name in OF_CHANGES]
     table.done()
     limits = [
         Limit(name, value, f"{value:,}".removesuffix(".0"))
-        for name, value in zip(OF_VALUES, values, strict=True) if value is not None
-    ] + [each for each in changes if each is not None]  # fmt: skip
+        for name, value in zip(OF_VALUES, (most, least), strict=True) if value is not None
+    ] + [*filter(None, changes)]  # fmt: skip
     if not limits:
         raise ConfigError(
             f"{table.file}: '{table.path('key')}' = {key!r} has no limit; give max, min,"
             " max_increase or max_decrease"
         )
-    most, least = values
     if least is not None and most is not None and least > most:
         raise table.refusal("min", f"at most {most}, its max")
     return Budget(key, level, tuple(limits))

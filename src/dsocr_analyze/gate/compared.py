@@ -183,10 +183,13 @@ def compared(before: Report, after: Report) -> Compared:
         return has_moved and each.section != "metadata"  # the inputs, which figures follow from
 
     own = [each for each in numbers if each.key in new or not follows(each)]
-    figures = (Figure(key=each.key, before=each.before, after=each.after) for each in own)
     words = [each for each in (*texts, *_nulls(differing)) if not follows(each)]
     return Compared(
-        (*figures, *stages), len(numbers) - len(own), _numbers_in(equal),
+        (
+            *(Figure(key=each.key, before=each.before, after=each.after) for each in own),
+            *stages,
+        ),
+        len(numbers) - len(own), _numbers_in(equal),
         tuple(_inputs(before, after, words)), tuple(_moves(before, after)),
     )  # fmt: skip
 
@@ -323,12 +326,13 @@ def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Itera
     # The options determine the prompt, except for its text and for a model that reads no pages.
     has_no_pages = before.workload.page is None and after.workload.page is None
     for name in (*_OPTIONS, *(["seq_len"] if has_no_pages else [])):
-        values = (getattr(each.workload, name) for each in (before, after))
-        yield from changed_input("workload", name, *values)
+        yield from changed_input(
+            "workload", name, getattr(before.workload, name), getattr(after.workload, name)
+        )
     for each in words:
         key = each.key.removeprefix("metadata.").removeprefix("workload.")
-        kind = _KINDS.get(each.key) or _KINDS.get(each.section, "report")
         if key not in _SAID_OTHERWISE:
+            kind = _KINDS.get(each.key) or _KINDS.get(each.section, "report")
             yield from changed_input(kind, key, each.before, each.after)
 
 
@@ -354,10 +358,14 @@ def _config_of(model: Model) -> Mapping[str, Any] | None:
     """The config's values, of a published one by its digest."""
     if model.config_text is None:
         published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
-        same = (
-            each for each in published if each.source(None).config_digest == model.config_digest
+        return next(
+            (
+                each.config
+                for each in published
+                if each.source(None).config_digest == model.config_digest
+            ),
+            None,
         )
-        return next((each.config for each in same), None)
     try:
         found = json.loads(model.config_text)
     except (ValueError, RecursionError):
@@ -367,8 +375,9 @@ def _config_of(model: Model) -> Mapping[str, Any] | None:
 
 def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
     """The change of an input, its values in words; empty if there is none."""
-    change = InputChange(kind=kind, key=key, before=_text(was), after=_text(now))
-    return [] if was == now else [change]
+    return (
+        [] if was == now else [InputChange(kind=kind, key=key, before=_text(was), after=_text(now))]
+    )
 
 
 def _text(value: object) -> str | None:
@@ -437,9 +446,13 @@ def _works(report: Report) -> dict[_Moving, tuple[int, ...]]:
     found: dict[_Moving, tuple[int, ...]] = {}
     for stage, each in report.stages.items():
         found["stage", stage, stage] = (each.flops, each.bytes_moved, each.params)
-        modules = {path: module.own for path, module in each.by_module.items()}
-        found |= {("module", stage, p): (own.flops, own.bytes_moved) for p, own in modules.items()}
+        found |= {
+            ("module", stage, path): (module.own.flops, module.own.bytes_moved)
+            for path, module in each.by_module.items()
+        }
         found |= {("operator", stage, name): (flops,) for name, flops in each.operators.items()}
-        kinds = each.operator_families.items()
-        found |= {("kind", stage, kind): (family.flops, family.bytes) for kind, family in kinds}
+        found |= {
+            ("kind", stage, kind): (family.flops, family.bytes)
+            for kind, family in each.operator_families.items()
+        }
     return found

@@ -172,9 +172,9 @@ def whole_check(
 ) -> Check:
     """The check of these workloads; `warnings` apply to all of them."""
     found = tuple(workloads)
-    outcome = worst(*(each.outcome for each in found), "warned" if warnings else "passed")
     return Check(
-        schema_version=SCHEMA_VERSION, command="check", options=options, outcome=outcome,
+        schema_version=SCHEMA_VERSION, command="check", options=options,
+        outcome=worst(*(each.outcome for each in found), "warned" if warnings else "passed"),
         tool=VERSION, budgets=budgets,
         baseline=baseline, workloads=found, warnings=warnings,
     )  # fmt: skip
@@ -211,14 +211,15 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
     verdicts: list[Verdict] = []
     named: set[str] = set()
     for budget in workload.budgets:
-        for key, value in keys.figures(budget.key).items():
-            named.add(key)
+        figures = keys.figures(budget.key)
+        for key, value in figures.items():
             verdicts += _of_budget(budget, key, value, old_keys.values(key), counted)
-        if "*" in budget.key:  # figures that are gone are only there
-            named.update(old_keys.values(budget.key))
+        # Figures that are gone are only in the baseline.
+        named.update(figures, old_keys.values(budget.key) if "*" in budget.key else ())
     changes = Compared() if baseline is None else compared(baseline, report)
-    others = (each for each in changes.changed if each.key not in named)
-    verdicts += (_of_change(each, workload.default) for each in others)
+    verdicts += (
+        _of_change(each, workload.default) for each in changes.changed if each.key not in named
+    )
     verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
     said = {(each.kind, each.key) for each in changes.inputs}
     redefined = () if before is None else redefinitions(before, workload)
@@ -341,8 +342,8 @@ def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
 def _limits_of(workload: Workload) -> Mapping[str, str]:
     found = defaultdict(list, tolerance=[workload.tolerance.amount_text])
     for budget in workload.budgets:
-        texts = (each.text for each in budget.limits)
-        found[budget.key].append(f"{', '.join(texts)} ({budget.level})")
+        texts = ", ".join(each.text for each in budget.limits)
+        found[budget.key].append(f"{texts} ({budget.level})")
     return {key: "; ".join(words) for key, words in found.items()}
 
 
@@ -424,8 +425,10 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[E
         for each in check.failures("failed")
         if each.rule == "baseline" and each.value is not None and each.key not in new
     }
-    changed = [Edit(each.key, _exceeded(each, keys)) for each in workload.budgets]
-    return [*changed, *(Edit(key, limits) for key, limits in new.items())]
+    return [
+        *(Edit(each.key, _exceeded(each, keys)) for each in workload.budgets),
+        *(Edit(key, limits) for key, limits in new.items()),
+    ]
 
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:

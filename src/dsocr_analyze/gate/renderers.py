@@ -37,10 +37,12 @@ class ReadableCheck(NamedTuple):
         check = self.check
         against = "" if check.baseline is None else f" against {check.baseline.title}"
         workloads = counted(len(check.workloads), "workload")
-        opening = f"check: {workloads}{against}: {_result(check)}"
-        warnings = _wrapped(_warnings(check.warnings), width, "  ")
-        texts = (line for each in check.workloads for line in _text_of(each, width))
-        yield from map(Line, map(visible, (*_wrapped([opening], width), *warnings, *texts)))
+        lines = [
+            *_wrapped([f"check: {workloads}{against}: {_result(check)}"], width),
+            *_wrapped(_warnings(check.warnings), width, "  "),
+            *(line for each in check.workloads for line in _text_of(each, width)),
+        ]
+        yield from map(Line, map(visible, lines))
 
     def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
         """Markdown in fewer than `limit` bytes, with a note if something had to be left out.
@@ -97,8 +99,11 @@ _WORDS: Final[dict[Outcome, str]] = {
 
 def _result(check: Check) -> str:
     """`FAILED (2 errors)`."""
-    named = (("error", check.count("failed")), ("warning", check.count("warned")))
-    counts = [counted(count, name) for name, count in named if count]
+    counts = [
+        counted(count, name)
+        for name, count in (("error", check.count("failed")), ("warning", check.count("warned")))
+        if count
+    ]
     return f"{_WORDS[check.outcome]} ({', '.join(counts)})".removesuffix(" ()")
 
 
@@ -140,12 +145,12 @@ def _changed(label: str, workload: WorkloadCheck, kinds: set[InputKind]) -> list
 
 def _input_text(change: InputChange) -> str:
     """`language_config.num_experts_per_tok: 6 -> 64`."""
-    values = (
-        "(absent)" if each is None else each or "''" for each in (change.before, change.after)
-    )
     before, after = (
-        each if len(each) <= _LONGEST_VALUE else f"{each[:_LONGEST_VALUE]}..." for each in values
-    )
+        "(absent)" if each is None
+        else f"{each[:_LONGEST_VALUE]}..." if len(each) > _LONGEST_VALUE
+        else each or "''"
+        for each in (change.before, change.after)
+    )  # fmt: skip
     where = "" if change.kind in ("config", "budget") else f"{change.kind} "
     return f"{where}{change.key}: {before} -> {after}"
 

@@ -64,7 +64,7 @@ def is_number(value: object) -> bool:
 
 def entry_labels(entries: Sequence[Any]) -> list[str]:
     """What distinguishes each entry of a list from the others, else its index."""
-    labels = [_label(each) for each in entries]
+    labels = [*map(_label, entries)]
     return [
         label if label and labels.count(label) == 1 else str(index)
         for index, label in enumerate(labels)
@@ -112,8 +112,11 @@ def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any,
     elif step == "*" or step[:2] in ("*.", "*["):
         names = [(each, step[1:]) for each in value]
     else:
-        begun = sorted((each for each in value if _begins(step, each)), key=len, reverse=True)
-        names = [(each, step[len(each) :]) for each in begun]
+        names = [
+            (each, step[len(each) :])
+            for each in sorted(value, key=len, reverse=True)
+            if _begins(step, each)
+        ]
     return [(f"{place}.{each}" if place else each, value[each], after) for each, after in names]
 
 
