@@ -13,7 +13,7 @@ import typer
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.archive.axes import parse_modes, parse_numbers
 from dsocr_analyze.archive.setting import warnings_of_modes
-from dsocr_analyze.cli import exits, options, page_options, printing, time_options, words
+from dsocr_analyze.cli import exits, options, page_options, printing, words
 from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
@@ -132,7 +132,7 @@ def advise(
               "--maximum-compression": given["maximum_compression"]}  # fmt: skip
     if quiet:
         options.check_quiet({**limits, "--json": json_file})
-    time = time_options.request_with_report(context)
+    time = page_options.request_with_report(context)
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window
     )
@@ -158,10 +158,12 @@ def advise(
     words.warn(context, warnings_of_modes(directory.architecture, modes), arguments=())
     if json_file not in (None, "-"):
         prepare_directory(Path(str(json_file)).parent)
-    notes = Lines("Notes", build.advice_notes(found), indent="")
-    opening = "\n".join(build.advice_lines(found))
-    said = Said(opening, list(build.advice_tables(found)), [notes], [json_file])
-    printing.emit(context, found, said)
+    printing.emit(context, found, Said(
+        "\n".join(build.advice_lines(found)),
+        list(build.advice_tables(found)),
+        [Lines("Notes", build.advice_notes(found), indent="")],
+        [json_file],
+    ))  # fmt: skip
     if found.modes_that_meet == ():
         raise typer.Exit(exits.NO)
 

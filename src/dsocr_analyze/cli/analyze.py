@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.cli import options, page_options, printing, streams, time_options, words
+from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import AnyWorkload, Workload
@@ -81,7 +81,7 @@ def analyze(
     options.check_files(html=html_file)
     counts = Engine(
         engine, directory, dtype, bool(use_flash_attn), device, trust_remote_code,
-        time_options.request_with_report(context), streams.announced_steps,
+        page_options.request_with_report(context), streams.announced_steps,
     )  # fmt: skip
     report = counts.report(workload)
     also = None if json_file in (None, "-") else Path(str(json_file))
@@ -91,8 +91,9 @@ def analyze(
     from dsocr_analyze.report.markdown import ReadableReport
 
     page = partial(_html, report, counts, workload, context.params["profile"])
-    readable = ReadableReport(report, written, full, ": --full", page)
-    printing.emit(context, report, readable, files=files)
+    printing.emit(
+        context, report, ReadableReport(report, written, full, ": --full", page), files=files
+    )
     words.warn(context, report.warnings)
 
 

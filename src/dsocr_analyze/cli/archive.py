@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import options, page_options
 
 __all__ = ["BY", "HISTOGRAMS", "OF_PDFS", "archive"]
 
@@ -106,4 +106,4 @@ def archive(
     if quiet:
         options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
     histogram = options.chosen("--histogram", given["histogram"], HISTOGRAMS)
-    count_list(context, time_options.request_of_many(context), histogram=histogram)
+    count_list(context, page_options.request_of_many(context), histogram=histogram)

@@ -126,12 +126,11 @@ def compare(
         context.obj.begin_writing()
         where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
     doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
-    said = Said(
+    printing.emit(context, report, Said(
         time_tables.headline(report.model, report.workload),
         list(measured.benchmark_tables(report)),
         [
             Lines("Notes", [*doubts, where]),
             assumptions(time_tables.time_notes(each.time for each in entries)),
         ],
-    )
-    printing.emit(context, report, said)
+    ))  # fmt: skip

@@ -14,7 +14,6 @@ import typer
 from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options, page_options, streams
-from dsocr_analyze.cli.streams import announced_steps
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
     NEW_FILE,
@@ -80,9 +79,10 @@ def checked(
         streams.complain(f"{file.path}: budgets changed: {changed}, new: {new}")
         asked = _chosen(written or {}, list(asked), file.path)
         judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
-    used = options.options_used(context)
     return ReadableCheck(
-        whole_check(str(file.path), counts.baseline, judged, counts.warnings, used)
+        whole_check(
+            str(file.path), counts.baseline, judged, counts.warnings, options.options_used(context)
+        )
     )
 
 
@@ -101,8 +101,9 @@ def _within(workload: Workload, function: Callable[..., _Result], *arguments: ob
     try:
         return function(workload, *arguments)
     except AnalyzeError as error:
-        message = f"workload {workload.name!r}: {error}"
-        raise type(error)(message, arguments=error.arguments) from error
+        raise type(error)(
+            f"workload {workload.name!r}: {error}", arguments=error.arguments
+        ) from error
 
 
 # --- budgets -----------------------------------------------------------------------------------
@@ -204,13 +205,13 @@ def _counts_against(
     """
     if name is None:
         return _Counts(file, trust_remote_code)
+    revision, path = None, Path(name)
     try:
-        is_report = Path(name).suffix == ".json"
-        revision = None if is_report else Revision.named(name, file.path.parent)
+        if path.suffix != ".json":
+            revision = Revision.named(name, file.path.parent)
     except BaselineError:
-        if not is_regular(Path(name)):
+        if not is_regular(path):
             raise
-        revision = None
     if revision is not None:
         before, doubts = _budgets_there(revision, file)
         gone = (
@@ -228,7 +229,7 @@ def _counts_against(
             f" ({', '.join(asked)}); name the matching one: --workload NAME"
         )
     baseline = Baseline(kind="report", name=name, commit=None)
-    return _Counts(file, trust_remote_code, baseline, reading.load_report(Path(name)))
+    return _Counts(file, trust_remote_code, baseline, reading.load_report(path))
 
 
 def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Sequence[str]]:
@@ -281,8 +282,9 @@ def _counted(
     config, stages, hf_config, model = (
         None if path is None else folder / path for path in files_of(asked)
     )
-    engine = asked["engine"] or (engine if stages is None else "trace")
-    name = options.chosen("engine", engine, ENGINES)
+    name = options.chosen(
+        "engine", asked["engine"] or (engine if stages is None else "trace"), ENGINES
+    )
     directory = page_options.model_directory_from(
         # Never a directory that happens to be in `models`: a check must be the same on every
         # machine.
@@ -312,5 +314,5 @@ def _counted(
         request = time_request(asked["gpu"], {**asked, "corrections": 0})
     return Engine(
         name, directory, asked["dtype"], asked["use_flash_attn"],
-        trust_remote_code=trust_remote_code, time=request, announced=announced_steps,
+        trust_remote_code=trust_remote_code, time=request, announced=streams.announced_steps,
     ).report(page.workload(directory.architecture))  # fmt: skip

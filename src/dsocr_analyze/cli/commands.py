@@ -84,8 +84,11 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
             )
             if kind is not typer.Context:
                 kind = Annotated[kind, options.SHARED[info] if isinstance(info, str) else info]
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+            parameters.append(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+                )
+            )
 
     @wraps(command)
     def called(**given: Any) -> None:
@@ -103,8 +106,9 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
             if collects:
                 gc.disable()
 
-    whole = signature.replace(parameters=parameters)
-    called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
+    called.__signature__ = signature.replace(  # type: ignore[attr-defined]  # Typer reads it here
+        parameters=parameters
+    )
     return called
 
 
@@ -168,8 +172,9 @@ class _CommandsByName(UserDict[str, Any]):
         if self.data[name] is None:
             module = import_module(f"dsocr_analyze.cli.{BESIDE.get(name, name)}")
             only = typer.Typer(add_completion=False, rich_markup_mode=None)
-            declared = _declared(getattr(module, name), loops=name not in _SHORT)
-            only.command(name, cls=_Command)(declared)
+            only.command(name, cls=_Command)(
+                _declared(getattr(module, name), loops=name not in _SHORT)
+            )
             self.data[name] = typer.main.get_command(only)
         found: TyperCommand = self.data[name]
         return found

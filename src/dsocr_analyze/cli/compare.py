@@ -16,15 +16,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import is_mode_or_sizes, mode_or_sizes, parse_modes
 from dsocr_analyze.archive.setting import Setting
-from dsocr_analyze.cli import (
-    list_options,
-    options,
-    page_options,
-    printing,
-    streams,
-    time_options,
-    words,
-)
+from dsocr_analyze.cli import list_options, options, page_options, printing, streams, words
 from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
@@ -108,7 +100,7 @@ def compare(
     """Put architectures, modes, configs and saved reports side by side."""
     engine = options.chosen("--engine", engine, ENGINES)
     options.check_files(html=html_file)
-    time = time_options.request_with_report(context)
+    time = page_options.request_with_report(context)
     # The analytic engine reads a directory's config without executing its code.
     executable = trust_remote_code or engine == "analytic"
     models = _Models(model, arch, _named_files(config or ()), executable, sliding_window)
@@ -136,9 +128,11 @@ def _check_picture(
         bars = [len(each.report.time) if isinstance(each, _Saved) else counted for each in columns]
     if 0 in bars:
         each = columns[bars.index(0)]
-        right = "; give --gpu too"
-        if isinstance(each, _Saved):
-            right = f", and {each.name!r} has none; save it with --gpu, or leave it out"
+        right = (
+            f", and {each.name!r} has none; save it with --gpu, or leave it out"
+            if isinstance(each, _Saved)
+            else "; give --gpu too"
+        )
         raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
     refuse_many_bars(sum(bars))
 
@@ -247,8 +241,7 @@ class _Models:
         found = [each for each in self.named if each.directory.architecture is architecture]
         name = architecture.name
         if not found and name not in self._others:
-            reference = self.model if self.model == "reference" else None
-            self._others[name] = self._read(reference, name)
+            self._others[name] = self._read(self.model if self.model == "reference" else None, name)
         return found or [self._others[name]]
 
     def refuse_unused(self, used: Sequence[_Model]) -> None:
@@ -261,12 +254,11 @@ class _Models:
                 " has a sliding window; leave it out"
             )
         model = None if self.model == "reference" else self.model
-        is_named = model is not None or self.arch is not None or self.configs
-        for each in self.named if is_named else ():
+        asked = (("--model", model), ("--arch", self.arch))
+        named = [f"{name} {value}" for name, value in asked if value is not None]
+        for each in self.named if named or self.configs else ():
+            option = named[0] if each.config is None else f"--config {self.configs[each.config]}"
             if each not in used:
-                option = f"--arch {self.arch}" if model is None else f"--model {model}"
-                if each.config is not None:
-                    option = f"--config {self.configs[each.config]}"
                 raise WorkloadError(
                     f"{option} is not compared with anything; name a mode without an architecture,"
                     " or leave it out"
@@ -285,9 +277,8 @@ class _Models:
 
 def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
     """Files by name, or by full path if two have the same name."""
-    if len(set(files)) < len(files):
-        twice = next(file for file in files if files.count(file) > 1)
-        raise WorkloadError(f"--config {twice} is given twice; give every file once")
+    if twice := [file for file in files if files.count(file) > 1]:
+        raise WorkloadError(f"--config {twice[0]} is given twice; give every file once")
     names = {file.name for file in files}
     return {file.name if len(names) == len(files) else str(file): file for file in files}
 
@@ -342,9 +333,10 @@ def _columns_of(
     elif mode is not None or not has_one_setting or len(models.configs) > 1:
         groups = _in_modes(None, mode, models.named)
     else:
-        [model] = models.named
         groups = [
-            [(each.name, model, each)] for each in model.directory.architecture.modes.values()
+            [(each.name, model, each)]
+            for model in models.named
+            for each in model.directory.architecture.modes.values()
         ]
     items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
     asked = [each for each in items if not isinstance(each, _Saved)]

@@ -102,8 +102,10 @@ def calibration_said(file: Path, device: str) -> Said:
         label_columns=2,
     )  # fmt: skip
     overhead = [f"an operator of a model adds {found.cpu.operator_us:.1f} us"] if found.cpu else []
-    used = f"{file}; use it with: dsocr-analyze measure --device {device}"
-    return Said("", [errors], [Lines("Overhead", overhead, before="")], [used])
+    return Said(
+        "", [errors], [Lines("Overhead", overhead, before="")],
+        [f"{file}; use it with: dsocr-analyze measure --device {device}"],
+    )  # fmt: skip
 
 
 # --- measure -----------------------------------------------------------------------------------
@@ -175,8 +177,9 @@ def measurement(
         if isinstance(workload, Workload) and architecture.closed_forms is not None:
             announce("preprocessing")
             content = page_in_views(architecture.closed_forms.crop_grids, workload)[-1].content
-            timed = passes.measured_preprocessing(workload, content, protocol.repeats)
-            prepared = timed.beside(assumptions.estimated_preprocessing(architecture, workload))
+            prepared = passes.measured_preprocessing(workload, content, protocol.repeats).beside(
+                assumptions.estimated_preprocessing(architecture, workload)
+            )
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
@@ -301,15 +304,13 @@ def predicted_seconds(
     """Seconds predicted by the profile of the session's own device; None if there is none."""
     loaded = session.loaded
     try:
-        known = kept_files.known_profiles(profiles)
-        device = machine.matching_device(loaded.device, known)
+        device = machine.matching_device(loaded.device, kept_files.known_profiles(profiles))
         if device is not None:
             request = time_request([device.gpu.name], {"profile": profiles, "runtime": "eager"})
-            engine = analysis.Engine(
+            return analysis.Engine(
                 "analytic", loaded.directory, session.dtype.name, loaded.attention != "eager",
                 time=request,
-            )  # fmt: skip
-            return engine.entries(workload)[0]
+            ).entries(workload)[0]  # fmt: skip
         if loaded.device.type == "cuda":
             raise DeviceError(f"there is no profile of {machine.device_title(loaded.device)}")
     except DeviceError as error:  # keep the measurements anyway
@@ -332,7 +333,6 @@ def inference_report(
     `entry` has the predicted seconds, if a device profile matches.
     """
     figures, steps = session.composed(counted), len(timed.steps)
-    after_first = timed.generate_seconds - timed.prefill_seconds
     provenance, compared = figures.provenance, measured.Compared.of
     return measured.InferenceReport(
         schema_version=opening.SCHEMA_VERSION,
@@ -360,7 +360,10 @@ def inference_report(
         ),
         next_token_seconds=None
         if not steps
-        else compared(after_first / steps, None if entry is None else entry.tpot_seconds),
+        else compared(
+            (timed.generate_seconds - timed.prefill_seconds) / steps,
+            None if entry is None else entry.tpot_seconds,
+        ),
         infer_seconds=compared(timed.infer_seconds, None if entry is None else entry.page_seconds),
         tokens=timed.tokens,
         tokens_per_second=timed.tokens / timed.infer_seconds,
@@ -385,8 +388,8 @@ def _stages(
     foreseen = {name: each.seconds for name, each in entry.stages.items()} if entry else {}
     steps = len(timed.steps)
     if figures.decode is not None and steps:
-        name, work = figures.decode.name, figures.batch.minus(figures.prefill_pass)
-        ran[name] = (steps, work, sum(timed.steps))
+        name = figures.decode.name
+        ran[name] = (steps, figures.batch.minus(figures.prefill_pass), sum(timed.steps))
         if entry is not None and entry.tpot_seconds is not None:
             foreseen[name] = steps * entry.tpot_seconds
     return {
@@ -398,7 +401,7 @@ def _stages(
 
 
 def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
-    model, stand_ins = session.loaded, inference.stands_in_for_torchvision(session.loaded)
+    model = session.loaded
     notes = {
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
         " autocast to bfloat16, whose casts add bytes but no FLOPs": True,
@@ -410,7 +413,7 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
         " own routing touches as many experts or fewer": model.has_weights,
         "routing is uniform, since random weights would make it arbitrary": not model.has_weights,
         "torchvision is not installed: stand-ins for its three transforms compute the same"
-        " values; preprocessing times may differ": stand_ins,
+        " values; preprocessing times may differ": inference.stands_in_for_torchvision(model),
     }
     return tuple(compress(notes, notes.values()))
 

@@ -65,8 +65,7 @@ def devices(
         benchmarks = documents.CorrectionsDocument(
             schema_version=SCHEMA_VERSION, command="devices", options=used, corrections=tuple(kept)
         )
-        said = Said("", [documents.corrections_table(benchmarks)])
-        printing.emit(context, benchmarks, said)
+        printing.emit(context, benchmarks, Said("", [documents.corrections_table(benchmarks)]))
         return
     if "all" in forget and not names:
         raise WorkloadError("--forget all needs named GPUs; name one or more")
@@ -133,13 +132,11 @@ def fit(
     ]  # fmt: skip
     source = directory.source(architecture.name)
     document = documents.fit_document(source, workload, fits, options.options_used(context))
-    attention = ATTENTION_NAMES[flash_attention]
-    line = opening_line([document.workload], [element.name], [attention])
-    said = Said(
+    line = opening_line([document.workload], [element.name], [ATTENTION_NAMES[flash_attention]])
+    printing.emit(context, document, Said(
         f"Ran: {model_text(source)} by the analytic engine\n{line}",
         list(documents.fit_tables(document, [each.title for each in gpus])),
         [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
-    )
-    printing.emit(context, document, said)
+    ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)

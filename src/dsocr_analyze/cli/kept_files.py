@@ -82,10 +82,10 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     """Keeps benchmarks, replacing earlier copies, and returns the folder; raises OutputError."""
     folder = own_folder_to_write() / _CORRECTIONS
     output_files.prepare_directory(folder)
-    texts = {}
-    for each in benchmarks:
-        text = msgspec.json.format(msgspec.json.encode(each)).decode()
-        texts[folder / f"{each.id}.json"] = f"{text}\n"
+    texts = {
+        folder / f"{each.id}.json": f"{msgspec.json.format(msgspec.json.encode(each)).decode()}\n"
+        for each in benchmarks
+    }
     output_files.write_files(texts)
     return folder
 

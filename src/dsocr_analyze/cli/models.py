@@ -79,9 +79,9 @@ def stages(
         )
     if output is None:
         sys.stdout.write(text)
-        return
-    context.obj.begin_writing()
-    write_files({output: text})
+    else:
+        context.obj.begin_writing()
+        write_files({output: text})
 
 
 # --- the tree -----------------------------------------------------------------------------------
@@ -202,8 +202,7 @@ def tree(
 def _refuse_untraceable(given: Mapping[str, str], stage: str | None, *, trace: bool) -> None:
     of_page = {*page_options.OF_A_PAGE, *(["trace"] if trace else [])}
     asked = [option for name, option in given.items() if name in of_page]
-    if stage is not None:
-        asked.append(f"--stage {stage}")
+    asked += [] if stage is None else [f"--stage {stage}"]
     if asked:
         raise WorkloadError(
             f"{asked[0]} takes a stages file; give --stages FILE (dsocr-analyze stages drafts one),"

@@ -463,12 +463,12 @@ _ABOUT_THE_OUTPUT: Final = (
 
 def given_options(context: typer.Context) -> dict[str, str]:
     """Name of each option on the command line, by its parameter."""
-    found: dict[str, str] = {}
-    for each in context.command.params:
-        source = each.name and context.get_parameter_source(each.name)
-        if each.name and getattr(source, "name", None) == "COMMANDLINE":
-            found[each.name] = each.opts[0]
-    return found
+    return {
+        each.name: each.opts[0]
+        for each in context.command.params
+        if each.name
+        and getattr(context.get_parameter_source(each.name), "name", None) == "COMMANDLINE"
+    }
 
 
 def options_used(context: typer.Context) -> dict[str, OptionValue]:

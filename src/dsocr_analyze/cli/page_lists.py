@@ -32,14 +32,15 @@ def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ListT
     from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
 
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
-    if concurrency is None:
-        concurrency = _LIST_CONCURRENCY
+    concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= MOST_CONCURRENCY:
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
         )
-    hours = None if deadline is None else deadline_hours(deadline)
-    return totals.ListTime(requested, concurrency, hours, lengths_are_given(context))
+    return totals.ListTime(
+        requested, concurrency, None if deadline is None else deadline_hours(deadline),
+        lengths_are_given(context),
+    )  # fmt: skip
 
 
 def deadline_hours(text: str) -> float:
@@ -95,20 +96,18 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
             progress.advance(len(some) + some.malformed.rows)
 
     with contextlib.ExitStack() as stack:
-        writer = None
-        if output is not None:
-            writer = stack.enter_context(table_files.table_writer(output, opening))
+        writer = stack.enter_context(table_files.table_writer(output, opening)) if output else None
         progress = stack.enter_context(LateProgress("pages", listed.length))
         found = totals.add_up(
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )
         context.obj.begin_writing()  # `output` is moved into place now
-    of_model = settings_of_model(opening.model, given["config"])
     written = [output, output and table_files.sidecar(output), given["plot"]]
     printing.emit(
         context, found.document, _said(found, histogram, written),
         picture=lambda: archive_shown.histogram_picture(
-            found, histogram, given["pages"].name, of_model
+            found, histogram, given["pages"].name,
+            settings_of_model(opening.model, given["config"]),
         ),
     )  # fmt: skip
     if given["output_format"] == "json" and not given["quiet"]:

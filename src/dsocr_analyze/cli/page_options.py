@@ -1,11 +1,11 @@
-"""What options ask of a model and a page: its directory, sizes and lengths."""
+"""What options ask of a model and a page: its directory, sizes, lengths and seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -18,6 +18,10 @@ from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.workload import Workload, text_parts
 
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.evaluate import TimeRequested
+    from dsocr_analyze.timing.predict import TimeRequest
+
 __all__ = [
     "BATCH",
     "NEW_TOKENS",
@@ -29,6 +33,8 @@ __all__ = [
     "page_of_file",
     "page_request",
     "refuse_window",
+    "request_of_many",
+    "request_with_report",
     "undescribed_model",
     "with_window",
     "workload_of",
@@ -82,8 +88,7 @@ def model_directory_from(
             raise WorkloadError(
                 f"--stages {stages} describes an architecture; leave out --arch {arch}"
             )
-        described = architectures.described_architecture(stages)
-        found = _of_its_own(model, config, hf_config, described)
+        found = _of_its_own(model, config, hf_config, architectures.described_architecture(stages))
         if found is None:
             raise WorkloadError(
                 f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
@@ -104,12 +109,12 @@ def model_directory_from(
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
         if "auto_map" in values:
             _check_arch(arch, values, f"--config {config}")
+        known = architectures.recognized_architecture(values) if values else None
         if arch is not None:
             known = architectures.architecture_named(arch)
-        else:
-            recognized = architectures.recognized_architecture(values) if values else None
-            known = recognized or architectures.DEFAULT
-        directory = _unnamed(known, model, trust_remote_code=trust_remote_code)
+        directory = _unnamed(
+            known or architectures.DEFAULT, model, trust_remote_code=trust_remote_code
+        )
     directory = directory if config is None else directory.with_config(values, config)
     return directory if sliding_window is None else with_window(directory, sliding_window)
 
@@ -118,9 +123,11 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
     """The directory with its sliding window on or off."""
     architecture = architectures.architecture_of(directory.config)
     refuse_window(architecture, str(sliding_window))
-    if sliding_window:
-        return directory
-    return directory.with_config(architecture.without_window(directory.config))
+    return (
+        directory
+        if sliding_window
+        else directory.with_config(architecture.without_window(directory.config))
+    )
 
 
 def refuse_window(architecture: Architecture, value: str) -> None:
@@ -255,8 +262,9 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
     content = read_tokenizer_file(file)
     with named_tokenizer_failures(file):
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
-        parts = text_parts(prompt)
-        return 1 + sum(len(tokenizer.encode(each, add_special_tokens=False).ids) for each in parts)
+        return 1 + sum(
+            len(tokenizer.encode(part, add_special_tokens=False).ids) for part in text_parts(prompt)
+        )
 
 
 def page_of_file(image: Path) -> tuple[int, int]:
@@ -277,3 +285,35 @@ def page_of_file(image: Path) -> tuple[int, int]:
     elif found.has_more_frames:
         complain(f"note: {image} has several frames and only the first is used")
     return size
+
+
+# --- predicted seconds ----------------------------------------------------------------------------
+
+
+def _gpus_asked(context: typer.Context) -> list[str]:
+    """The values of `--gpu`; without any, raises WorkloadError for options without effect."""
+    gpus: list[str] = context.params["gpu"] or []
+    for name, option in () if gpus else options.given_options(context).items():
+        if name in options.SECONDS_OF_A_PAGE or name == "deadline":
+            raise WorkloadError(
+                f"{option} is for predicted seconds; give --gpu too, or leave it out"
+            )
+    return gpus
+
+
+def request_with_report(context: typer.Context) -> TimeRequest | None:
+    """The predictions of a page that are asked for; None without a GPU; raises AnalyzeError."""
+    if not (gpus := _gpus_asked(context)):
+        return None
+    from dsocr_analyze.cli.time_requests import request_from
+
+    return request_from(context, gpus)
+
+
+def request_of_many(context: typer.Context) -> TimeRequested | None:
+    """The predictions of many pages that are asked for; None without a GPU; raises AnalyzeError."""
+    if not (gpus := _gpus_asked(context)):
+        return None
+    from dsocr_analyze.cli.time_requests import of_many_pages
+
+    return of_many_pages(context, gpus)

@@ -77,8 +77,9 @@ def show(output_format: str | None, document: object, said: Readable) -> None:
                 from rich.console import Console
                 from rich.text import Text
 
-                console = Console(file=getattr(sys.stdout, "styled", None))
-                console.print(Text(line.text, style="bold"), soft_wrap=True)
+                Console(file=getattr(sys.stdout, "styled", None)).print(
+                    Text(line.text, style="bold"), soft_wrap=True
+                )
             else:
                 print(line.text)
     elif output_format is not None:

@@ -98,8 +98,9 @@ def _failures() -> Iterator[None]:
     except BrokenPipeError:
         raise ReaderGone from None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise OutputError(f"cannot write to stdout: {reason or error}") from error
+        raise OutputError(
+            f"cannot write to stdout: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def drop_unwritable() -> None:
@@ -180,13 +181,11 @@ class LateProgress(contextlib.ExitStack):
             from rich import progress
             from rich.console import Console
 
-            columns = (
-                progress.TextColumn("{task.description}"), progress.BarColumn(),
-                progress.MofNCompleteColumn(), progress.TimeRemainingColumn(),
-            )  # fmt: skip
             self._bar = self.enter_context(
                 progress.Progress(
-                    *columns, console=Console(stderr=True), transient=True,
+                    progress.TextColumn("{task.description}"), progress.BarColumn(),
+                    progress.MofNCompleteColumn(), progress.TimeRemainingColumn(),
+                    console=Console(stderr=True), transient=True,
                     redirect_stdout=False, redirect_stderr=False,
                 )
             )  # fmt: skip

@@ -9,7 +9,7 @@ import typer
 
 from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import archive, options, time_options
+from dsocr_analyze.cli import archive, options, page_options
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import LARGEST_COUNT
 from dsocr_analyze.workload.page import PAPERS
@@ -149,7 +149,7 @@ def sweep(
     if quiet:
         options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
     _check_options(context)
-    time = time_options.request_of_many(context)
+    time = page_options.request_of_many(context)
     if given["pages"] is None:
         from dsocr_analyze.cli import sweep_runs
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -25,7 +23,6 @@ from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-from dsocr_analyze.report.table import Table
 
 __all__ = ["run"]
 
@@ -130,24 +127,19 @@ def _count(
             of_model = settings_of_model(opening.model, given["config"])
             drawn = (kept, quantity, given["x"], of_model, combinations.time)
             sweep_shown.sweep_picture(*drawn).save(plot)
-    if not quiet:
+    if is_printed and kept:
+        rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
+        printing.show("table", None, Said(
+            f"By closed forms: {model_text(opening.model)}",
+            [sweep_shown.sweep_table(kept, rows)],
+            [Lines("Notes", [rest], before="", indent="")],
+        ))  # fmt: skip
+    elif not quiet:
         beside = None if output is None else table_files.sidecar(output)
         written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
-        tables = [sweep_shown.sweep_table(kept, rows)] if is_printed and kept else []
-        printing.show("table", None, _said(opening, tables, [*written, plot]))
+        printing.show("table", None, Said("", (), written=[*written, plot]))
     exceeding = (
         f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
         f" {positions}; they are counted anyway"
     )
     return [exceeding] if beyond else []
-
-
-def _said(
-    opening: CountOpening, tables: Sequence[Table], written: Sequence[Path | str | None]
-) -> Said:
-    """The first rows for a terminal, if there are any, and the files."""
-    if not tables:
-        return Said("", (), written=written)
-    rest = ["--output FILE.csv or FILE.parquet has every row and column; so does a pipe"]
-    below = Lines("Notes", rest, before="", indent="")
-    return Said(f"By closed forms: {model_text(opening.model)}", tables, [below])

@@ -103,9 +103,9 @@ def time(
     request = request_from(context, gpus or [*options.all_gpus()], server=server)
     if compares is not None:
         compares(request, directory, workload)
-        return
-    engine = Engine("analytic", directory, dtype, bool(use_flash_attn), time=request)
-    _show(context, engine, workload, is_of_all=not gpus)
+    else:
+        engine = Engine("analytic", directory, dtype, bool(use_flash_attn), time=request)
+        _show(context, engine, workload, is_of_all=not gpus)
 
 
 def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_all: bool) -> None:
@@ -127,10 +127,9 @@ def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_a
         attention = ATTENTION_NAMES[engine.flash_attention]
         return throughput_picture(report, engine.dtype, attention, context.params["config"])
 
-    has_few = len(entries) <= 4
     said = Said(
         time_tables.headline(report.model, report.workload),
-        time_tables.time_tables(entries) if has_few else [time_tables.overview(entries)],
+        [time_tables.overview(entries)] if len(entries) > 4 else time_tables.time_tables(entries),
         [assumptions(time_tables.time_notes(entries))],
         [context.params["plot"]],
     )

@@ -106,11 +106,10 @@ def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
     from dsocr_analyze.archive.evaluate import TimeRequested
 
     given = context.params
-    one = {
-        "runtime": options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES),
-        "concurrency": "1",
-    }
-    request = time_request(gpus, {**given, **one}, _lengths_by_limit(context))
+    runtime = options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES)
+    request = time_request(
+        gpus, {**given, "runtime": runtime, "concurrency": "1"}, _lengths_by_limit(context)
+    )
     [job], mean = request.jobs, given["mean_new_tokens"]
     for each in request.profiles:
         check_precision(each, job.precision)

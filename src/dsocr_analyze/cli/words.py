@@ -158,16 +158,21 @@ def repeated(option: Any, values: Sequence[str], context: Any) -> str:
     """One line about a repeated option, of whose distinct values only the last would count."""
     name = option.opts[0]
     *others, last = map(repr, values)
-    several = [
-        command
-        for command, each in _commands(context.find_root()).items()
-        if any(name in other.opts and _takes_several(other) for other in each.params)
-    ]
-    if name in _COMPARED:
-        several = [f"{context.find_root().command_path} {_COMPARED[name]}"]
-    right = f"give one{', or several to ' if several else ''}{', '.join(several)}"
-    if _takes_several(option):
-        right = f"give one list: {name} {','.join(values)}"
+    root = context.find_root()
+    several = (
+        [f"{root.command_path} {_COMPARED[name]}"]
+        if name in _COMPARED
+        else [
+            command
+            for command, each in _commands(root).items()
+            if any(name in other.opts and _takes_several(other) for other in each.params)
+        ]
+    )
+    right = (
+        f"give one list: {name} {','.join(values)}"
+        if _takes_several(option)
+        else f"give one{', or several to ' if several else ''}{', '.join(several)}"
+    )
     return f"{name} is given more than once, as {', '.join(others)} and {last}; {right}"
 
 
@@ -201,12 +206,14 @@ def _options_of(command: Any) -> list[str]:
 
 def _misused_option(error: Any, context: Any) -> str:
     name = error.option_name
-    with_value = (
-        f"{name} needs a value: {name} {_metavar(each)}"
-        for each in context.command.params
-        if name in each.opts and not getattr(each, "is_flag", False)
+    return next(
+        (
+            f"{name} needs a value: {name} {_metavar(each)}"
+            for each in context.command.params
+            if name in each.opts and not getattr(each, "is_flag", False)
+        ),
+        f"{name} takes no value",
     )
-    return next(with_value, f"{name} takes no value")
 
 
 def _wrong_value(error: Any, parameter: Any) -> str:
