@@ -243,9 +243,8 @@ def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
     """Extends the cache, after a decode step, by tokens that are all zeros; may modify it.
 
     A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
-    is
-    allocated as a whole, or holds a state, stays as it is, and so does what has not grown since the
-    prefill pass, whose sizes are `before`, such as the keys of an image.
+    is allocated as a whole, or holds a state, stays as it is, and so does what has not grown since
+    the prefill pass, whose sizes are `before`, such as the keys of an image.
     """
     if isinstance(cache, tuple | list):
         return type(cache)(

@@ -79,21 +79,20 @@ def tensors_in(values: Values) -> Iterator[torch.Tensor]:
             yield from tensors_in((value.start, value.stop, value.step))
 
 
-def modules_in(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+def modules_in(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Path and module of a model and all below it, a shared one at each of its paths.
 
     In the order of `named_modules`, whose generators are nested as deeply as the modules and take
     several times as long.
     """
-    found, ahead = list[tuple[str, torch.nn.Module]](), [("", model)]
+    ahead = [("", model)]
     while ahead:
         path, module = ahead.pop()
-        found.append((path, module))
+        yield path, module
         below = path + "." if path else ""
         for name, child in reversed(module._modules.items()):
             if child is not None:
                 ahead.append((below + name, child))
-    return found
 
 
 @contextmanager

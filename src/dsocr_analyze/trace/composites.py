@@ -89,8 +89,7 @@ class Composites(TorchFunctionMode):
     """Passes each composite to `record` as one operator, as called.
 
     In a region of autocast in this thread, their arguments are cast first as it would: the region
-    of
-    the arguments' device; for `meta`, CUDA's, whose casts torch does not make there.
+    of the arguments' device; for `meta`, CUDA's, whose casts torch does not make there.
 
     Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 

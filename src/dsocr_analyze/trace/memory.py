@@ -29,8 +29,7 @@ class LiveTensors:
     """Memory of the tensors made during a pass; one storage counts once, until it is freed.
 
     A freed storage is only appended to a list, by a C function: a signal handler's exception inside
-    a
-    Python callback would be dropped, and the update lost.
+    a Python callback would be dropped, and the update lost.
 
     Args:
         existing: Tensors from before the pass. If they are all on one device, only its memory

@@ -65,8 +65,7 @@ class RunningModules:
 
         Args:
             run: Called instead of a module's forward, with the module, its path, that forward and
-                its
-                arguments. Not kept: as a method of what holds this, it would keep the model alive.
+                its arguments. Not kept: a method of what holds this would keep the model alive.
         """
         for path, module in modules_in(self._model):
             self.paths.setdefault(module, []).append(path)
@@ -96,9 +95,8 @@ class RunningModules:
                         self.customized.update(ancestors(path))
                 if not is_script:
                     wrapper = functools.partial(self._forward, run, module, module.forward)
-                    vars(wrapper)["__wrapped__"] = (
-                        module.forward
-                    )  # whose signature `generate` reads
+                    # `generate` reads its signature.
+                    vars(wrapper)["__wrapped__"] = module.forward
                     vars(module)["forward"] = wrapper
                 if is_customized or hooks_all:
                     # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
