@@ -42,6 +42,8 @@ NEAREST: Final = 40  # tests that are asked first
 DATA_BYTES: Final = 6 << 30  # a mutation must not fill the machine
 
 EQUIVALENT: Final = {
+    "8cb13dfa": "a copy of what nobody else holds",
+    "fc58909e": "2^41 parts of 22 bits fit in 63 bits too",
     "58d79f04": "an exception keeps the positional arguments that it is made with, and every error"
     " is made with its message as one",
     "30bae769": "no text is as wide as either",

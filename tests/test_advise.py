@@ -414,7 +414,6 @@ class TestCommand:
         assert "Fox" in out
         assert "arXiv:2510.18234v1" in out
 
-    @pytest.mark.exhaustive
     def test_no_mode_that_meets_is_a_no(self, capsys):
         code, out, _ = run(capsys, "advise", "--page", "a4@100", "--minimum-dpi", "150")
         assert code == 1

@@ -198,7 +198,7 @@ class TestOtherModels:
         decoder = DecoderDimensions.from_config(config)
         assert decoder.n_routed_experts is None
         assert decoder.moe_layers == 0
-        assert decoder.shared_intermediate_size == 0
+        assert decoder.moe_intermediate_size == decoder.shared_intermediate_size == 0
 
     def test_no_shared_experts(self):
         decoder = DecoderDimensions.from_config(changed(n_shared_experts=None))

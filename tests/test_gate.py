@@ -121,6 +121,10 @@ class TestReportKeys:
         assert [*figures] == [f"stages.{name}.flops" for name in report.stages]
         assert [*figures.values()] == [each.flops for each in report.stages.values()]
 
+    def test_a_longer_name_is_not_the_one_that_it_begins_with(self, report):
+        with pytest.raises(ConfigError, match="did you mean 'flops'"):
+            ReportKeys(report).figures("total.flopss")
+
     def test_entries_of_lists_are_named_by_number_or_by_what_they_hold(self, report):
         keys = ReportKeys(report)
         assert keys.figures("workload.page[1]") == {"workload.page[1]": 600}

@@ -488,11 +488,12 @@ class TestArchive:
 
 
 class TestThroughput:
-    @pytest.mark.exhaustive
     def test_lines_are_the_numbers_of_the_json(self, draw):
         picture, out = draw("time", "h100", "l4", "--format", "json")
         entries = json.loads(out)["time"]
         axes, latency = picture.figure.axes
+        assert axes.get_ylabel() == "pages per second (filled markers, with band)"
+        assert latency.get_ylabel() == "seconds per page (hollow markers, dotted)"
         for entry, line, dotted in zip(entries, axes.get_lines(), latency.get_lines(), strict=True):
             loads = entry["throughput"]
             assert list(line.get_ydata()) == [load["pages_per_second"] for load in loads]

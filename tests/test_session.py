@@ -15,7 +15,7 @@ from sampling import first, sampled
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.device import parse_device
-from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.trace import operators, recorder
 
@@ -117,6 +117,15 @@ def test_the_batch_is_the_prefill_pass_and_every_decode_step_over_a_growing_cach
             for key, count in counts_of(longer.stages["decode"]).items():
                 expected[key] += count
         assert counts_of(report.total.batch) == expected
+
+
+def test_the_largest_batch_is_traced_and_no_larger_one(monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.session.LARGEST_TRACED_BATCH", 2)
+    session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
+    page = {"page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+    assert session.analyze(**page, batch_size=2).total.batch.macs > 0
+    with pytest.raises(WorkloadError, match="give at most 2"):
+        session.analyze(**page, batch_size=3)
 
 
 def test_the_kv_cache_is_61440_bytes_a_token_in_bf16(report):
