@@ -94,9 +94,10 @@ class PageAsked:
     @property
     def wanted(self) -> Requirements | None:
         """Requirements for a mode; None without any."""
-        least, most = self.minimum_dpi, self.maximum_compression
-        wanted = Requirements(minimum_dpi=least, maximum_compression=most)
-        return None if least is None and most is None else wanted
+        wanted = Requirements(
+            minimum_dpi=self.minimum_dpi, maximum_compression=self.maximum_compression
+        )
+        return wanted if any(each is not None for each in astuple(wanted)) else None
 
     def in_dpi(self, scale: Fraction) -> float | None:
         """A resolution relative to the page's own in pixels per inch; None if that is unknown."""
@@ -146,9 +147,8 @@ def advise(
 
     advice = tuple(_of_mode(directory, page, planned, mode, published, costed) for mode in modes)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
-    opening = opening_of(directory, architecture, modes, command="advise", options=options)
     return AdviceDocument(
-        **asdict(opening),
+        **asdict(opening_of(directory, architecture, modes, command="advise", options=options)),
         page=planned.page,
         page_dpi=page.in_dpi(Fraction(1)),
         kind=kind,
@@ -232,10 +232,10 @@ def _of_mode(
     positions = directory.dimensions().decoder.max_position_embeddings
     # The last token takes no position: no decode step reads it.
     most = max(1, positions - workload.seq_len + 1)
-    is_written_out = page.holds and page.request.max_new_tokens is None
     by_text = tuple(
         costed(replace(workload, max_new_tokens=min(each + 1, most)), each)
-        for each in (texts if is_written_out else ())
+        for each in page.holds or ()
+        if page.request.max_new_tokens is None
     )
     longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(workload, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
@@ -308,8 +308,11 @@ def _verdict(page: PageAsked, dpi: float | None, densities: Sequence[Density]) -
         return None
     is_fine = None if least is None or dpi is None else dpi >= least
     is_dense = None if most is None else max(each.compression for each in densities) <= most
-    meets = False not in (is_fine, is_dense)
-    return Verdict(minimum_dpi=is_fine, maximum_compression=is_dense, meets=meets)
+    return Verdict(
+        minimum_dpi=is_fine,
+        maximum_compression=is_dense,
+        meets=False not in (is_fine, is_dense),
+    )
 
 
 # --- for readers ---------------------------------------------------------------------------------
@@ -321,9 +324,11 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     dpi = (
         "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
     )
-    new = f"{advice.max_new_tokens:,} new tokens"
-    if advice.is_written_out:
-        new = "as many new tokens as the text on it needs"
+    new = (
+        "as many new tokens as the text on it needs"
+        if advice.is_written_out
+        else f"{advice.max_new_tokens:,} new tokens"
+    )
     yield f"Ran: {model_text(advice.model)} by the analytic engine"
     yield (
         f"Page of {width} x {height} pixels{dpi};"
@@ -382,11 +387,14 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
         for mode in advice.modes
         for text in mode.by_text_tokens
     }
-    cases = (case for mode in advice.modes for case in mode.cases)
-    sentences = (
-        each for case in cases for entry in case.time for each in entry.assumptions.sentences
+    notes += (
+        each
+        for mode in advice.modes
+        for case in mode.cases
+        for entry in case.time
+        for each in entry.assumptions.sentences
+        if each not in known
     )
-    notes += (each for each in sentences if each not in known)
     return list(dict.fromkeys(notes))
 
 
@@ -447,10 +455,16 @@ def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
     if advice.published is not None:
         yield from _published_tables(advice, advice.published)
     if advice.requirements is not None:
-        verdicts = ((mode.mode, mode.verdict) for mode in modes if mode.verdict is not None)
-        rows = ((mode, *(_ANSWERS[each] for each in astuple(found))) for mode, found in verdicts)
-        columns = ("mode", "resolution", "compression", "meets all")
-        yield Table("Requirements", columns, tuple(rows), label_columns=4)
+        yield Table(
+            "Requirements",
+            ("mode", "resolution", "compression", "meets all"),
+            tuple(
+                (mode.mode, *(_ANSWERS[each] for each in astuple(mode.verdict)))
+                for mode in modes
+                if mode.verdict is not None
+            ),
+            label_columns=4,
+        )
 
 
 def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
@@ -477,17 +491,18 @@ def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> I
         tuple(rows),
         label_columns=3,
     )
-    figures: tuple[str, ...] = ("English", "its text", "Chinese", "its text")
-    if advice.kind is not None:
-        figures = (advice.kind, _ALL_KINDS)
+    languages = ("English", "its text", "Chinese", "its text")
+    figures = languages if advice.kind is None else (advice.kind, _ALL_KINDS)
     rows, kinds = [], {}
     for mode in advice.modes:
         found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
         if found is not None:
             kinds[mode.mode] = found.kinds
-            values = [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
-            if advice.kind is not None:
-                values = [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+            values = (
+                [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
+                if advice.kind is None
+                else [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
+            )
             cells = [found.tokens, *(f"{value:.3f}" for value in values)]
         rows.append((mode.mode, *cells))
     yield Table(
@@ -504,8 +519,7 @@ def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> I
             )
             for kind in dict.fromkeys(kind for each in kinds.values() for kind in each)
         ]
-        title = "Published edit distance by kind of document"
-        yield Table(title, ("kind", *kinds), tuple(rows))
+        yield Table("Published edit distance by kind of document", ("kind", *kinds), tuple(rows))
 
 
 def _precision(density: Density) -> str:

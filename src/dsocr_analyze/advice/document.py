@@ -141,8 +141,11 @@ class PublishedDistances(Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of document with figures, in the order of the source."""
-        named = dict.fromkeys(kind for each in self.modes.values() for kind in each.kinds)
-        return tuple(kind for kind in named if kind != ALL_KINDS)
+        return tuple(
+            dict.fromkeys(
+                kind for each in self.modes.values() for kind in each.kinds if kind != ALL_KINDS
+            )
+        )
 
 
 class PublishedAccuracy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
