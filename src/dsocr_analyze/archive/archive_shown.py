@@ -13,20 +13,15 @@ from dsocr_analyze.archive.pdf_pages import INSTALL
 from dsocr_analyze.archive.totals import Archive, ListTime, bars_of_each
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.settings import fixed_line
-from dsocr_analyze.pictures.values import scale_of
 from dsocr_analyze.report.table import Table, bytes_text, counted, exact, price_text, scaled
 
 __all__ = [
-    "MOST_PLOTTED",
     "archive_tables",
     "file_lines",
     "grid_bars",
     "histogram_picture",
     "warnings_of",
 ]
-
-MOST_PLOTTED: Final = 10
-"""Most modes in one picture."""
 
 _BAR_WIDTH: Final = 40
 _SHOWN_EXTENSIONS: Final = 12
@@ -98,7 +93,6 @@ def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
         "cost": None if price is None else f"cost at {price:g} per hour",
         "GPUs": None if hours is None else f"GPUs to finish in {hours:g} h",
     }
-    shown = [name for name, said in more.items() if said]
     title = ", ".join(["Results: pages/s of one GPU", *filter(None, more.values())])
     return [
         Table(
@@ -106,7 +100,10 @@ def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
             (*names, "GPU-hours", "low", "high", "bound"), tuple(spent),
             label_columns=len(names),
         ),
-        Table(title, (*names, "pages/s", *shown), tuple(follows), label_columns=len(names)),
+        Table(
+            title, (*names, "pages/s", *(name for name, said in more.items() if said)),
+            tuple(follows), label_columns=len(names),
+        ),
     ]  # fmt: skip
 
 
@@ -137,8 +134,7 @@ def _histogram_table(archive: Archive, kind: str) -> Table:
 
 def file_lines(files: FilesDocument) -> Iterator[str]:
     """Lines for readers: what was counted, and what was not."""
-    at = f" (at {files.pdf_dpi} dpi)"
-    kinds = ((files.images, "image", ""), (files.pdfs, "PDF", at))
+    kinds = (files.images, "image", ""), (files.pdfs, "PDF", f" (at {files.pdf_dpi} dpi)")
     pages = [
         f"{counted(kind.pages, 'page')} in {counted(kind.files, what)}{said}"
         for kind, what, said in kinds
@@ -201,8 +197,8 @@ def _histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[st
         title = "Pages by crop grid"
         if len({each.crop_mode for each in totals}) > 1:
             title += " in modes that cut pages; 1 x 1 in the others"
-        axis = "crop grid [columns x rows of local views]"
-        return title, axis, {"": grid_bars(archive.document.pages_by_grid)}
+        bars = {"": grid_bars(archive.document.pages_by_grid)}
+        return title, "crop grid [columns x rows of local views]", bars
     bars = dict(zip((each.mode for each in totals), bars_of_each(archive.lengths), strict=True))
     title = "Pages by tokens of the prompt"
     if len(bars) == 1:
@@ -220,19 +216,20 @@ def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
 def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
     """A picture of a list's histogram, the modes side by side, with settings of the model."""
     title, axis, by_mode = _histogram(archive, kind)
-    settings: dict[str, Sequence[Any]] = {each: [value] for each, value in model.items()}
-    settings |= archive.ends
+    settings: dict[str, Sequence[Any]] = {
+        **{each: [value] for each, value in model.items()},
+        **archive.ends,
+        **{
+            each: [getattr(totals, each) for totals in archive.document.totals]
+            for each in ("mode", "dtype", "attention")
+        },
+    }
     sides = [*archive.ends.get("page_width", ()), *archive.ends.get("page_height", ())]
     if len(sides) == 2:
         settings["page"] = ["{} x {}".format(*sides)]
-    for each in ("mode", "dtype", "attention"):
-        settings[each] = [getattr(totals, each) for totals in archive.document.totals]
     series = {
         mode and f"{mode} mode": (list(bars), list(bars.values())) for mode, bars in by_mode.items()
     }
-    scale = scale_of(max((n for _, counts in series.values() for n in counts), default=0), "pages")
-    unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
     shown = ("mode",) if kind == "tokens" else ()  # the title or the legend says it
-    pages = f"{counted(archive.document.pages, 'page')} of {name}"
-    below = ", ".join(filter(None, (pages, fixed_line(settings, shown))))
-    return series_picture(title, below, (axis, unit), series, scale, whole=True)
+    below = [f"{counted(archive.document.pages, 'page')} of {name}", fixed_line(settings, shown)]
+    return series_picture(title, ", ".join(filter(None, below)), axis, "pages", "pages", series)

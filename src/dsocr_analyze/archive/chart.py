@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
-from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis
+from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
 from dsocr_analyze.report.tables import PALETTE
 
-__all__ = ["Series", "series_picture"]
+__all__ = ["MOST_SERIES", "Series", "series_picture"]
+
+MOST_SERIES: Final = 10
+"""Most lines, or bars side by side, that can be told apart."""
 
 Series: TypeAlias = Mapping[str, tuple[Sequence[Any], Sequence[float]]]
 """Positions and values of each line or colour of bars, by label."""
@@ -22,11 +25,11 @@ _MARKED_POINTS: Final = 40
 def series_picture(
     title: str,
     below: str,
-    axes: tuple[str, str],
+    across: str,
+    up: str,
+    unit: str,
     series: Series,
-    scale: Scale,
     *,
-    whole: bool,
     lines: str = "",
 ) -> Picture:
     """Draw series over one axis, with a legend unless there is nothing to tell apart.
@@ -34,18 +37,21 @@ def series_picture(
     Args:
         title: The picture's title.
         below: The line below it.
-        axes: Names of both axes, with units.
+        across: Name of the axis, with its unit.
+        up: Name of the values.
+        unit: Their unit; pages and tokens are whole numbers.
         series: What is drawn.
-        scale: The scale of the values.
-        whole: Whether all values are whole numbers.
         lines: How points are joined, as matplotlib names it; empty for bars.
     """
-    bars = 0 if lines else sum(len(values) for _, values in series.values())
+    drawn = [value for _, values in series.values() for value in values]
+    bars = 0 if lines else len(drawn)
+    scale = scale_of(max(drawn, default=0), unit)
+    of_scale = scale.unit.removesuffix(up).rstrip()  # "pages" need not say that they are pages
     with drawing():
         width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
         picture = Picture(title, below, width=width)
-        picture.name_axes(*axes)
-        scale_axis(picture.axes.yaxis, scale, whole=whole)
+        picture.name_axes(across, f"{up} [{of_scale}]" if of_scale else up)
+        scale_axis(picture.axes.yaxis, scale, whole=unit in ("pages", "tokens"))
         handles, tops = _lines(picture, series, lines) if lines else _bars(picture, series, scale)
         if any(handles):
             picture.add_legend(list(handles.values()), list(handles))

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dsocr_analyze.archive.chart import Series, series_picture
+from dsocr_analyze.archive.chart import MOST_SERIES, Series, series_picture
 from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST, TimeRequested
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures import settings
 from dsocr_analyze.pictures.picture import Picture
-from dsocr_analyze.pictures.values import scale_of
 from dsocr_analyze.report.table import Table, bytes_text, exact, ratio_text, scaled, seconds_text
 
 __all__ = [
@@ -86,22 +85,24 @@ def _axis_text(value: Any) -> str:
 MOST_POINTS: Final = 20_000
 """Most rows in one picture."""
 
-_MOST_SERIES: Final = 10
-
 QUANTITIES: Final = tuple(
     name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
 )
 """Columns that can be plotted."""
 
-_NUMBERS: Final = (
-    "text_tokens",
-    "max_new_tokens",
-    "batch_size",
-    "page_width",
-    "page_height",
-    "image_size",
-    "base_size",
-)
+_NUMBERS: Final = {
+    "text_tokens": "default",
+    "max_new_tokens": "default",
+    "batch_size": "default",
+    "page_width": "steps-mid",
+    "page_height": "steps-mid",
+    "image_size": "default",
+    "base_size": "default",
+}
+"""How matplotlib joins points over each; costs jump where the crop grid changes, so over sides of
+pages it draws steps, not slopes."""
+
+_OTHER_SIDE: Final = {"page_width": "page_height", "page_height": "page_width"}
 _X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
 """Columns that can be a plot's x axis."""
 
@@ -146,8 +147,9 @@ _DESCRIBED: Final = {
 def describe(quantity: str) -> tuple[str, str]:
     """Name and unit of a column of `QUANTITIES` or `TIMES`; raises WorkloadError for others."""
     if quantity not in _DESCRIBED:
-        right = f"give one of {', '.join(QUANTITIES)}"
-        raise WorkloadError(f"no quantity {quantity!r} to plot; {right}")
+        raise WorkloadError(
+            f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}"
+        )
     return _DESCRIBED[quantity]
 
 
@@ -182,34 +184,29 @@ def sweep_picture(
         for name in (*_X_COLUMNS, "crop_mode")
         if name in table.column_names
     }
-    sides = zip(columns["page_width"], columns["page_height"], strict=True)
-    columns["page"] = ["{} x {}".format(*each) for each in sides]
+    columns["page"] = list(map("{} x {}".format, columns["page_width"], columns["page_height"]))
     differing = settings.varying(columns)
     x = _chosen_x(x, columns, differing)
     # A mode needs no line of its own beside its sizes.
     covered = (x, "mode") if x in ("image_size", "base_size") else (x,)
     others = [name for name in differing if name not in covered]
     series = _series(columns, others, x, column=table.column(quantity).to_pylist())
-    if len(series) > _MOST_SERIES:
+    if len(series) > MOST_SERIES:
         raise WorkloadError(
             f"a plot over {x} has {len(series)} lines, one per combination of "
-            f"{', '.join(others)}; give fewer values, for at most {_MOST_SERIES} lines"
+            f"{', '.join(others)}; give fewer values, for at most {MOST_SERIES} lines"
         )
     about = {name: [value] for name, value in model.items()} | columns
     if time is not None:
-        limits = dict.fromkeys(columns["max_new_tokens"])
-        means = [(limit, time.job.lengths(limit).mean) for limit in limits]
         about |= {name: [value] for name, value in settings.settings_of_job(time.job).items()}
+        means = [
+            (limit, time.job.lengths(limit).mean)
+            for limit in dict.fromkeys(columns["max_new_tokens"])
+        ]
         about["mean_new_tokens"] = [None if mean == limit else mean for limit, mean in means]
-    largest = max((value for _, values in series.values() for value in values), default=0.0)
-    scale, lines = scale_of(largest, unit), ""
-    if x in _NUMBERS:
-        # Costs jump where the crop grid changes, so draw steps, not slopes.
-        lines = "steps-mid" if x in ("page_width", "page_height") else "default"
     return series_picture(
         f"{what[0].upper()}{what[1:]}", settings.fixed_line(about, shown=(x,)),
-        (settings.axis_name(x), f"{what} [{scale.unit}]"), series, scale,
-        whole=unit == "tokens", lines=lines,
+        settings.axis_name(x), what, unit, series, lines=_NUMBERS.get(x, ""),
     )  # fmt: skip
 
 
@@ -221,13 +218,13 @@ def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]
         return x
     chosen = differing[0] if differing else "mode"
     if chosen == "page":
-        for side, other in (("page_width", "page_height"), ("page_height", "page_width")):
+        for side, other in _OTHER_SIDE.items():
             if len(set(columns[other])) == 1:
                 return side
     if chosen == "mode" and len(set(columns["crop_mode"])) == 1:
         for size, other in (("image_size", "base_size"), ("base_size", "image_size")):
             sizes = set(columns[size])
-            if len(sizes) == len(set(columns["mode"])) > _MOST_SERIES and (
+            if len(sizes) == len(set(columns["mode"])) > MOST_SERIES and (
                 len(set(columns[other])) == 1 or not columns["crop_mode"][0]
             ):
                 return size
@@ -238,11 +235,9 @@ def _series(
     columns: dict[str, list[Any]], others: list[str], x: str, column: list[float | None]
 ) -> Series:
     """The lines of a plot over x, from all rows that have a value of the quantity."""
-    if x in ("page_width", "page_height") and "page" in others:
-        other_side = "page_height" if x == "page_width" else "page_width"
-        others = [other_side if name == "page" else name for name in others]
-        if len(set(columns[other_side])) == 1:
-            others.remove(other_side)
+    if x in _OTHER_SIDE and "page" in others:
+        others = [_OTHER_SIDE[x] if name == "page" else name for name in others]
+        others = [name for name in others if len(set(columns[name])) > 1]
     points: dict[str, list[tuple[Any, float]]] = {}
     for row, value in enumerate(column):
         if value is not None:

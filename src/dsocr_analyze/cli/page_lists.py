@@ -12,6 +12,7 @@ import typer
 
 from dsocr_analyze.archive import archive_shown, pages, setting, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
+from dsocr_analyze.archive.chart import MOST_SERIES
 from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.cli import list_options, options, page_options, printing, words
 from dsocr_analyze.cli.said import Lines, Said, assumptions
@@ -137,9 +138,9 @@ def _check(
             f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
             f" as they come; give --concurrency {batch_size} instead"
         )
-    if given["plot"] is not None and histogram == "tokens" and modes > archive_shown.MOST_PLOTTED:
+    if given["plot"] is not None and histogram == "tokens" and modes > MOST_SERIES:
         raise WorkloadError(
-            f"a plot of tokens shows at most {archive_shown.MOST_PLOTTED} modes; --mode has {modes}"
+            f"a plot of tokens shows at most {MOST_SERIES} modes; --mode has {modes}"
         )
     if output is not None and exists(output) and exists(listed) and output.samefile(listed):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
