@@ -94,7 +94,7 @@ def values_of(axis):
 def test_numbers_are_lists_and_ranges_that_include_their_stop(text, expected):
     axis = parse_numbers("text_tokens", text, 1, 100)
     assert values_of(axis) == [(number,) for number in expected]
-    assert (axis.smallest, axis.largest) == (min(expected), max(expected))
+    assert (min(axis.ends), max(axis.ends)) == (min(expected), max(expected))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,8 @@ class TestInterruption:
 
         def interrupted(self, model):
             yield next(original(self, model))
-            raise error
+            if self.rows > 1:  # the sweep itself, not the row that is tried first
+                raise error
 
         monkeypatch.setattr(Sweep, "batches", interrupted)
         target = Path(f"costs.{suffix}")

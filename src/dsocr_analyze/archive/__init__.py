@@ -72,12 +72,13 @@ def count_pages(
     from dsocr_analyze.archive.setting import Setting, published_model
     from dsocr_analyze.dtypes import dtype_named
 
-    taken = sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names))
-    if taken:
+    if taken := sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names)):
         raise WorkloadError(f"the batch already has a column {taken[0]!r}; rename or drop it")
     model = published_model() if model is None else model
-    chosen = mode_or_sizes(model.architecture, mode or model.architecture.default_mode)
-    setting = Setting(chosen, dtype_named(dtype), flash_attention)
+    setting = Setting(
+        mode_or_sizes(model.architecture, mode or model.architecture.default_mode),
+        dtype_named(dtype), flash_attention,
+    )  # fmt: skip
     # Planning any page checks the lengths and fills in the usual prompt.
     planned = model.architecture.plan(
         page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens
@@ -91,7 +92,6 @@ def count_pages(
     results = cost_columns(model, setting, workloads)
     columns = {name: pa.array(each, mask=faults > 0) for name, each in results.items()}
     columns["problem"] = pa.array(fault_texts(), pa.string()).take(pa.array(faults))
-    fields = [pa.field(name, column.type) for name, column in columns.items()]
-    schema = pa.schema([*batch.schema, *fields], metadata=batch.schema.metadata)
-    joined: Batch = type(batch).from_arrays([*batch.columns, *columns.values()], schema=schema)
-    return joined
+    for name, column in columns.items():
+        batch = batch.append_column(name, column)
+    return batch

@@ -59,14 +59,9 @@ class Axis:
         return sum(math.prod(map(len, ranges)) for ranges in self.parts)
 
     @property
-    def smallest(self) -> int:
-        """The smallest of an axis of numbers."""
-        return min(part[0] for (part,) in self.parts)
-
-    @property
-    def largest(self) -> int:
-        """The largest of an axis of numbers."""
-        return max(part[-1] for (part,) in self.parts)
+    def ends(self) -> list[int]:
+        """The first and the last of each range of an axis of numbers."""
+        return [end for (part,) in self.parts for end in (part[0], part[-1])]
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The values at some indices `[n]` from 0: `[k, n]`."""
@@ -137,10 +132,9 @@ def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[M
     modes: list[Mode] = []
     for item in _items(argument, text, right):
         if item.casefold() == "all":
-            modes.extend(names.values())
+            modes += names.values()
         else:
-            spelled = _spelled_sizes(argument, item)
-            modes.extend(mode_or_sizes(architecture, size) for size in spelled)
+            modes += (mode_or_sizes(architecture, size) for size in _spelled(argument, item))
     return tuple(modes)
 
 
@@ -165,8 +159,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
             f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
             " like 1024/640 (crops) or 640 (no crops)"
         )
-    image = int(sizes["image"])
-    base = int(sizes["base"] or image)
+    base, image = (int(sizes[side] or sizes["image"]) for side in ("base", "image"))
     mode = Mode(text, base, image, crop_mode=sizes["base"] is not None)
     try:
         architecture.plan(page=(1, 1), base_size=base, image_size=image)
@@ -175,7 +168,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     return mode
 
 
-def _spelled_sizes(argument: str, item: str) -> list[str]:
+def _spelled(argument: str, item: str) -> list[str]:
     """Every `BASE/IMAGE` or `IMAGE` of an item whose numbers may be ranges; others as they are."""
     sizes = _SIZES.fullmatch(item)
     if sizes is None:

@@ -96,13 +96,12 @@ class Sweep:
             )
         modes = [max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")]
         settings = [each for each in self.settings if each.mode in modes]
-        for end, time in (("largest", None), ("smallest", self.time)):
+        for end, time in ((max, None), (min, self.time)):
             lengths = {
-                name: axes.Axis.of_one(getattr(axis, end)) for name, axis in self.lengths.items()
+                name: axes.Axis.of_one(end(axis.ends)) for name, axis in self.lengths.items()
             }
-            sweep = Sweep(axes.Axis.of_one(1, 1), settings, lengths, time)
-            for setting, timer in sweep._ways(model):
-                sweep._batch(model, setting, timer, np.arange(1))
+            # One row of each way to count; none is kept.
+            list(Sweep(axes.Axis.of_one(1, 1), settings, lengths, time).batches(model))
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
         """All rows by GPU, setting, page, text tokens, new tokens and, fastest, batch size.
@@ -113,16 +112,16 @@ class Sweep:
             DeviceError: A GPU lacks a data type.
         """
         total = math.prod(self._shape)
-        for setting, timer in self._ways(model):
+        ways: Iterable[tuple[Setting, PageTimer | None]] = (
+            ((setting, None) for setting in self.settings)
+            if self.time is None
+            else self.time.timers(model, self.settings)
+        )
+        for setting, timer in ways:
             for start in range(0, total, BATCH_ROWS):
-                indices = np.arange(start, min(start + BATCH_ROWS, total))
-                yield self._batch(model, setting, timer, indices)
-
-    def _ways(self, model: CountedModel) -> Iterable[tuple[Setting, PageTimer | None]]:
-        """Every setting with a timer for each GPU."""
-        if self.time is None:
-            return ((setting, None) for setting in self.settings)
-        return self.time.timers(model, self.settings)
+                yield self._batch(
+                    model, setting, timer, np.arange(start, min(start + BATCH_ROWS, total))
+                )
 
     def _batch(
         self, model: CountedModel, setting: Setting, timer: PageTimer | None, indices: Any
@@ -132,12 +131,15 @@ class Sweep:
         sizes = self.pages.take(np.arange(page[0], page[-1] + 1))
         grids = model.architecture.forms.crop_grids.codes(*sizes)[page - page[0]]
         sizes = sizes[:, page - page[0]]
-        lengths = zip(self.lengths.items(), places, strict=True)
-        numbers = {name: axis.take(place)[0] for (name, axis), place in lengths}
+        numbers = {
+            name: axis.take(place)[0]
+            for (name, axis), place in zip(self.lengths.items(), places, strict=True)
+        }
         workloads = evaluate.Workloads(grids, **numbers)
         columns = evaluate.row_columns(model, setting, workloads, sizes, are_batches=True)
-        weights_bytes = model.parameters * setting.dtype.nbytes
-        columns["weights_bytes"] = pa.repeat(pa.scalar(weights_bytes, pa.int64()), len(indices))
+        columns["weights_bytes"] = pa.repeat(
+            pa.scalar(model.parameters * setting.dtype.nbytes, pa.int64()), len(indices)
+        )
         if timer is not None:
             columns |= evaluate.time_columns(timer, setting.mode, workloads, sizes)
         return pa.RecordBatch.from_pydict(columns)
@@ -213,8 +215,7 @@ def _pages(page: Pages) -> Iterator[str]:
 
 def _is_size(page: Any) -> bool:
     """Whether this is a (width, height)."""
-    is_pair = isinstance(page, tuple | list) and len(page) == 2
-    return is_pair and all(type(each) is int for each in page)
+    return isinstance(page, tuple | list) and [*map(type, page)] == [int, int]
 
 
 def _names(names: Names) -> str:

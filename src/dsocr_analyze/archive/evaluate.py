@@ -132,10 +132,7 @@ def _keep_freed_memory() -> None:
 
 def figures(name: str, work: Work) -> dict[str, Any]:
     """The figures of a pass, a page or a batch by column, the same as in a report's `total`."""
-    matrix_flops = work.matrix_flops
-    flops = matrix_flops + work.vector_flops
-    figures = matrix_flops, work.vector_flops, flops, work.bytes_read, work.bytes_written
-    return {f"{name}_{figure}": count for figure, count in zip(_FIGURES, figures, strict=True)}
+    return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
 
 
 def cost_columns(
@@ -164,8 +161,9 @@ def cost_columns(
     }
     columns: dict[str, Any] = {name: _int64(name, count, n) for name, count in counts.items()}
     if are_batches:
-        expected = np.asarray(totals.decode_step_bytes_read_expected, np.float64)
-        columns[_EXPECTED] = np.broadcast_to(expected, n)
+        columns[_EXPECTED] = np.broadcast_to(
+            np.asarray(totals.decode_step_bytes_read_expected, np.float64), n
+        )
         pages = np.asarray(workloads.batch_size, np.float64)
         for figure in _FIGURES:
             columns[f"page_{figure}"] = columns[f"batch_{figure}"] / pages
@@ -239,11 +237,16 @@ class TimeRequested:
 
     def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
         """The assumptions in words, with corrections from benchmarks on these GPUs."""
-        found = (
-            self.job.corrections.of(each, self.job.host, architecture.name)
-            for each in self.profiles
+        return (
+            *self.sentences,
+            *(
+                said
+                for each in self.profiles
+                for said in self.job.corrections.of(
+                    each, self.job.host, architecture.name
+                ).sentences()
+            ),
         )
-        return (*self.sentences, *(said for each in found for said in each.sentences()))
 
     def timers(
         self, model: CountedModel, settings: Sequence[Setting]
@@ -270,12 +273,13 @@ def many_pages(
     mode: Mode,
     workloads: Workloads,
     sizes: Integers,
-    prepare: NDArray[np.float64],
+    prepare: NDArray[np.float64] | float,
 ) -> ManyPages:
     """Pages of one mode as a timer takes them, with one page for each crop grid.
 
     Sizes are widths and heights of pages with these grids in pixels, `[2, n]`; each takes CPU
-    seconds to prepare, `[n]`. Batch sizes are the numbers of pages in flight at a time.
+    seconds to prepare, `[n]` or the same for all. Batch sizes are the numbers of pages in
+    flight at a time.
     """
     from dsocr_analyze.timing.many_pages import ManyPages
 
@@ -288,9 +292,10 @@ def many_pages(
         )
         for width, height in sizes[:, first].T.tolist()
     ]  # fmt: skip
-    lengths = (np.broadcast_to(each, len(kind)) for each in workloads[1:])
-    text_tokens, max_new_tokens, concurrency = lengths
-    return ManyPages(kinds, kind, text_tokens, max_new_tokens, prepare, concurrency)
+    text_tokens, max_new_tokens, concurrency, seconds = (
+        np.broadcast_to(each, len(kind)) for each in (*workloads[1:], prepare)
+    )
+    return ManyPages(kinds, kind, text_tokens, max_new_tokens, seconds, concurrency)
 
 
 def time_columns(
@@ -307,15 +312,14 @@ def time_columns(
     from dsocr_analyze.timing import cost_per_thousand_pages
     from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
 
-    architecture, job, n = timer.model.architecture, timer.job, len(workloads.grids)
+    architecture, job = timer.model.architecture, timer.job
     prepare: Any = job.preprocess_seconds
     if prepare is None:
         prepare = estimated_preprocessing_of_pages(architecture, mode, *sizes)
-    prepare = np.broadcast_to(np.asarray(prepare, np.float64), n)
     times = timer.times(many_pages(architecture, mode, workloads, sizes, prepare))
     seconds = {name: getattr(times, name) for name in _SECONDS}
     columns: dict[str, Any] = {
-        "gpu": pa.repeat(timer.model.device.gpu.name, n),
+        "gpu": pa.repeat(timer.model.device.gpu.name, len(workloads.grids)),
         **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
         "fits": pa.array(times.fits, pa.bool_()),
     }

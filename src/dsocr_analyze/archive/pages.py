@@ -131,8 +131,8 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
         WorkloadError: A column is missing or duplicated.
     """
     check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
-    none = CountedFiles(0, 0), CountedFiles(0, 0)
-    files = FilesDocument(*none, pdf_dpi, 0, (), 0, 0, 0, 0)  # until their pages are read
+    # Until their pages are read.
+    files = FilesDocument(CountedFiles(0, 0), CountedFiles(0, 0), pdf_dpi, 0, (), 0, 0, 0, 0)
     if is_folder(path):
         names = _countable_files(path, files)
         # The first file is looked for now, so that a folder without any is refused at once.
@@ -184,8 +184,9 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
         raise PageError(
             f"no image or PDF in {str(folder)!r} or a folder in it{held}; {_PAGES.right}"
         )
-    ordered = sorted(others.items(), key=lambda each: (-each[1], each[0]))
-    files.not_counted = tuple(OtherFiles(*each) for each in ordered)
+    files.not_counted = tuple(
+        OtherFiles(*each) for each in sorted(others.items(), key=lambda each: (-each[1], each[0]))
+    )
 
 
 def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
@@ -283,8 +284,7 @@ def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
     """What is wrong with a row, and the value if the row is given: the first bad column's."""
     position, reason = divmod(fault - 1, _REASONS)
     column = list(_MOST)[position]
-    value = None if raw is None else raw.value(column, index)
-    return problem_text(column, reason + 1, _MOST[column], value)
+    return problem_text(column, reason + 1, _MOST[column], raw and raw.value(column, index))
 
 
 @dataclass(frozen=True)
@@ -306,13 +306,18 @@ class Pages:
     @property
     def numbers(self) -> dict[str, NDArray[np.int64] | int]:
         """Sizes and lengths by column."""
-        sizes = dict(zip(("page_width", "page_height"), self.sizes, strict=True))
-        return sizes | {name: getattr(self, name) for name in _LENGTHS}
+        return {
+            **dict(zip(("page_width", "page_height"), self.sizes, strict=True)),
+            **{name: getattr(self, name) for name in _LENGTHS},
+        }
 
     def workloads(self, model: CountedModel) -> Workloads:
         """The pages as workloads with batch size 1."""
-        rule = model.architecture.forms.crop_grids
-        return Workloads(rule.codes(*self.sizes), self.text_tokens, self.max_new_tokens)
+        return Workloads(
+            model.architecture.forms.crop_grids.codes(*self.sizes),
+            self.text_tokens,
+            self.max_new_tokens,
+        )
 
     def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
         """One row per page: the own `columns`, and those of `row_columns`.
@@ -320,8 +325,9 @@ class Pages:
         Raises:
             WorkloadError: A count does not fit in 64 bits.
         """
-        columns = row_columns(model, setting, self.workloads(model), self.sizes)
-        return pa.RecordBatch.from_pydict({**self.columns, **columns})
+        return pa.RecordBatch.from_pydict(
+            self.columns | row_columns(model, setting, self.workloads(model), self.sizes)
+        )
 
 
 def read_pages(
@@ -353,5 +359,7 @@ def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
         (int(raw.numbers[index]), _fault_text(int(faults[index]), raw, index))
         for index in faulty[:REPORTED_ROWS].tolist()
     ]
-    first = (MalformedRow(*each) for each in sorted(reported)[:REPORTED_ROWS])
-    return MalformedRows(len(faulty) + len(raw.rejected), tuple(first))
+    return MalformedRows(
+        len(faulty) + len(raw.rejected),
+        tuple(MalformedRow(*each) for each in sorted(reported)[:REPORTED_ROWS]),
+    )

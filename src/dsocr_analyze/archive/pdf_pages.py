@@ -112,8 +112,10 @@ class _TooMuch(BaseException):
     """A file takes too much; not an Exception, which pypdf might take for damage and go on."""
 
     def __str__(self) -> str:
-        seconds, mebibytes = f"{MOST_SECONDS:g} s", f"{_MOST_NEW_BYTES >> 20} MiB of memory"
-        return f"reading it takes more than {seconds} or {mebibytes}"
+        return (
+            f"reading it takes more than {MOST_SECONDS:g} s or {_MOST_NEW_BYTES >> 20} MiB of"
+            " memory"
+        )
 
 
 @contextlib.contextmanager
@@ -134,8 +136,9 @@ def _within_limits() -> Iterator[None]:
             if _seconds_of(reader) > ends or _memory_bytes() > most_bytes:
                 with turn:
                     if not is_over.is_set():
-                        raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-                        raise_in(ctypes.c_ulong(reader), ctypes.py_object(_TooMuch))
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                            ctypes.c_ulong(reader), ctypes.py_object(_TooMuch)
+                        )
                 return
 
     limits = Configuration(

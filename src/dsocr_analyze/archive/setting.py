@@ -70,8 +70,10 @@ def settings_of(
     windows: Iterable[bool] = (True,),
 ) -> list[Setting]:
     """Every combination; the mode varies fastest."""
-    combinations = itertools.product(dtypes, attentions, windows, modes)
-    return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
+    return [
+        Setting(mode, dtype, flash, window)
+        for dtype, flash, window, mode in itertools.product(dtypes, attentions, windows, modes)
+    ]
 
 
 def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
@@ -117,26 +119,28 @@ class CountedModel:
         if architecture.has_window:
             config = architecture.without_window(directory.config)
             without_window = architecture.forms.dimensions(config, directory.code)
-        warnings = directory.config_findings.warnings
-        return cls(architecture, directory.dimensions(), warnings, without_window)
+        return cls(
+            architecture,
+            directory.dimensions(),
+            directory.config_findings.warnings,
+            without_window,
+        )
 
     def dimensions_in(self, setting: Setting) -> ModelDimensions:
         """Its sizes under a setting, with or without its sliding window."""
-        without_window = self.without_window or self.dimensions
-        return self.dimensions if setting.sliding_window else without_window
+        return (not setting.sliding_window and self.without_window) or self.dimensions
 
     def keys_in(self, setting: Setting) -> dict[str, Any]:
         """A setting by column and by key of a document; without a window, that one is None."""
-        mode, has_window = setting.mode, self.without_window is not None
         is_on = self.dimensions_in(setting).decoder.sliding_window is not None
         return {
-            "mode": mode.name,
-            "base_size": mode.base_size,
-            "image_size": mode.image_size,
-            "crop_mode": mode.crop_mode,
+            "mode": setting.mode.name,
+            "base_size": setting.mode.base_size,
+            "image_size": setting.mode.image_size,
+            "crop_mode": setting.mode.crop_mode,
             "dtype": setting.dtype.name,
             "attention": setting.attention,
-            "sliding_window": is_on if has_window else None,
+            "sliding_window": None if self.without_window is None else is_on,
         }
 
     @property
@@ -200,8 +204,9 @@ def opening_of(
     options: Options = NO_OPTIONS,
 ) -> CountOpening:
     """The opening of analytic figures of some modes, with further caveats; no command in Python."""
-    pages = (_largest_page(architecture, mode) for mode in modes)
-    of_modes = (note for page in pages for note in architecture.notes_of(page))
+    of_modes = (
+        note for mode in modes for note in architecture.notes_of(_largest_page(architecture, mode))
+    )
     return CountOpening(
         schema_version=SCHEMA_VERSION,
         command=command,

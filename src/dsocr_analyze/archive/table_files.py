@@ -41,9 +41,9 @@ def table_format(path: Path) -> str:
 
 def sidecar(path: Path) -> Path | None:
     """The file for a CSV file's metadata, `rows.csv.json`; none for a device or a pipe."""
-    is_special = path.exists() and not path.is_file()
-    has_own = table_format(path) != "csv"
-    return None if has_own or is_special else path.with_name(f"{path.name}.json")
+    if table_format(path) != "csv" or (path.exists() and not path.is_file()):
+        return None
+    return path.with_name(f"{path.name}.json")
 
 
 @contextlib.contextmanager
@@ -54,12 +54,11 @@ def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
         FormatError: Its format is unknown.
         OutputError: The file cannot be written.
     """
-    beside = sidecar(path)
-    within = None if table_format(path) == "csv" else opening
+    is_csv = table_format(path) == "csv"
     with replacing(path) as temporary:
-        with temporary.open("wb") as file, BatchWriter(file, within) as writer:
+        with temporary.open("wb") as file, BatchWriter(file, None if is_csv else opening) as writer:
             yield writer
-        if beside is not None:
+        if (beside := sidecar(path)) is not None:
             write_files({beside: dump_json(opening)})
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.archive import document as written
 from dsocr_analyze.archive import evaluate
-from dsocr_analyze.archive.evaluate import TimeRequested, Workloads
+from dsocr_analyze.archive.evaluate import Integers, TimeRequested, Workloads
 from dsocr_analyze.archive.pages import REPORTED_ROWS, Pages
 from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting
 from dsocr_analyze.errors import WorkloadError
@@ -41,7 +41,6 @@ __all__ = [
     "weighted_sum",
 ]
 
-Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _MOST_WAITING: Final = 1 << 18
@@ -119,9 +118,11 @@ class _Totals:
     def document(self) -> written.TotalsDocument:
         """The figures."""
         [bars] = bars_of_each([self.lengths])
-        by_length = tuple(written.PagesOfLength(*each) for each in bars.items())
-        keys = self._model.keys_in(self.setting) | {"pages_by_prompt_tokens": by_length}
-        return written.TotalsDocument(**{**self._counts, **keys})
+        return written.TotalsDocument(**{
+            **self._counts,
+            **self._model.keys_in(self.setting),
+            "pages_by_prompt_tokens": tuple(written.PagesOfLength(*each) for each in bars.items()),
+        })  # fmt: skip
 
 
 def add_up(
@@ -187,8 +188,13 @@ def add_up(
         time=() if timer is None else tuple(map(timer.document, timer.timed)),
         files=files,
     )
-    lengths = [each.lengths for each in totals]
-    return Archive(document, settings, lengths, None if timer is None else timer.time, ends)
+    return Archive(
+        document,
+        settings,
+        lengths=[each.lengths for each in totals],
+        time=None if timer is None else timer.time,
+        ends=ends,
+    )
 
 
 # --- distinct workloads --------------------------------------------------------------------------
@@ -225,15 +231,15 @@ def distinct_workloads(
         ones = np.ones((1, len(workloads.grids)))
         counted = _merged([(_packed(workloads), np.concatenate([ones, amounts]))])
         if len(counted[0]) > _MANY and not at_once:
-            yield _distinct(counted)
+            yield _distinct(*counted)
             continue
         waiting.append(counted)
         if sum(len(keys) for keys, _ in waiting) > _MOST_WAITING:
             waiting = [_merged(waiting)]
             if 2 * len(waiting[0][0]) > _MOST_WAITING and not at_once:
-                yield _distinct(waiting.pop())
+                yield _distinct(*waiting.pop())
     if waiting:
-        yield _distinct(_merged(waiting))
+        yield _distinct(*_merged(waiting))
 
 
 def _merged(parts: Iterable[_Counted]) -> _Counted:
@@ -260,8 +266,7 @@ def _unpacked(keys: Integers) -> Workloads:
     return Workloads(keys >> (2 * _LENGTH_BITS), (keys >> _LENGTH_BITS) & mask, keys & mask)
 
 
-def _distinct(counted: _Counted) -> DistinctWorkloads:
-    keys, sums = counted
+def _distinct(keys: Integers, sums: Floats) -> DistinctWorkloads:
     return DistinctWorkloads(_unpacked(keys), sums[0].astype(np.int64), sums[1:])
 
 
@@ -360,8 +365,10 @@ class ListTimer:
         from dsocr_analyze.timing.duration import Duration
 
         self._model, self.time, self._job = model, time, time.requested.job
-        timers = time.requested.timers(model, settings)
-        self.timed = [_Timed(setting, timer, Duration()) for setting, timer in timers]
+        self.timed = [
+            _Timed(setting, timer, Duration())
+            for setting, timer in time.requested.timers(model, settings)
+        ]
         self._modes = list(dict.fromkeys(setting.mode for setting in settings))
         self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
 
@@ -398,11 +405,12 @@ class ListTimer:
         workloads = workloads._replace(batch_size=self.time.concurrency)
         for timed in self.timed:
             mode = timed.setting.mode
-            prepare = np.full(len(pages), self._job.preprocess_seconds or 0.0)
-            if len(amounts):
+            prepare: Any = self._job.preprocess_seconds
+            if prepare is None:
                 prepare = amounts[self._modes.index(mode)] / pages
-            listed = evaluate.many_pages(architecture, mode, workloads, sizes, prepare)
-            times = timed.timer.times(listed, weights=pages)
+            times = timed.timer.times(
+                evaluate.many_pages(architecture, mode, workloads, sizes, prepare), weights=pages
+            )
             timed.sums += (
                 pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),
                 (pages * times.gpu_seconds).sum(), pages[~times.fits].sum(),

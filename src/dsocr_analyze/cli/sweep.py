@@ -196,4 +196,4 @@ def _one_number(argument: str, text: str) -> int:
             f"{argument} has {len(axis)} values; with --pages give one{column}",
             arguments=(argument,),
         )
-    return axis.largest
+    return axis.ends[0]
