@@ -93,7 +93,6 @@ def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
         "cost": None if price is None else f"cost at {price:g} per hour",
         "GPUs": None if hours is None else f"GPUs to finish in {hours:g} h",
     }
-    title = ", ".join(["Results: pages/s of one GPU", *filter(None, more.values())])
     return [
         Table(
             f"Predicted: {time.requested.job.runtime}, {time.concurrency} pages at once",
@@ -101,8 +100,9 @@ def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
             label_columns=len(names),
         ),
         Table(
-            title, (*names, "pages/s", *(name for name, said in more.items() if said)),
-            tuple(follows), label_columns=len(names),
+            ", ".join(["Results: pages/s of one GPU", *filter(None, more.values())]),
+            (*names, "pages/s", *(name for name, said in more.items() if said)), tuple(follows),
+            label_columns=len(names),
         ),
     ]  # fmt: skip
 

@@ -132,7 +132,9 @@ def _keep_freed_memory() -> None:
 
 def figures(name: str, work: Work) -> dict[str, Any]:
     """The figures of a pass, a page or a batch by column, the same as in a report's `total`."""
-    return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
+    matrix, vector = work.matrix_flops, work.vector_flops  # `flops` would multiply once more
+    figures = matrix, vector, matrix + vector, work.bytes_read, work.bytes_written
+    return {f"{name}_{figure}": count for figure, count in zip(_FIGURES, figures, strict=True)}
 
 
 def cost_columns(
