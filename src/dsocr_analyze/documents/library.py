@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 import sys
 import textwrap
@@ -95,13 +94,14 @@ class ModulePage:
             pairs = (each.strip().partition(": ") for each in stated["paths"].split(";"))
             named = {path: label for path, _, label in pairs}
             if stated["decoder"] and not own:
-                runs = self.model.text_runs(stated["decoder"], stated["changes"] or "{}")
-                paths = named
+                changes = stated["changes"] or "{}"
+                runs, paths = self.model.text_runs(stated["decoder"], changes), named
             # Labels say what is so in the published model.
             elif named.keys() <= {*own} and (self.model.is_published or not any(named.values())):
                 paths = named
-        by_hand = (self.model.cases([run], {"": ""}) for run in self.model.alone(self.name))
-        cases = [*self.model.cases(runs, paths), *itertools.chain.from_iterable(by_hand)]
+        cases = [*self.model.cases(runs, paths)]
+        for run in self.model.alone(self.name):
+            cases += self.model.cases([run], {"": ""})
         for case in cases:
             case.check(self.name)
         found = list({each.traced[:3]: each for each in reversed(cases)}.values())[::-1]
@@ -165,9 +165,9 @@ class ModulePage:
         if own != names:
             raise DocumentError(f"describes the parameters {own}; right: {names}")
         blank, missing, found = type(config)(), inspect.Parameter.empty, []
-        defaults = {name: each.default for name, each in signature.items()}
-        for key, value in getattr(self.subject, "DEFAULTS", {}).items():
-            defaults[f"cfg.{key}"] = value
+        defaults = {name: each.default for name, each in signature.items()} | {
+            f"cfg.{key}": value for key, value in getattr(self.subject, "DEFAULTS", {}).items()
+        }
         for name, meaning, _, stated in rows:
             default = defaults.get(name.strip("`"), missing)
             if name.startswith("`config."):
@@ -246,10 +246,9 @@ def folded_paths(paths: Iterable[str]) -> list[str]:
 def _range(numbers: Iterable[int]) -> str:
     """`3`, `[0-11]`, or numbers with gaps: `[1, 3]`."""
     found = sorted({*numbers})
-    if len(found) == 1:
-        return str(found[0])
-    is_run = found == [*range(found[0], found[-1] + 1)]
-    return f"[{found[0]}-{found[-1]}]" if is_run else str(found)
+    if len(found) <= found[-1] - found[0]:
+        return str(found)
+    return f"[{found[0]}-{found[-1]}]" if len(found) > 1 else str(found[0])
 
 
 def definition_of(subject: Any) -> str:
@@ -262,12 +261,11 @@ def definition_of(subject: Any) -> str:
     ]
     opening, own = f"class {subject.__name__}({', '.join(bases)}):", vars(subject)
     body = ['    model_type = "' + own["model_type"] + '"\n'] if "model_type" in own else []
-    methods = [
-        own[name]
+    body += [
+        textwrap.indent(_without_body(own[name]), "    ")
         for name in ("__init__", "forward", "__call__", "on_finalized_text")
         if name in own
     ]
-    body += [textwrap.indent(_without_body(each), "    ") for each in methods]
     end = "" if body else " ...  # constructor and call are inherited"
     return "\n".join([opening.replace("(object)", "") + end, *body]).rstrip()
 
@@ -367,16 +365,21 @@ def filled_documents(
         DocumentError: As for one of them, or a page is in no list.
     """
     sections = list(_sections(library))
+    traced = [each for each in sections if each[0] not in _WITHOUT_MODEL]
+    # Templates are compiled here while the process starts.
+    modelled = process.submit(
+        _with_models, library, traced, start, compiled_templates(library.sources)
+    )
     others = [each for each in sections if each[0] in _WITHOUT_MODEL]
-    traced = [each for each in sections if each not in others]
-    templates = compiled_templates(library.sources)  # while the process starts
-    modelled = process.submit(_with_models, library, traced, start, templates)
     done = _filled(library, others) | modelled.result()
-    pages: dict[str, Filled] = {}
-    for section in sections:
-        before, (text, changed) = pages.get(section[0], Filled("", [])), done[section]
-        pages[section[0]] = Filled(before.text + text, before.changed + changed)
-    return pages
+    pages = _grouped((each[0], done[each]) for each in sections)
+    return {
+        path: Filled(
+            "".join(each.text for each in found),
+            [marker for each in found for marker in each.changed],
+        )
+        for path, found in pages.items()
+    }
 
 
 def _with_models(
@@ -407,7 +410,7 @@ def _sections(library: Library) -> Iterator[_Section]:
     titles = {architecture.title: name for name, architecture in ARCHITECTURES.items()}
     links = rf"^- \[(?!(?:{'|'.join(library.owners)})\])\w+\]\(op-\w+\.md\)\n"
     others = texts if len(architectures) > 1 else _OVERVIEWS
-    for path in dict.fromkeys([*owners, *others]):  # a page is named before those that quote it
+    for path in owners | dict.fromkeys(others):  # a page is named before those that quote it
         end = "## " if path in _OVERVIEWS else r"\Z"
         for text in re.split(rf"^(?={end})", texts[path], flags=re.M):
             heading = text.partition("\n")[0].removeprefix("## ")

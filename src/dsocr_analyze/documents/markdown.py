@@ -11,10 +11,9 @@ Markers are comments, which no renderer shows. Templates are Jinja's, sandboxed.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import marshal
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import CodeType
@@ -82,33 +81,35 @@ _JINJA: Final = SandboxedEnvironment(
     optimized=False,  # most templates are rendered once
 )  # fmt: skip
 _JINJA.filters["cell"] = lambda value: str(value).replace("|", "&#124;")
-_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "bytes": bytes_text,
-    "flops": flops_text,
-    "seconds": seconds_text,
-    "plain": str,
-    "ceil": lambda a, b: -(-a // b),
-    "len": len,
-    "max": max,
-    "min": min,
-    "sum": sum,
-    "work_by": work_by,
-}
-_JINJA.globals.update(_FUNCTIONS)
+_JINJA.globals.update(
+    bytes=bytes_text,
+    flops=flops_text,
+    seconds=seconds_text,
+    plain=str,
+    ceil=lambda a, b: -(-a // b),
+    len=len,
+    max=max,
+    min=min,
+    sum=sum,
+    work_by=work_by,
+)
 _CODES: Final[dict[str, CodeType]] = {}
 """Templates compiled before they are used, which takes longer than to render them."""
 
 
 @cache
 def _template(source: str) -> Template:
-    code = _CODES.get(source) or _JINJA.compile(source)
-    return Template.from_code(_JINJA, code, _JINJA.make_globals(None))
+    return Template.from_code(
+        _JINJA, _CODES.get(source) or _JINJA.compile(source), _JINJA.make_globals(None)
+    )
 
 
 def compiled_templates(sources: Sources) -> bytes:
     """All templates of the documents, compiled for another process, which is to use them."""
-    values = map(_values_in, sources.texts.values())
-    for source in {*sources.templates.values(), *itertools.chain.from_iterable(values)}:
+    text = "\n".join(sources.texts.values())
+    values = [match["arguments"] for match in _VALUE.finditer(text)]
+    numbers = ", ".join(match["arguments"] for match in _NUMBERS.finditer(text)).split(", ")
+    for source in {*sources.templates.values(), *map(_value, values), *map(_plain, numbers)}:
         with contextlib.suppress(TemplateError):  # its document names it
             _CODES[source] = _JINJA.compile(source)
     return marshal.dumps(_CODES)
@@ -117,13 +118,6 @@ def compiled_templates(sources: Sources) -> bytes:
 def use_compiled(templates: bytes) -> None:
     """Uses what `compiled_templates` returned."""
     _CODES.update(marshal.loads(templates))
-
-
-def _values_in(text: str) -> Iterator[str]:
-    """The templates of a document's values and numbers."""
-    yield from (_value(match["arguments"]) for match in _VALUE.finditer(text))
-    for match in _NUMBERS.finditer(text):
-        yield from map(_plain, match["arguments"].split(", "))
 
 
 def rendered(template: str, names: Mapping[str, Any]) -> str:
@@ -197,14 +191,17 @@ class Sources:
 
     def meanings(self, part: str) -> dict[str, str]:
         """What the symbols of a part of a model mean, in order."""
-        section = self.section("modules/symbols.md", rf".*\(`{part}`\)")
-        return {name.strip("`"): meaning for name, meaning in rows_of(section)}
+        return {
+            name.strip("`"): meaning
+            for name, meaning in rows_of(self.section("modules/symbols.md", rf".*\(`{part}`\)"))
+        }
 
     @cached_property
     def summaries(self) -> dict[str, str]:
         """What the index says of each module."""
-        pattern = r"^\| \[(\w+)\]\([^|]*\| ([^|]*) \|"
-        return dict(re.findall(pattern, self.texts["modules/index.md"], re.M))
+        return dict(
+            re.findall(r"^\| \[(\w+)\]\([^|]*\| ([^|]*) \|", self.texts["modules/index.md"], re.M)
+        )
 
 
 # --- one document
@@ -271,8 +268,11 @@ def _with_numbers(match: re.Match[str], names: Mapping[str, Any], *, code_stays:
 def _block(match: re.Match[str], names: Mapping[str, Any], templates: Mapping[str, str]) -> str:
     """The lines of a block."""
     if match["name"] not in templates:
-        known = ", ".join(sorted(templates))
-        raise DocumentError(f"there is no block {match['name']!r}; there are {known}")
-    more = {"arguments": match["arguments"], "rows": rows_of(match["body"])}
-    text = rendered(templates[match["name"]], {**names, **more})
+        raise DocumentError(
+            f"there is no block {match['name']!r}; there are {', '.join(sorted(templates))}"
+        )
+    text = rendered(
+        templates[match["name"]],
+        {**names, "arguments": match["arguments"], "rows": rows_of(match["body"])},
+    )
     return f"\n{text}\n\n" if text else ""

@@ -28,16 +28,11 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
-from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import building
-from dsocr_analyze.model.torch_calls import modules_in
+from dsocr_analyze.model import directory, loading, torch_calls
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
-from dsocr_analyze.tape.formula import FormulaTape, ModuleCall
-from dsocr_analyze.trace import module_calls, passes, summary
-from dsocr_analyze.trace.record import Trace, TracedCall
+from dsocr_analyze.trace import module_calls, passes, record, summary
 from dsocr_analyze.workload import ViewBatch, Workload
-from dsocr_analyze.workload.page import parse_page
 
 __all__ = ["Case", "DocumentedModel"]
 
@@ -60,8 +55,8 @@ class Case:
 
     label: str
     part: Part
-    taped: ModuleCall
-    traced: TracedCall
+    taped: formula.ModuleCall
+    traced: record.TracedCall
     taped_params: Size
     params: int
 
@@ -140,8 +135,8 @@ class Run:
 
     label: str
     parts: tuple[Part, ...]
-    tape: FormulaTape
-    trace: Trace
+    tape: formula.FormulaTape
+    trace: record.Trace
     model: torch.nn.Module
     turn: int = 0
 
@@ -155,14 +150,15 @@ class DocumentedModel:
     """
 
     def __init__(self, architecture: Architecture, config: dict[str, Any] | None = None) -> None:
-        self.directory = ModelDirectory.read(architecture.reference)
+        self.directory = directory.ModelDirectory.read(architecture.reference)
         if config is not None:
             self.directory = self.directory.with_config(config)
         assert isinstance(architecture, OcrModel), "others have no forwards"
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = self.directory.dimensions()
-        self.workload: Workload = architecture.plan(page=parse_page("a4"), max_new_tokens=2)
+        # A4 at 150 dpi.
+        self.workload: Workload = architecture.plan(page=(1240, 1754), max_new_tokens=2)
 
     # --- the model
 
@@ -243,7 +239,7 @@ class DocumentedModel:
 
     def _views(self, turn: int, view: ViewBatch) -> Run:
         """One call of the vision stages, on as many pixels as 64 per token and side."""
-        encoders, tape = self.architecture, FormulaTape(BFLOAT16)
+        encoders, tape = self.architecture, formula.FormulaTape(BFLOAT16)
         N, q, names = view.count, view.resolution // 64, [*encoders.begins.values()]
         named = [named_part(name, getattr(self.dimensions, name), N=N, q=q) for name in names]
         parts, sizes = [part for part, _ in named], dict[str, Any](named[0][1])
@@ -257,7 +253,7 @@ class DocumentedModel:
     def _decoder(
         self,
         label: str,
-        trace: Trace,
+        trace: record.Trace,
         T: int,
         K: int = 0,
         model: Any = None,
@@ -273,10 +269,9 @@ class DocumentedModel:
         part, sizes = named_part("decoder", c, B=1, T=T, **({"K": K} if K else {}))
         part.values.setdefault("K", T)
         p = attention.Pass(sizes["B"], sizes["T"], sizes["K"] - sizes["T"] if K else 0, **how)
-        c, tape = replace(self.dimensions, decoder=part.dimensions), FormulaTape(BFLOAT16)
+        c, tape = replace(self.dimensions, decoder=part.dimensions), formula.FormulaTape(BFLOAT16)
         if hasattr(model, "score"):
-            labels = part.size("c", model.num_labels)
-            tape.call("", classified, self.architecture, c, p, labels)
+            tape.call("", classified, self.architecture, c, p, part.size("c", model.num_labels))
         else:
             tape.call("", whole_model, self.architecture, c, p, workload)
         return Run(label, (part,), tape, trace, model)
@@ -291,23 +286,25 @@ class DocumentedModel:
         """
         changed, config = json.loads(changes), copy.deepcopy(self.built.config)
         config.update(changed or {"num_hidden_layers": 0})
-        with building(_META, torch.bfloat16):
+        with loading.building(_META, torch.bfloat16):
             decoder = self.get(name)(config).eval()
         if not changed:
             decoder.model.layers = self.built.model.layers
         T, longest = self.workload.seq_len, 2 * config.max_position_embeddings
-        sizes = {"prefill": (T, 0), "decode step": (1, T + 1)}
+        sizes = {"prefill": (T, 0)}
         if "rope_scaling" in changed:
-            sizes = {"prefill": (T, 0), "beyond the trained length": (longest, 0)}
-        if hasattr(decoder, "score"):
-            del sizes["decode step"]
+            sizes["beyond the trained length"] = longest, 0
+        elif not hasattr(decoder, "score"):
+            sizes["decode step"] = 1, T + 1
         flash = config._attn_implementation == "flash_attention_2"
         kept, inputs = None, []
         for new, keys in sizes.values():
             # A step finds the cache of the pass before.
             kept = kept if keys else self.get("KeyValueCache")([])
-            shapes = (1, new), (1, keys or new)
-            ids, mask = (torch.empty(shape, dtype=torch.long, device=_META) for shape in shapes)
+            ids, mask = (
+                torch.empty(1, length, dtype=torch.long, device=_META)
+                for length in (new, keys or new)
+            )
             inputs.append(
                 {
                     "input_ids": ids,
@@ -340,10 +337,13 @@ class DocumentedModel:
             calls, taped = run.trace.modules.get(path), run.tape.modules.get(path)
             if taped and calls:
                 if path not in params:  # a decode step does not run every expert
-                    modules = modules_in(run.model.get_submodule(path))
-                    held = [each for _, part in modules for each in part._parameters.values()]
-                    weights = {id(each): each.numel() for each in held if each is not None}
-                    params[path] = taped[0].params, sum(weights.values())
+                    weights = {
+                        each
+                        for _, part in torch_calls.modules_in(run.model.get_submodule(path))
+                        for each in part._parameters.values()
+                        if each is not None
+                    }
+                    params[path] = taped[0].params, sum(each.numel() for each in weights)
                 yield Case(
                     ", ".join(filter(None, (run.label, paths[path]))),
                     next(
@@ -376,7 +376,7 @@ def _by_hand(
         subject if isinstance(subject, torch.nn.Module) else module_calls.FunctionModule(subject)
     )
     device = _META if isinstance(inputs[0], torch.Tensor) else torch.device("cpu")
-    tape = FormulaTape(BFLOAT16)
+    tape = formula.FormulaTape(BFLOAT16)
     call = tape.run(forward, *sizes)
     if module is not subject:
         call.params = 0  # a function is given its tables
@@ -407,8 +407,7 @@ def _clip_positions(model: DocumentedModel) -> Iterator[Run]:
         taped = part.dimensions
         positions = (taped.image_size // taped.patch_size) ** 2 + 1
         table = Operand(positions * taped.width, BFLOAT16)
-        rows = (c.image_size // c.patch_size) ** 2 + 1
-        inputs = _tensor(1, rows, c.width), q * q + 1
+        inputs = _tensor(1, (c.image_size // c.patch_size) ** 2 + 1, c.width), q * q + 1
         yield _by_hand(
             label, part, function, inputs, clip.absolute_positions, table, side, part.dimensions
         )
@@ -420,8 +419,9 @@ def _sam_positions(model: DocumentedModel) -> Iterator[Run]:
     for label, _, q, part, _, side in _views(model, "sam"):
         grid = c.image_size // c.patch
         inputs = _tensor(1, grid, grid, c.width), 4 * q
-        sizes = 4 * side, part.dimensions
-        yield _by_hand(label, part, function, inputs, sam.absolute_positions, *sizes)
+        yield _by_hand(
+            label, part, function, inputs, sam.absolute_positions, 4 * side, part.dimensions
+        )
 
 
 def _relative_positions(model: DocumentedModel) -> Iterator[Run]:
@@ -449,8 +449,10 @@ def _relative_positions(model: DocumentedModel) -> Iterator[Run]:
 def _repeat_kv(model: DocumentedModel) -> Iterator[Run]:
     """As the model calls it, and with two query heads for each of keys and values."""
     c, K = model.dimensions.decoder, model.workload.seq_len
-    calls = {"as the model calls it": c.heads // c.kv_heads, "two query heads per KV head": 2}
-    for label, n in calls.items():
+    for label, n in (
+        ("as the model calls it", c.heads // c.kv_heads),
+        ("two query heads per KV head", 2),
+    ):
         part, shape = Part("repeat_kv", None, {}), (1, c.kv_heads, K, c.head_dim)
         B, H_kv, keys, D = map(part.size, ("B", "H_kv", "K", "D"), shape)
         sizes = B * H_kv * keys * D, part.size("n", n)
@@ -498,14 +500,15 @@ def _own_convolution(model: DocumentedModel) -> Iterator[Run]:
     part, named = named_part("clip", c, N=1, q=c.image_size // c.patch_size)
     module = model.get("CLIPVisionEmbeddings")(c.width, c.image_size, c.patch_size)
     inputs = _tensor(1, 3, c.image_size, c.image_size), None
-    sizes = named["N"], named["q"], part.dimensions
     yield _by_hand(
         "own convolution (never runs in the model)",
         part,
         module,
         inputs,
         clip.embeddings_of_pixels,
-        *sizes,
+        named["N"],
+        named["q"],
+        part.dimensions,
     )
 
 

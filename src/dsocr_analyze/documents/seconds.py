@@ -11,14 +11,9 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles, device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import JobAssumptions
-from dsocr_analyze.timing.duration import Duration
+from dsocr_analyze.timing import TimeEntry, assumptions, duration, output_lengths, predict, serving
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
-from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, entry_of, runtime_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
-from dsocr_analyze.timing.serving import ServedModel
 
 __all__ = ["TimedPage"]
 
@@ -38,7 +33,7 @@ class TimedPage:
         dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
         self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
-        self._model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
+        self._model = predict.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
     def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
         """Kernels of a decode `step`, or of the `prompt`, as served.
@@ -46,7 +41,7 @@ class TimedPage:
         Each has its sizes by name, the seconds of a call, and whether memory bounds it.
         """
         timed, T = self._model, self.workload.seq_len
-        served = ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
+        served = serving.ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
         kernels = (
             served.step_kernels(1, T + 1)
             if which == "step"
@@ -56,11 +51,11 @@ class TimedPage:
         found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
-    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
+    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, duration.Duration]]:
         """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
         host = EAGER if runtime == "eager" else SERVERS["vllm"]
-        assumed = JobAssumptions(host, OutputLengths.fixed).of(
+        assumed = assumptions.JobAssumptions(host, output_lengths.OutputLengths.fixed).of(
             DEFAULT, self.workload, profile=self.gpu
         )
-        predicted = runtime_of(self._model, self.workload, assumed)
-        return entry_of(predicted, (1, 4, 16)), predicted.stages
+        predicted = predict.runtime_of(self._model, self.workload, assumed)
+        return predict.entry_of(predicted, (1, 4, 16)), predicted.stages
