@@ -50,7 +50,6 @@ ROOMS: Final = (
     ("report",),
     ("pictures",),
     ("archive", "gate"),
-    ("advice",),
     ("session",),
     ("analysis",),
     ("documents",),

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsocr_analyze import advice, analyze
-from dsocr_analyze.advice.build import PageAsked, advise
-from dsocr_analyze.advice.document import published_accuracy
+from dsocr_analyze import analyze, archive
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.architectures.page_pixels import page_in_views
+from dsocr_analyze.archive.advice import PageAsked, advise
+from dsocr_analyze.archive.advice_document import published_accuracy
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
@@ -282,7 +282,7 @@ class TestPublished:
             of(["base"], name=name, kind=kind)
 
     def test_every_table_has_its_source_and_limits(self):
-        file = Path(advice.__file__).parent / "published.toml"
+        file = Path(archive.__file__).parent / "published.toml"
         for name, model in tomllib.loads(file.read_text()).items():
             assert name in ARCHITECTURES
             assert model["source"].startswith("arXiv:")

@@ -413,7 +413,7 @@ def printing_in(tree):
 OPENERS = {
     "dsocr_analyze.input_files": "the one place",
     "dsocr_analyze.output_files": "copies its own temporary file into a device",
-    "dsocr_analyze.advice.document": "a resource of the package",
+    "dsocr_analyze.archive.advice_document": "a resource of the package",
     "dsocr_analyze.hardware.devices": "a resource of the package",
     "dsocr_analyze.hardware.profile": "resources of the package",
     "dsocr_analyze.report.html": "resources of the package",

@@ -1,9 +1,10 @@
-"""Sweeps and archives: many workloads at once. Never imports torch.
+"""Sweeps, lists of pages, and which mode a page needs: many workloads at once. No torch.
 
 A model under fixed settings (`setting`) turns columns of workloads into columns of costs
 (`evaluate`). A sweep evaluates every combination of sizes, modes, lengths and batches (`axes`,
 `combinations`). An archive is a list of pages (`pages`), grouped into distinct workloads, evaluated
-and summed (`totals`), and reported (`document`).
+and summed (`totals`), and reported (`document`). Advice compares the modes for a page: what each
+sees of it, its cost, and accuracy quoted only from published figures, with their limits (`advice`).
 
 The batch function `count_pages` takes and returns Arrow data. numpy and pyarrow are imported only
 by modules that need them.

@@ -26,7 +26,7 @@ _MOST_NUMBERS = 12
 
 
 def _kinds() -> list[str]:
-    from dsocr_analyze.advice.document import kinds_of_document
+    from dsocr_analyze.archive.advice_document import kinds_of_document
 
     # Shells would divide a name with a space.
     return [kind.replace(" ", "-") for kind in kinds_of_document()]
@@ -125,7 +125,7 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
-    from dsocr_analyze.advice import build
+    from dsocr_analyze.archive import advice
 
     given = context.params
     limits = {"--minimum-dpi": given["minimum_dpi"],
@@ -150,8 +150,8 @@ def advise(
         None if each is None else float(_fraction(name, each)) for name, each in limits.items()
     )
     engine = Engine("analytic", directory, dtype, bool(use_flash_attn), time=time)
-    found = build.advise(
-        directory, build.PageAsked(request, dpi, holds, given["kind"], least, most), modes,
+    found = advice.advise(
+        directory, advice.PageAsked(request, dpi, holds, given["kind"], least, most), modes,
         dtype=dtype, flash_attention=engine.flash_attention,
         options=options.options_used(context), time_of=engine.entries,
     )  # fmt: skip
@@ -159,9 +159,9 @@ def advise(
     if json_file not in (None, "-"):
         prepare_directory(Path(str(json_file)).parent)
     printing.emit(context, found, Said(
-        "\n".join(build.advice_lines(found)),
-        list(build.advice_tables(found)),
-        [Lines("Notes", build.advice_notes(found), indent="")],
+        "\n".join(advice.advice_lines(found)),
+        list(advice.advice_tables(found)),
+        [Lines("Notes", advice.advice_notes(found), indent="")],
         [json_file],
     ))  # fmt: skip
     if found.modes_that_meet == ():

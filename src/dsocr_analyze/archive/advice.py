@@ -9,7 +9,10 @@ from typing import Final
 
 from msgspec.structs import asdict, astuple
 
-from dsocr_analyze.advice.document import (
+from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
+from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures.page_pixels import page_in_views
+from dsocr_analyze.archive.advice_document import (
     ALL_KINDS,
     AdviceDocument,
     Cost,
@@ -23,9 +26,6 @@ from dsocr_analyze.advice.document import (
     fineness,
     published_accuracy,
 )
-from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
-from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.page_pixels import page_in_views
 from dsocr_analyze.archive.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
