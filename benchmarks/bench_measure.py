@@ -29,7 +29,7 @@ from dsocr_analyze.measuring.machine import device_title
 from dsocr_analyze.measuring.passes import Protocol, measure_pages, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 PAGE = (1191, 1684)
 SMALLEST_SHARE = 0.02
@@ -108,7 +108,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def workload_of(mode: str) -> Workload:
+def workload_of(mode: str) -> PageWorkload:
     """The page in a mode."""
     settings = DEFAULT.modes[mode]
     return DEFAULT.plan(

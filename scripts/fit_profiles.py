@@ -34,7 +34,7 @@ from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
-    Rows,
+    MeasuredRows,
     first_guess,
     fit_errors,
     fitted,
@@ -108,7 +108,7 @@ def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
-def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficients:
+def fit_kind(kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str) -> records.Coefficients:
     """The best coefficients on the training groups."""
     training = rows.taken(~rows.held_out)
     random = np.random.default_rng(SEED)
@@ -141,7 +141,7 @@ def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficient
     return found
 
 
-def of_our_steps(rows: Rows) -> NDArray[np.bool_]:
+def of_our_steps(rows: MeasuredRows) -> NDArray[np.bool_]:
     """Products of few rows with weights of the size that this program's decoders have."""
     m, n, k = (rows.sizes[name] for name in ("m", "n", "k"))
     alike: NDArray[np.bool_] = (
@@ -150,7 +150,7 @@ def of_our_steps(rows: Rows) -> NDArray[np.bool_]:
     return alike
 
 
-def of_our_cache(rows: Rows) -> NDArray[np.bool_]:
+def of_our_cache(rows: MeasuredRows) -> NDArray[np.bool_]:
     """Attention over the cache of a page, of heads of 128 that share no keys."""
     size = rows.sizes
     keys, is_shared = size["keys"], size["kv_heads"] != size["heads"]
@@ -160,7 +160,9 @@ def of_our_cache(rows: Rows) -> NDArray[np.bool_]:
     return alike
 
 
-def left_out(rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> tuple[float, float]:
+def left_out(
+    rows: MeasuredRows, gpu: Gpu, dtype: str, fit: records.Coefficients
+) -> tuple[float, float]:
     """As `errors`, of each training group of experts under a fit to the other training groups.
 
     The one group held out is measured with the second kernel on some GPUs, so that this is all
@@ -182,7 +184,7 @@ def left_out(rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> tup
     return float(np.median(error)), float(np.percentile(error, 90))
 
 
-def section(kind: str, dtype: str, rows: Rows, gpu: Gpu, sixteen: str) -> str:
+def section(kind: str, dtype: str, rows: MeasuredRows, gpu: Gpu, sixteen: str) -> str:
     """The part of a profile about one kind and type; `sixteen` is the one in bfloat16."""
     began = time.perf_counter()
     fit = fit_kind(kind, rows, gpu, dtype)

@@ -11,12 +11,12 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.kernel_times import Floats
-from dsocr_analyze.hardware.kernel_times.fitting import Rows, held_out_groups, predicted
+from dsocr_analyze.hardware.kernel_times.fitting import MeasuredRows, held_out_groups, predicted
 
 __all__ = [
     "KINDS",
     "SYSTEMS",
-    "Rows",
+    "MeasuredRows",
     "data_directory",
     "predicted",
     "read_rows",
@@ -73,7 +73,7 @@ def data_directory(given: Path | None) -> Path:
     return Path(found.submodule_search_locations[0]) / "systems" / "data"
 
 
-def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
+def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> MeasuredRows | None:
     """Rows of a GPU, kind and data type; None where there is no table or no row."""
     room, name = _TABLES[kind]
     framework = OTHER_FRAMEWORK.get((gpu, kind), FRAMEWORK)
@@ -96,10 +96,10 @@ def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
     held_out = held_out_groups([tuple(map(int, row)) for row in group])
     seconds = np.asarray(columns["latency"], dtype=float) / 1e3
     version = f"{framework} {found[-1].parent.name}"
-    return Rows(sizes, seconds, held_out, within, group, version)
+    return MeasuredRows(sizes, seconds, held_out, within, group, version)
 
 
-def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> Rows | None:
+def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> MeasuredRows | None:
     """Rows of 16-bit products with integer weights, of the last table that has any; None for none.
 
     No fit reads them; they tell what deriving their times from 16-bit weights misses.
@@ -119,7 +119,9 @@ def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> Rows | No
         group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
         seconds = np.asarray(columns["latency"], dtype=float) / 1e3
         version = f"{path.parent.parent.name} {path.parent.name}"
-        found = Rows(sizes, seconds, np.ones(len(within), dtype=bool), within, group, version)
+        found = MeasuredRows(
+            sizes, seconds, np.ones(len(within), dtype=bool), within, group, version
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import empty_cache, left_as_it_was
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 
 class Alive(TorchDispatchMode):
@@ -56,7 +56,7 @@ class Alive(TorchDispatchMode):
         return tensor.untyped_storage()._cdata
 
 
-def held_by_prefill(session: DeepSeekOCRSession, workload: Workload) -> int:
+def held_by_prefill(session: DeepSeekOCRSession, workload: PageWorkload) -> int:
     """The most bytes that a prefill pass holds without its weights and inputs, by the witness."""
     model = session.loaded
     with left_as_it_was(model.module), running(model.device, has_weights=model.has_weights):

@@ -14,7 +14,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.figures import PageFigures
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 PUBLISHED = ModelDirectory.read(DEFAULT.reference)
 
@@ -101,7 +101,7 @@ class BothEngines:
     """One page by both engines."""
 
     session: DeepSeekOCRSession
-    workload: Workload
+    workload: PageWorkload
     traced: PageFigures
     analytic: PageFigures
     agreement: Agreement

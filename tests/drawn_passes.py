@@ -13,7 +13,7 @@ from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.modules import ACTIVATIONS
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 ONE, TWO, UNLIMITED = ARCHITECTURES
 """Names of DeepSeek-OCR, DeepSeek-OCR-2 and Unlimited-OCR."""
@@ -42,7 +42,7 @@ class Case:
 
     architecture: str
     directory: ModelDirectory
-    workload: Workload
+    workload: PageWorkload
     dtype: Dtype
     flash: bool
     steps: tuple[int, ...]
@@ -97,7 +97,7 @@ def page(
     text_tokens: int = 3,
     batch_size: int = 1,
     prompt_pages: int = 1,
-) -> Workload:
+) -> PageWorkload:
     """A page of any sizes, which `plan` would limit to those that the published code runs.
 
     A prompt of several pages has no local views.
@@ -109,7 +109,7 @@ def page(
     views = [ViewBatch(1, base_size)]
     if grid != (1, 1):
         views.insert(0, ViewBatch(grid[0] * grid[1], image_size))
-    return Workload(
+    return PageWorkload(
         page=(base_size, base_size),
         base_size=base_size,
         image_size=image_size,

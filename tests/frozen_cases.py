@@ -25,7 +25,7 @@ from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import PageFigures
 from dsocr_analyze.kernels import total_work
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 Cases = Mapping[str, Callable[[], Value]]
 
@@ -130,7 +130,7 @@ class Case:
         return " / ".join(parts)
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> PageWorkload:
         return plan_workload(architecture=self.architecture, batch_size=self.batch, **self.planned)
 
     @property

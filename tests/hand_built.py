@@ -10,7 +10,7 @@ from msgspec import structs
 from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import (
-    Memory,
+    MemoryFigures,
     Model,
     OperatorLedger,
     PageFigures,
@@ -21,11 +21,11 @@ from dsocr_analyze.figures import (
     counts_of,
 )
 from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 CREATED = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
-WORKLOAD = Workload(
+WORKLOAD = PageWorkload(
     page=(600, 500),
     base_size=512,
     image_size=512,
@@ -100,7 +100,7 @@ FIGURES = PageFigures(
         macs=3400 + 90 + 91, vector_flops=66, activations=12, bytes_read=400, bytes_written=1
     ),
     causal_savable_flops=77,
-    memory=Memory(
+    memory=MemoryFigures(
         weights_bytes=2 * 843,
         inputs_bytes=99,
         prefill_cache_bytes=83 * 20,

@@ -13,24 +13,24 @@ import torch
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
-from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import stage_figures
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 REFERENCE = Path(deepencoderv2.__file__).parent
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden2_ocr2_workloads.json").read_text())
 
 STAGES = (
-    Stage("sam", ("model.sam_model",), "vision"),
-    Stage("encoder", ("model.qwen2_model",), "vision"),
-    Stage("projector", ("model.projector",), "vision"),
-    Stage("prefill", ("model.embed_tokens", "model.layers", "model.norm"), "prefill"),
-    Stage("decode", ("lm_head",), "decode"),
+    StageScope("sam", ("model.sam_model",), "vision"),
+    StageScope("encoder", ("model.qwen2_model",), "vision"),
+    StageScope("projector", ("model.projector",), "vision"),
+    StageScope("prefill", ("model.embed_tokens", "model.layers", "model.norm"), "prefill"),
+    StageScope("decode", ("lm_head",), "decode"),
 )
 CALLED = copy.copy(DEFAULT)
 """Called as DeepSeek-OCR is: the same arguments, other counts of tokens."""
@@ -62,12 +62,12 @@ def laid_out(
     crop_mode: bool = True,
     text_tokens: int = 10,
     batch_size: int = 1,
-) -> Workload:
+) -> PageWorkload:
     """Tiles, global view and separator, without newlines; crop off: one view of `image_size`."""
     tiles = grid[0] * grid[1]
     whole = ViewBatch(1, base_size if crop_mode else image_size)
     views = (ViewBatch(tiles, image_size), whole) if tiles > 1 else (whole,)
-    return Workload(
+    return PageWorkload(
         page=(1, 1),
         base_size=base_size,
         image_size=image_size,
@@ -81,7 +81,7 @@ def laid_out(
     )
 
 
-def workload_of(golden: dict[str, Any]) -> Workload:
+def workload_of(golden: dict[str, Any]) -> PageWorkload:
     return laid_out(
         grid=tuple(golden["grid"]),
         base_size=golden["base_size"],
@@ -91,7 +91,7 @@ def workload_of(golden: dict[str, Any]) -> Workload:
     )
 
 
-def traced(model: LoadedModel, workload: Workload, **options: Any) -> PassTraces:
+def traced(model: LoadedModel, workload: PageWorkload, **options: Any) -> PassTraces:
     return trace_passes(model, workload, CALLED, **options)
 
 

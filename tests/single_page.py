@@ -7,13 +7,13 @@ from typing import NamedTuple
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.kernels import Work, total_work
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 
 class Costs(NamedTuple):
     """The totals of a composition."""
 
-    workload: Workload
+    workload: PageWorkload
     stages: dict[str, Work]
     prefill: Work
     decode_step: Work

@@ -17,7 +17,7 @@ from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import MoEGate
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.figures import ExpertsTouched, expected_experts
+from dsocr_analyze.figures import RoutedExperts, expected_experts
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.document import build_report
@@ -145,7 +145,7 @@ class TestStages:
     def test_a_step_of_two_tokens_by_hand(self, both):
         for figures in (both.traced, both.analytic):
             # 2 x 3 choices: 6 experts at most, 8 (1 - (5/8)^2) = 39/8 expected.
-            assert figures.decode.experts == ExpertsTouched(2, EXPERT_BYTES, 6, 39 / 8, 12)
+            assert figures.decode.experts == RoutedExperts(2, EXPERT_BYTES, 6, 39 / 8, 12)
             read = figures.decode.work.bytes_read
             assert bytes_read_expected(figures.decode) == read - 2 * (6 - 39 / 8) * EXPERT_BYTES
 
@@ -214,7 +214,7 @@ class TestPredictedSteps:
         assert set(kernels) == set(composed.kernels)
 
 
-TOUCHED = ExpertsTouched(layers=2, weights_bytes=10, even=4, expected=2.5, counted=7)
+TOUCHED = RoutedExperts(layers=2, weights_bytes=10, even=4, expected=2.5, counted=7)
 
 
 def report_with(experts, batch_size=1):

@@ -16,7 +16,7 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms, _lo
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.figures import BytesAlive, Memory, Peak
+from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak
 from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware import fit as fitting
 from dsocr_analyze.hardware.devices import (
@@ -52,7 +52,7 @@ def architecture_of(weights, prefill, decode, cache):
 
     class Forms(ClosedForms):
         def memory(self, c, workload, *_):
-            return Memory(weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, ""))
+            return MemoryFigures(weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, ""))
 
         def prefill_bytes_alive(self, c, workload, *_):
             return alive(prefill, workload)

@@ -25,12 +25,12 @@ from dsocr_analyze.gate.budgets import (
     OF_CHANGES,
     OF_VALUES,
     Budget,
+    BudgetedWorkload,
     Limit,
-    Workload,
     budgets_in,
     edited,
 )
-from dsocr_analyze.gate.compared import Compared, compared, counted_figures
+from dsocr_analyze.gate.compared import ReportChanges, compared, counted_figures
 from dsocr_analyze.gate.judge import (
     Counted,
     edits_of,
@@ -85,7 +85,7 @@ EQUAL = allowance("0")
 
 
 def workload_of(*budgets, options=DEFAULTS, tolerance=EQUAL):
-    return Workload("page", options, tolerance, budgets)
+    return BudgetedWorkload("page", options, tolerance, budgets)
 
 
 def judged(report, baseline=None, *budgets, **tolerance):
@@ -298,7 +298,7 @@ class TestJudging:
     def test_the_same_again_is_no_difference(self, name):
         first, again = report_of(name), report_of(name)
         numbers = sum(is_number(value) for _, _, value in leaves(first))
-        assert compared(first, again) == Compared(unchanged=numbers)
+        assert compared(first, again) == ReportChanges(unchanged=numbers)
         assert judged(again, first).outcome == "passed"
 
     def test_another_architecture_differs_by_whole_stages(self):

@@ -29,7 +29,7 @@ from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
-from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
+from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
 from dsocr_analyze.measuring.installed_gpu import described_gpu, found_gpu, step_times
 
@@ -40,7 +40,7 @@ SEEN = 180
 """Cases of a kind that a calibration measures here: enough for a fit, and soon over."""
 
 
-def time_of(timed: Device, case: Case) -> float:
+def time_of(timed: Device, case: KernelCase) -> float:
     """What a shipped profile says; of what it lacks, by its products in 16 bits and a roofline."""
     sizes = case.sizes
     if isinstance(sizes, Gemm):
@@ -162,8 +162,8 @@ class TestCases:
         assert {case.sizes[1:] for case in gpu_cases("experts")} >= {(1280, 896, 64, 6)}
 
     def test_rows_have_the_columns_of_their_formula(self):
-        cases = [Case("experts", Experts(2, 512, 256, 4, 2), True),
-                 Case("experts", Experts(9, 512, 256, 8, 1))]  # fmt: skip
+        cases = [KernelCase("experts", Experts(2, 512, 256, 4, 2), True),
+                 KernelCase("experts", Experts(9, 512, 256, 8, 1))]  # fmt: skip
         rows = rows_of(cases, [1.0, 2.0], "v")
         # 4 (1 - (2/4)^2) and 8 (1 - (7/8)^9) experts with a token.
         assert rows.sizes["touched"].tolist() == pytest.approx([3, 8 * (1 - (7 / 8) ** 9)])
@@ -174,11 +174,11 @@ class TestCases:
 
     @pytest.mark.parametrize(
         ("case", "macs", "nbytes"),
-        [(Case("gemm", Gemm(2, 3, 5, 7)), 210, 2 * 2 * (21 + 35 + 15)),
-         (Case("gemm", Gemm(1, 3, 5, 7), dtype="float32"), 105, 4 * (21 + 35 + 15)),
-         (Case("masked_attention", Attention(2, 3, 3, 5, 7, 8, 8, True)), 2 * 2 * 3 * 35 * 8,
+        [(KernelCase("gemm", Gemm(2, 3, 5, 7)), 210, 2 * 2 * (21 + 35 + 15)),
+         (KernelCase("gemm", Gemm(1, 3, 5, 7), dtype="float32"), 105, 4 * (21 + 35 + 15)),
+         (KernelCase("masked_attention", Attention(2, 3, 3, 5, 7, 8, 8, True)), 2 * 2 * 3 * 35 * 8,
           2 * 2 * (2 * 3 * 5 * 8 + 2 * 3 * 7 * 8 + 3 * 35)),
-         (Case("movement", Elements(1024), operator="float"), 0, 6 * 1024)],
+         (KernelCase("movement", Elements(1024), operator="float"), 0, 6 * 1024)],
     )  # fmt: skip
     def test_work_by_hand(self, case, macs, nbytes):
         assert (case.macs, case.nbytes) == (macs, nbytes)
@@ -224,7 +224,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("operator", MOVED_BYTES)
     def test_bytes_are_the_cases(self, calls, operator):
-        case = Case("movement", Elements(8192), operator=operator)
+        case = KernelCase("movement", Elements(8192), operator=operator)
         call, _ = calls.call_of(case)
         with torch.no_grad(), Moved() as moved:
             call(0)
@@ -233,7 +233,7 @@ class TestCalls:
     def test_experts_are_those_of_a_loop(self, calls):
         if not hasattr(torch, "_grouped_mm"):
             pytest.skip("torch has no grouped products")
-        call, _ = calls.call_of(Case("experts", Experts(5, 64, 32, 4, 2)))
+        call, _ = calls.call_of(KernelCase("experts", Experts(5, 64, 32, 4, 2)))
         scope = dict(zip(call.__code__.co_freevars, (c.cell_contents for c in call.__closure__),
                          strict=True))  # fmt: skip
         rows, up, down = (scope[name] for name in ("rows", "up", "down"))
@@ -250,13 +250,14 @@ class TestCalls:
     @pytest.mark.exhaustive
     def test_cold_weights_are_other_ones_every_time(self, calls):
         warm, cold = (
-            calls.call_of(Case("gemm", Gemm(1, 4, 64, 64), is_cold)) for is_cold in (False, True)
+            calls.call_of(KernelCase("gemm", Gemm(1, 4, 64, 64), is_cold))
+            for is_cold in (False, True)
         )
         assert (warm[1], cold[1]) == (1, 32)
         results = [cold[0](number) for number in range(cold[1])]
         assert not any(torch.equal(a, b) for a, b in itertools.combinations(results, 2))
         # 256 MiB of copies at most: a matrix of 32 MiB has 8 of them.
-        assert calls.call_of(Case("gemm", Gemm(1, 1, 4096, 4096), True))[1] == 8
+        assert calls.call_of(KernelCase("gemm", Gemm(1, 1, 4096, 4096), True))[1] == 8
 
     def test_the_framework_is_named(self, monkeypatch):
         calls = KernelCalls(torch.device("cpu"), torch.bfloat16, has_flash=True)
@@ -308,7 +309,7 @@ class TestSeconds:
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: gpu)
         for name in ("device", "stream"):
             monkeypatch.setattr(torch.cuda, name, contextlib.nullcontext)
-        seconds = kernels.seconds(Case("gemm", Gemm(1, 1, 1, 1), True))
+        seconds = kernels.seconds(KernelCase("gemm", Gemm(1, 1, 1, 1), True))
         assert seconds == pytest.approx(1e-4)
         assert gpu.launched == [*alone, *together * 6]
 

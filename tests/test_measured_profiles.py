@@ -14,7 +14,7 @@ from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.attention import masked_bytes
 from dsocr_analyze.hardware.kernel_times.fitting import (
     FitErrors,
-    Rows,
+    MeasuredRows,
     first_guess,
     held_out_groups,
     predicted,
@@ -150,7 +150,7 @@ class TestFloat32:
         m, n, k, cold = (np.array(column, float) for column in zip(*sizes, strict=True))
         columns = {"m": m, "n": n, "k": k, "cold": cold, "batch": np.full(len(m), float(batch))}
         none = np.zeros(len(m), bool)
-        rows = Rows(columns, m, none, none, np.zeros((len(m), 2), int), "")
+        rows = MeasuredRows(columns, m, none, none, np.zeros((len(m), 2), int), "")
         expected = [
             timed.gemm_seconds(*shape, batch=batch, cold=is_cold, dtype="float32")
             for *shape, is_cold in sizes

@@ -23,7 +23,7 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, drawing
 from dsocr_analyze.pictures.settings import fixed_line, varying
-from dsocr_analyze.pictures.stage_chart import MOST_BARS, Compared, stage_picture
+from dsocr_analyze.pictures.stage_chart import MOST_BARS, ChartedReport, stage_picture
 from dsocr_analyze.pictures.values import Scale, scale_of
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.reading import load_report
@@ -261,7 +261,7 @@ class TestStages:
         report = build_report(FIGURES, None, CREATED)
         none = dict.fromkeys(("page", "base_size", "image_size", "crop_mode", "grid", "views"))
         prompt = replace(report.workload, **none, prompt_pages=None)
-        picture = stage_picture([Compared("_mine", replace(report, workload=prompt))], "flops")
+        picture = stage_picture([ChartedReport("_mine", replace(report, workload=prompt))], "flops")
         assert_readable(picture)
         assert picture.title == "FLOPs of one prompt, stage by stage"
         assert [label.split(" ")[0] for label in legend_of(picture)] == list(report.stages)
@@ -273,7 +273,7 @@ class TestStages:
         packed = (DATA / "report_v1_trace_batch3.json.gz").read_bytes()
         Path("old.json").write_bytes(gzip.decompress(packed))
         report = load_report(Path("old.json"))
-        picture = stage_picture([Compared("old", report)], "bytes")
+        picture = stage_picture([ChartedReport("old", report)], "bytes")
         assert_readable(picture)
         [stack] = stacks_of(picture)
         assert sum(stack) == pytest.approx(report.total.page.bytes_moved)
@@ -287,7 +287,7 @@ class TestStages:
 
     @pytest.mark.parametrize(("count", "inches"), [(2, 8.0), (12, 1.2 + 12 * 0.75), (24, 16.0)])
     def test_more_bars_make_a_wider_picture(self, report, count, inches):
-        compared = [Compared(f"base ({index})", report) for index in range(count)]
+        compared = [ChartedReport(f"base ({index})", report) for index in range(count)]
         picture = stage_picture(compared, "flops")
         assert picture.axes.figure.get_figwidth() == pytest.approx(inches)
 
@@ -295,7 +295,7 @@ class TestStages:
     @pytest.mark.parametrize("name", ["base", "a-long-name/of some/folder, with words.json", "64"])
     @pytest.mark.parametrize("count", [1, 2, 9, MOST_BARS])
     def test_few_and_many_bars_are_readable(self, report, name, count):
-        compared = [Compared(f"{name} ({index})", report) for index in range(count)]
+        compared = [ChartedReport(f"{name} ({index})", report) for index in range(count)]
         picture = stage_picture(compared, "flops")
         assert_readable(picture)
         assert len(stacks_of(picture)) == count

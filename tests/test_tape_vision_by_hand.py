@@ -30,7 +30,7 @@ from dsocr_analyze.architectures.ocr_family.sam import (
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape.modules import bicubic, interpolated
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 E = BFLOAT16.nbytes  # bytes of a feature
 SAM = SamDimensions(
@@ -85,7 +85,7 @@ class _Views:
 def page(t):
     """A page of 7 visual tokens, one of which is the separator, among 9."""
     view = ViewBatch(1, 64)
-    workload = Workload((64, 64), 64, 64, False, (1, 1), (view,), 7, 2, 1, 1)
+    workload = PageWorkload((64, 64), 64, 64, False, (1, 1), (view,), 7, 2, 1, 1)
     return embedded_page(t, _Views(), of_width(3), Pass(1, 9), workload)[0]
 
 

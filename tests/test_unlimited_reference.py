@@ -17,7 +17,7 @@ from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
-from dsocr_analyze.architectures.key_value_cache import DecodeStep, lengthened
+from dsocr_analyze.architectures.key_value_cache import CacheStep, lengthened
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_deepseekv2,
@@ -62,7 +62,7 @@ def tokens_of(batch: int, length: int, seed: int = 0) -> torch.Tensor:
 def test_a_decode_step_knows_what_it_finds_and_what_it_overwrites(
     number, window, cached, keys, slot
 ):
-    step = DecodeStep(10, number, window)
+    step = CacheStep(10, number, window)
     assert (step.cached_tokens, step.keys, step.slot) == (cached, keys, slot)
     assert step.position == 9 + number
 
@@ -322,12 +322,12 @@ def test_a_cache_is_made_as_real_steps_leave_it():
     first = Generation(model, tokens_of(1, 5), 5, WINDOW)
     for number in range(2, 3 * WINDOW):
         real = Generation(model, tokens_of(1, 5 + number - 1), 5, WINDOW).cache
-        made = UNLIMITED_OCR.decode_cache(first.cache, DecodeStep(5, number, WINDOW))
+        made = UNLIMITED_OCR.decode_cache(first.cache, CacheStep(5, number, WINDOW))
         shapes = ([part.shape for part in cache.key_cache] for cache in (made, real))
         assert next(shapes) == next(shapes)
         assert made._prefill_length == real._prefill_length
         assert slots_of(made) == slots_of(real) == [(number - 1) % WINDOW * (number > WINDOW)] * 3
-    plain = lengthened(first.cache, DecodeStep(5, 9))
+    plain = lengthened(first.cache, CacheStep(5, 9))
     assert plain.get_seq_length() == 5 + 8
     assert not hasattr(plain, "_ring_pos")
 
@@ -391,7 +391,7 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
         counts = golden["matrix_flops"]
         assert (total, head) == (counts["total"], counts["lm_head"])
         for row in recorded:
-            step = DecodeStep(prompt, row["step"], window)
+            step = CacheStep(prompt, row["step"], window)
             found = UNLIMITED_OCR.decode_cache(cache, step)
             assert found.get_seq_length() == row["cache_before"]
             position = step.position

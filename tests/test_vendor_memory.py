@@ -21,7 +21,7 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import flash_attention
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
@@ -131,7 +131,7 @@ def test_drawn_models_peak_at_the_same_byte(seed):
 # ------------------------------------------------------------------------- an outside witness
 
 
-def inputs_of(run: Run, workload: Workload, pages_without_local_views: tuple[int, ...]):
+def inputs_of(run: Run, workload: PageWorkload, pages_without_local_views: tuple[int, ...]):
     """What the model is called with, as `generate` calls it: with mask and positions."""
     inputs = DEFAULT.prefill_inputs(META, run.dtype, workload)
     batch, length = inputs["input_ids"].shape
@@ -144,7 +144,7 @@ def inputs_of(run: Run, workload: Workload, pages_without_local_views: tuple[int
 
 
 def curves(
-    model: LoadedModel, run: Run, workload: Workload, without: tuple[int, ...]
+    model: LoadedModel, run: Run, workload: PageWorkload, without: tuple[int, ...]
 ) -> list[list[tuple[str, int]]]:
     """Of a prefill pass and of a decode step."""
     found = []

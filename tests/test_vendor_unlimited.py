@@ -30,7 +30,7 @@ from unlimited import (
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.key_value_cache import DecodeStep
+from dsocr_analyze.architectures.key_value_cache import CacheStep
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.forward import running
@@ -110,7 +110,7 @@ def test_a_made_cache_has_the_state_that_the_vendor_keeps():
     first = Generation(model, tokens[:, :5], 5, 4).cache
     for number in range(2, 16):
         real = Generation(model, tokens[:, : 5 + number - 1], 5, 4).cache
-        made = UNLIMITED_OCR.decode_cache(first, DecodeStep(5, number, 4))
+        made = UNLIMITED_OCR.decode_cache(first, CacheStep(5, number, 4))
         assert made._prefill_length == real._prefill_length
         assert made.get_seq_length() == real.get_seq_length()
         written = getattr(made, "_ring_pos", dict.fromkeys(range(3), 0))
@@ -185,7 +185,7 @@ def test_pages_in_and_tokens_out_give_the_same_logits_on_the_whole_model():
                 cache = DynamicCache()
                 logits = [model.module(**inputs, past_key_values=cache).logits]
                 for number in range(1, 9):
-                    step = DecodeStep(page.seq_len, number, 3)
+                    step = CacheStep(page.seq_len, number, 3)
                     arguments = DEFAULT.decode_inputs(CPU, page, step.position)
                     arguments["input_ids"] += number
                     logits.append(model.module(**arguments, past_key_values=cache).logits)

@@ -20,7 +20,7 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import LoadedModel, building, load_model
 from dsocr_analyze.model.source_package import import_file, importable
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 __all__ = [
     "CPU",
@@ -88,7 +88,7 @@ def load(path: Path, sliding_window: int | None, **options: Any) -> LoadedModel:
     )
 
 
-def traced(model: LoadedModel, workload: Workload, **options: Any) -> PassTraces:
+def traced(model: LoadedModel, workload: PageWorkload, **options: Any) -> PassTraces:
     return trace_passes(model, workload, UNLIMITED_OCR, **options)
 
 
@@ -100,9 +100,9 @@ def workload(
     base_size: int = 1024,
     grid: tuple[int, int] = (1, 1),
     batch_size: int = 1,
-) -> Workload:
+) -> PageWorkload:
     """A page as the model is called with it; only its views and lengths matter here."""
-    return Workload(
+    return PageWorkload(
         page=(1000, 1000),
         base_size=base_size,
         image_size=views[0].resolution,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures import plan_workload
     from dsocr_analyze.errors import AnalyzeError
     from dsocr_analyze.session import DeepSeekOCRSession
-    from dsocr_analyze.workload import Workload
+    from dsocr_analyze.workload import PageWorkload as Workload
 
     __version__: str
 
@@ -35,7 +35,7 @@ __all__ = [
 _PLACES = {
     "AnalyzeError": ("dsocr_analyze.errors", "AnalyzeError"),
     "DeepSeekOCRSession": ("dsocr_analyze.session", "DeepSeekOCRSession"),
-    "Workload": ("dsocr_analyze.workload", "Workload"),
+    "Workload": ("dsocr_analyze.workload", "PageWorkload"),
     "__version__": ("dsocr_analyze.version", "VERSION"),
     "analyze": ("dsocr_analyze.analysis", "analyze"),
     "compare": ("dsocr_analyze.analysis", "compare"),

@@ -18,7 +18,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.architectures.stages import NotModelled as WithoutForm
+    from dsocr_analyze.architectures.stages import IncidentalOperators
     from dsocr_analyze.figures import PageFigures, StageFigures
 
 __all__ = ["Agreement", "LeftOutShare", "NotModelled", "PeakAgreement", "compare"]
@@ -231,15 +231,15 @@ def _differences(
 
 
 def _modelled(
-    stage: StageFigures, not_modelled: Iterable[WithoutForm]
-) -> tuple[dict[str, Work], dict[WithoutForm, Work]]:
+    stage: StageFigures, not_modelled: Iterable[IncidentalOperators]
+) -> tuple[dict[str, Work], dict[IncidentalOperators, Work]]:
     """Own work of every module, and the work of operators that have no closed form."""
     works = work_by(stage.kernels, "path", "operator")
     operators: dict[str, set[str]] = {}
     for path, operator in works:
         operators.setdefault(path, set()).add(operator)
     modules: dict[str, Work] = {}
-    left_out: dict[WithoutForm, Work] = {}
+    left_out: dict[IncidentalOperators, Work] = {}
     for (path, operator), work in works.items():
         for entry in not_modelled:
             is_meant = operator in entry.operators and entry.operators <= operators[path]

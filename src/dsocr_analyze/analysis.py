@@ -22,7 +22,7 @@ from dsocr_analyze.architectures import (
 from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import kept_out
-from dsocr_analyze.workload import AnyWorkload, Workload
+from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
@@ -132,8 +132,8 @@ class Engine:
                     leave_out(error)
         return tuple(found)
 
-    def _page(self, workload: AnyWorkload) -> Workload:
-        if isinstance(workload, Workload):
+    def _page(self, workload: AnyWorkload) -> PageWorkload:
+        if isinstance(workload, PageWorkload):
             return workload
         self.directory.dimensions()  # raises ConfigError: there is no forward on the tape
         raise AssertionError("a model that reads no pages has no dimensions")

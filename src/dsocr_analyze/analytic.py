@@ -10,7 +10,7 @@ from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import Workload, position_warnings
+from dsocr_analyze.workload import PageWorkload, position_warnings
 
 __all__ = ["ATTENTION_NAMES", "UNIFORM_ROUTING_NOTE", "figures_of_composition", "page_figures"]
 
@@ -26,7 +26,7 @@ ATTENTION_NAMES: Final = {False: "eager", True: "flash_attention_2"}
 
 def page_figures(
     directory: ModelDirectory,
-    workload: Workload,
+    workload: PageWorkload,
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
@@ -70,7 +70,7 @@ def page_figures(
 
 def figures_of_composition(
     composition: Composition,
-    workload: Workload,
+    workload: PageWorkload,
     provenance: Provenance,
     *,
     warnings: list[str],

@@ -23,14 +23,14 @@ __all__ = [
     "BytesAlive",
     "Count",
     "Counts",
-    "ExpertsTouched",
-    "Memory",
+    "MemoryFigures",
     "Model",
     "OperatorLedger",
     "PageFigures",
     "Parameters",
     "Peak",
     "Provenance",
+    "RoutedExperts",
     "Share",
     "StageFigures",
     "counts_of",
@@ -145,7 +145,7 @@ class OperatorLedger(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertsTouched:
+class RoutedExperts:
     """Routed experts that the tokens of one pass touch; for many passes, arrays.
 
     Attributes:
@@ -200,7 +200,7 @@ class StageFigures:
     module_calls: Mapping[str, int]
     own_params: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
-    experts: ExpertsTouched | None = None
+    experts: RoutedExperts | None = None
 
     @cached_property
     def own(self) -> dict[str, Work]:
@@ -248,7 +248,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryFigures:
     """What the batch holds in memory, in bytes.
 
     Attributes:
@@ -307,7 +307,7 @@ class PageFigures:
     parameters: Parameters
     batch: Work
     causal_savable_flops: int
-    memory: Memory
+    memory: MemoryFigures
     ledger: OperatorLedger
     module_classes: Mapping[str, str] = field(default_factory=dict)
     decodes: bool = True

@@ -23,12 +23,12 @@ from dsocr_analyze.architectures import (
     PageSize,
     described_architecture,
 )
-from dsocr_analyze.architectures.key_value_cache import DecodeStep
+from dsocr_analyze.architectures.key_value_cache import CacheStep
 from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import (
-    Memory,
+    MemoryFigures,
     Model,
     PageFigures,
     Parameters,
@@ -51,7 +51,7 @@ from dsocr_analyze.trace.summary import (
     step_stretches,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import AnyWorkload, Workload, position_warnings
+from dsocr_analyze.workload import AnyWorkload, PageWorkload, position_warnings
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -271,7 +271,7 @@ class DeepSeekOCRSession:
             on_progress=on_progress,
         )
         routed_expert = self.architecture.routed_expert
-        if not isinstance(workload, Workload):
+        if not isinstance(workload, PageWorkload):
             # A model that declares no stretches shows them by steps that run.
             steps = range(workload.max_new_tokens - 1)
             return trace(
@@ -307,7 +307,7 @@ class DeepSeekOCRSession:
         on_progress("analytic engine")
         directory, analytic, agreement = self.loaded.directory, None, None
         warnings = [*directory.config_findings.warnings, *self.architecture.warnings_of(workload)]
-        if isinstance(workload, Workload):
+        if isinstance(workload, PageWorkload):
             try:
                 analytic = self.composed(workload)
                 warnings += analytic.warnings
@@ -331,7 +331,7 @@ class DeepSeekOCRSession:
         notes = (*warnings, *self._notes(workload, traced))
         return replace(traced, warnings=tuple(warnings), notes=notes), agreement
 
-    def composed(self, workload: Workload) -> PageFigures:
+    def composed(self, workload: PageWorkload) -> PageFigures:
         """A page's figures by the closed forms, for this session's model, device and attention.
 
         Raises:
@@ -404,7 +404,7 @@ class DeepSeekOCRSession:
     def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
         architecture, decode = self.architecture, self.architecture.decode
         stages = stage_figures(traces, architecture.stages, self._counted[1])
-        if self._dimensions is not None and isinstance(workload, Workload):
+        if self._dimensions is not None and isinstance(workload, PageWorkload):
             touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
             for name in touched.keys() & stages.keys():
                 counted = experts_run(stages[name], architecture.routed_expert)
@@ -415,16 +415,16 @@ class DeepSeekOCRSession:
             if decode is None or name != decode.name:
                 prefill.append(stage.work)
                 causal += stage.causal_savable_flops
-        if isinstance(workload, Workload) and self.loaded.attention == "eager":
+        if isinstance(workload, PageWorkload) and self.loaded.attention == "eager":
             # It computes every score, then masks: no record says that it is causal.
             causal += causal_savable_flops(traces, workload, architecture.routed_expert)
-        if not isinstance(workload, Workload):
+        if not isinstance(workload, PageWorkload):
             ran = workload.max_new_tokens > 1
             cache_bytes = traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
         else:
             per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
             assert not remainder, "a cache holds every token alike"
-            last = DecodeStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)
+            last = CacheStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)
             cache_bytes = per_token * last.cached_tokens
         return PageFigures(
             workload=workload,
@@ -435,7 +435,7 @@ class DeepSeekOCRSession:
                 total_work(prefill), traces, traces.stretches, architecture.routed_expert
             ),
             causal_savable_flops=causal,
-            memory=Memory(
+            memory=MemoryFigures(
                 weights_bytes=self._counted[2],
                 inputs_bytes=traces.inputs_bytes,
                 prefill_cache_bytes=traces.kv_cache_bytes,

@@ -15,7 +15,7 @@ from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import AnyWorkload, Mode, Workload
+from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload
 from dsocr_analyze.workload.page import parse_page
 
 __all__ = [
@@ -235,7 +235,7 @@ def plan_workload(
     batch_size: int | None = None,
     max_new_tokens: int | None = None,
     prompt_pages: int | None = None,
-) -> Workload:
+) -> PageWorkload:
     """Plans what a model's own `infer()` makes of one page.
 
     Args:
@@ -266,5 +266,5 @@ def plan_workload(
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     workload = request.workload(architecture_named(architecture))
-    assert isinstance(workload, Workload), "every architecture with a name reads pages"
+    assert isinstance(workload, PageWorkload), "every architecture with a name reads pages"
     return workload

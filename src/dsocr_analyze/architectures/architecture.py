@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, JsonValue
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.stages import Stage, owner_among
+from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from dsocr_analyze.architectures.any_model.description import Prompt
-    from dsocr_analyze.architectures.key_value_cache import DecodeStep, KeyValueCache
+    from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
     from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
     from dsocr_analyze.workload import Mode
 
@@ -55,7 +55,7 @@ class Architecture(ABC):
 
     name: str
     title: str
-    stages: tuple[Stage, ...]
+    stages: tuple[StageScope, ...]
     modes: Mapping[str, Mode] = {}
     default_mode: str = ""
     text_tokens: int
@@ -106,7 +106,7 @@ class Architecture(ABC):
         """Keyword arguments of forward for the decode step at a position, without the cache."""
         raise AssertionError("generate makes the inputs of its steps")
 
-    def decode_cache(self, cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+    def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a step finds if none runs since the pass that left `cache`."""
         raise AssertionError("generate makes the cache of its steps")
 
@@ -127,7 +127,7 @@ class Architecture(ABC):
         return self.built_in
 
     @property
-    def decode(self) -> Stage | None:
+    def decode(self) -> StageScope | None:
         """The stage that is one decode step, if the model decodes."""
         last = self.stages[-1] if self.stages else None
         return last if last is not None and last.role == "decode" else None

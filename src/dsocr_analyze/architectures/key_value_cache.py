@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import DynamicCache
 
-__all__ = ["DecodeStep", "GrowingCache", "KeyValueCache", "lengthened"]
+__all__ = ["CacheStep", "GrowingCache", "KeyValueCache", "lengthened"]
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeStep:
+class CacheStep:
     """Decode step k = `number`, from 1, whose input is the k-th generated token.
 
     Attributes:
@@ -97,7 +97,7 @@ KeyValueCache: TypeAlias = "GrowingCache | DynamicCache | tuple[tuple[Tensor, ..
 """A cache, or keys and values of every layer, as older models return them."""
 
 
-def lengthened(cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+def lengthened(cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
     """Extends a cache with zeros to the length that a decode step finds.
 
     It may also be one pair of keys and values per layer, `[B, heads, K, head_dim]` each.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.tape import Size
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["PageInViews", "PixelWork", "page_in_views", "pixel_work", "pixel_work_of_pages"]
 
@@ -48,7 +48,7 @@ class PageInViews:
         return self.views * tokens_per_side(self.resolution) ** 2
 
 
-def page_in_views(crop: CropRule, workload: Workload) -> tuple[PageInViews, ...]:
+def page_in_views(crop: CropRule, workload: PageWorkload) -> tuple[PageInViews, ...]:
     """The page as it appears in each vision call of a workload, in order.
 
     In a mode that does not crop, a view no larger than a tile gets the whole page squeezed into
@@ -65,7 +65,7 @@ def page_in_views(crop: CropRule, workload: Workload) -> tuple[PageInViews, ...]
     return (*found, PageInViews(whole.count, side, content))
 
 
-def pixel_work(crop: CropRule, workload: Workload) -> PixelWork:
+def pixel_work(crop: CropRule, workload: PageWorkload) -> PixelWork:
     """Pixels that the CPU processes to make the views of a workload's pages."""
     work = pixel_work_of_pages(
         crop, *workload.page, *workload.grid, base_size=workload.base_size,

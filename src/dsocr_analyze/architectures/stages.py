@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dsocr_analyze.figures import Memory, Parameters, StageFigures
+from dsocr_analyze.figures import MemoryFigures, Parameters, StageFigures
 from dsocr_analyze.kernels import Work
 
-__all__ = ["Composition", "NotModelled", "Stage", "owner_among"]
+__all__ = ["Composition", "IncidentalOperators", "StageScope", "owner_among"]
 
 Role = Literal["vision", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageScope:
     """A stage: a part of the prefill pass, or the decode step.
 
     Attributes:
@@ -32,7 +32,7 @@ class Stage:
     notes: tuple[str, ...] = ()
 
 
-def owner_among(stages: Sequence[Stage], path: str) -> Stage | None:
+def owner_among(stages: Sequence[StageScope], path: str) -> StageScope | None:
     """The stage that owns the module or parameter at `path`: the one with the longest prefix."""
     owner, longest, held = None, 0, f"{path}."
     for stage in stages:
@@ -43,7 +43,7 @@ def owner_among(stages: Sequence[Stage], path: str) -> Stage | None:
 
 
 @dataclass(frozen=True, slots=True)
-class NotModelled:
+class IncidentalOperators:
     """Incidental operators without a closed form, for a reason: of modules that call all of them.
 
     `modules` is a pattern of their paths.
@@ -62,4 +62,4 @@ class Composition:
     parameters: Parameters
     batch: Work
     causal_savable_flops: int
-    memory: Memory
+    memory: MemoryFigures

@@ -18,11 +18,11 @@ from dsocr_analyze.archive.advice_document import (
     Cost,
     Density,
     ModeAdvice,
+    ModeVerdict,
     PublishedAccuracy,
     Requirements,
     Seen,
     TextCost,
-    Verdict,
     fineness,
     published_accuracy,
 )
@@ -45,7 +45,7 @@ from dsocr_analyze.report.table import (
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.workload import Mode, Workload, position_warnings
+from dsocr_analyze.workload import Mode, PageWorkload, position_warnings
 
 __all__ = ["PageAsked", "advice_lines", "advice_notes", "advice_tables", "advise"]
 
@@ -111,7 +111,7 @@ def advise(
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
-    time_of: Callable[[Workload], tuple[TimeEntry, ...]] | None = None,
+    time_of: Callable[[PageWorkload], tuple[TimeEntry, ...]] | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
     """Compare modes for a page, with the closed forms.
@@ -135,9 +135,9 @@ def advise(
     published = published_accuracy(architecture.name)
     kind = None if page.kind is None else _kind(page.kind, published, architecture.title)
     planned = page.request.workload(architecture)
-    assert isinstance(planned, Workload), "every architecture with a name reads pages"
+    assert isinstance(planned, PageWorkload), "every architecture with a name reads pages"
 
-    def costed(workload: Workload, text_tokens: int) -> TextCost:
+    def costed(workload: PageWorkload, text_tokens: int) -> TextCost:
         return TextCost(
             text_tokens=text_tokens,
             max_new_tokens=workload.max_new_tokens,
@@ -217,14 +217,14 @@ def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
 def _of_mode(
     directory: ModelDirectory,
     page: PageAsked,
-    planned: Workload,
+    planned: PageWorkload,
     mode: Mode,
     published: PublishedAccuracy | None,
-    costed: Callable[[Workload, int], TextCost],
+    costed: Callable[[PageWorkload, int], TextCost],
 ) -> ModeAdvice:
     """The advice on a mode, for the page as it is planned in the architecture's own."""
     architecture, texts = directory.architecture, page.holds or _DEFAULT_TEXT_TOKENS
-    workload: Workload = architecture.plan(
+    workload: PageWorkload = architecture.plan(
         page=planned.page, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode, text_tokens=planned.text_tokens, batch_size=planned.batch_size,
         max_new_tokens=planned.max_new_tokens,
@@ -285,7 +285,9 @@ def _of_mode(
     )
 
 
-def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool) -> Cost:
+def _cost(
+    directory: ModelDirectory, workload: PageWorkload, dtype: str, flash_attention: bool
+) -> Cost:
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
     batch, memory, pages = figures.batch, figures.memory, workload.pages
     return Cost(
@@ -302,13 +304,15 @@ def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_atten
     )  # fmt: skip
 
 
-def _verdict(page: PageAsked, dpi: float | None, densities: Sequence[Density]) -> Verdict | None:
+def _verdict(
+    page: PageAsked, dpi: float | None, densities: Sequence[Density]
+) -> ModeVerdict | None:
     least, most = page.minimum_dpi, page.maximum_compression
     if page.wanted is None:
         return None
     is_fine = None if least is None or dpi is None else dpi >= least
     is_dense = None if most is None else max(each.compression for each in densities) <= most
-    return Verdict(
+    return ModeVerdict(
         minimum_dpi=is_fine,
         maximum_compression=is_dense,
         meets=False not in (is_fine, is_dense),

@@ -20,6 +20,7 @@ __all__ = [
     "Distances",
     "EditDistances",
     "ModeAdvice",
+    "ModeVerdict",
     "PrecisionRow",
     "PublishedAccuracy",
     "PublishedDistances",
@@ -27,7 +28,6 @@ __all__ = [
     "Requirements",
     "Seen",
     "TextCost",
-    "Verdict",
     "fineness",
     "kinds_of_document",
     "published_accuracy",
@@ -283,7 +283,7 @@ class TextCost(Struct, frozen=True, kw_only=True):
         return self.max_new_tokens > self.text_tokens
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class ModeVerdict(Struct, frozen=True, kw_only=True):
     """Whether a mode meets the requirements; null for a requirement that was not given.
 
     Attributes:
@@ -339,7 +339,7 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
     by_text_tokens: tuple[TextCost, ...]
     densities: tuple[Density, ...]
     edit_distances: EditDistances | None
-    verdict: Verdict | None
+    verdict: ModeVerdict | None
     notes: tuple[str, ...]
 
     @property

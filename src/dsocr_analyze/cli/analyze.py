@@ -13,7 +13,7 @@ from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.output_files import prepare_directory
-from dsocr_analyze.workload import AnyWorkload, Workload
+from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ def _curves(
     asked = engine.time
     if asked is not None and len(asked.concurrency) >= len(_CURVE):
         return report.time, ""
-    if not isinstance(workload, Workload):
+    if not isinstance(workload, PageWorkload):
         return (), "Seconds are predicted only for models that read pages."
     try:
         engine.directory.dimensions()

@@ -21,7 +21,7 @@ from dsocr_analyze.timing.correction import Corrections
 from dsocr_analyze.timing.predict import TimedModel, TimeRequest
 from dsocr_analyze.timing.runtimes import server_named
 from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, comparison, reading
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["compare", "measured_in"]
 
@@ -86,7 +86,7 @@ def compare(
     version: str,
     request: TimeRequest,
     directory: ModelDirectory,
-    workload: Workload,
+    workload: PageWorkload,
 ) -> None:
     """Prints predicted and measured figures, and keeps the correction if requested.
 

@@ -18,9 +18,9 @@ from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, Trust
 from dsocr_analyze.gate.budgets import (
     NEW_FILE,
     PYPROJECT,
+    BudgetedWorkload,
     Budgets,
     Options,
-    Workload,
     budgets_in,
     edited,
     files_of,
@@ -96,7 +96,9 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
     return {name: each for name, each in budgets.items() if not names or name in names}
 
 
-def _within(workload: Workload, function: Callable[..., _Result], *arguments: object) -> _Result:
+def _within(
+    workload: BudgetedWorkload, function: Callable[..., _Result], *arguments: object
+) -> _Result:
     """What a function returns; errors name the workload."""
     try:
         return function(workload, *arguments)
@@ -171,7 +173,7 @@ class _Counts:
     before: Budgets = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    def of(self, workload: Workload) -> Counted:
+    def of(self, workload: BudgetedWorkload) -> Counted:
         """A workload's reports, here and in the baseline."""
         trusted, folder, revision = self.trust_remote_code, self.file.path.parent, self.revision
         engine = "analytic" if self.saved is None else self.saved.metadata.engine

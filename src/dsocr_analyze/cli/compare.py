@@ -116,7 +116,7 @@ def compare(
 
 
 def _check_picture(
-    plot: Path, stacked: str, columns: Sequence[_Column | _Saved], time: TimeRequest | None
+    plot: Path, stacked: str, columns: Sequence[_Counted | _Saved], time: TimeRequest | None
 ) -> None:
     """Raises, before any work, if the picture of `--plot` cannot be drawn."""
     from dsocr_analyze.pictures.stage_chart import refuse_many_bars
@@ -142,12 +142,12 @@ def _compare(
     engine: str,
     time: TimeRequest | None,
     models: _Models,
-    columns: Sequence[_Column | _Saved],
+    columns: Sequence[_Counted | _Saved],
     stacked: str,
 ) -> None:
     """Counts what is not saved, and shows everything side by side."""
     given, configs = context.params, models.configs
-    counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Column)))
+    counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Counted)))
     used = dict.fromkeys(each.model for each in counted)
     for each in used:
         words.print_config_findings(
@@ -173,7 +173,7 @@ def _compare(
         for each in counted
     }  # fmt: skip
     reports = [
-        engines[each.way].report(workloads[each]) if isinstance(each, _Column) else each.report
+        engines[each.way].report(workloads[each]) if isinstance(each, _Counted) else each.report
         for each in columns
     ]
     found = comparison.compare(
@@ -190,10 +190,10 @@ def _compare(
         return render_html(comparison_contents(found, reports, headline, shown))
 
     def picture() -> Picture:
-        from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
+        from dsocr_analyze.pictures.stage_chart import ChartedReport, stage_picture
 
-        files = [each.model.config if isinstance(each, _Column) else None for each in columns]
-        return stage_picture(list(map(Compared, found.names, reports, files)), stacked)
+        files = [each.model.config if isinstance(each, _Counted) else None for each in columns]
+        return stage_picture(list(map(ChartedReport, found.names, reports, files)), stacked)
 
     said = Said(
         f"{headline}\n{found.opening()}", list(found.tables(shown)),
@@ -293,7 +293,7 @@ class _Saved(NamedTuple):
     report: Report
 
 
-class _Column(NamedTuple):
+class _Counted(NamedTuple):
     """A column to be counted; equal ones have equal names."""
 
     name: str
@@ -319,7 +319,7 @@ def _columns_of(
     models: _Models,
     dtypes: Sequence[Dtype],
     attentions: Sequence[bool],
-) -> list[_Column | _Saved]:
+) -> list[_Counted | _Saved]:
     """Every combination of data type, attention, config and item; the item varies fastest.
 
     A saved report has a single column. Names contain whatever there are several of.
@@ -345,7 +345,7 @@ def _columns_of(
         option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
         raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
 
-    def column(each: _Asked, dtype: Dtype, flash_attention: bool) -> _Column:
+    def column(each: _Asked, dtype: Dtype, flash_attention: bool) -> _Counted:
         item, model, sizes = each
         setting = Setting(sizes, dtype, flash_attention)
         parts = (
@@ -354,7 +354,7 @@ def _columns_of(
             setting.dtype.name if len(dtypes) > 1 else "",
             setting.attention if len(attentions) > 1 else "",
         )
-        return _Column(", ".join(filter(None, parts)) or item, model, setting)
+        return _Counted(", ".join(filter(None, parts)) or item, model, setting)
 
     first, *others = itertools.product(dtypes, attentions)
     return [

@@ -32,7 +32,7 @@ from dsocr_analyze.model.failures import is_out_of_memory
 from dsocr_analyze.report import measured, opening, table
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing import TimeEntry, assumptions
-from dsocr_analyze.workload import AnyWorkload, Workload
+from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 __all__ = [
     "calibrated",
@@ -121,7 +121,7 @@ def _check_memory(
 ) -> None:
     """Raises DeviceError if the passes exceed free memory, with what would fit."""
     architecture = directory.architecture
-    if architecture.closed_forms is None or not isinstance(workload, Workload):
+    if architecture.closed_forms is None or not isinstance(workload, PageWorkload):
         return
 
     def needed(batch: int, name: str) -> int:
@@ -174,7 +174,7 @@ def measurement(
         page, source, unpredicted = _predicted(session, workload, protocol, profiles)
         found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
         prepared = None
-        if isinstance(workload, Workload) and architecture.closed_forms is not None:
+        if isinstance(workload, PageWorkload) and architecture.closed_forms is not None:
             announce("preprocessing")
             content = page_in_views(architecture.closed_forms.crop_grids, workload)[-1].content
             prepared = passes.measured_preprocessing(workload, content, protocol.repeats).beside(
@@ -253,7 +253,7 @@ def measurement_said(found: measured.Measurement) -> Said:
 def inferred(
     directory: ModelDirectory,
     question: inference.Question,
-    planned: Workload,
+    planned: PageWorkload,
     *,
     device: str | None,
     flash_attention: bool,
@@ -284,7 +284,7 @@ def inferred(
         session.loaded, tokenizer, question, session.architecture, on_progress=announce
     )
     # Derived from the request alone, so that a difference from what ran can show.
-    counted: Workload = session.architecture.plan(
+    counted: PageWorkload = session.architecture.plan(
         page=planned.page,
         base_size=planned.base_size,
         image_size=planned.image_size,
@@ -299,7 +299,7 @@ def inferred(
 
 
 def predicted_seconds(
-    session: DeepSeekOCRSession, workload: Workload, profiles: Sequence[Path] | None
+    session: DeepSeekOCRSession, workload: PageWorkload, profiles: Sequence[Path] | None
 ) -> TimeEntry | None:
     """Seconds predicted by the profile of the session's own device; None if there is none."""
     loaded = session.loaded
@@ -322,7 +322,7 @@ def inference_report(
     session: DeepSeekOCRSession,
     question: inference.Question,
     timed: inference.MeasuredInference,
-    counted: Workload,
+    counted: PageWorkload,
     entry: TimeEntry | None,
     *,
     has_own_tokenizer: bool,

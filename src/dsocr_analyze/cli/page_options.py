@@ -16,7 +16,7 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
-from dsocr_analyze.workload import Workload, text_parts
+from dsocr_analyze.workload import PageWorkload, text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.evaluate import TimeRequested
@@ -231,10 +231,10 @@ def page_request(context: typer.Context, directory: ModelDirectory, **instead: A
     return PageRequest(**given)
 
 
-def workload_of(context: typer.Context, directory: ModelDirectory, **instead: Any) -> Workload:
+def workload_of(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageWorkload:
     """The workload of `page_request` on a model that reads pages; raises its errors."""
     workload = page_request(context, directory, **instead).workload(directory.architecture)
-    assert isinstance(workload, Workload), "every architecture with a name reads pages"
+    assert isinstance(workload, PageWorkload), "every architecture with a name reads pages"
     return workload
 
 

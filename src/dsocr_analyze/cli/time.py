@@ -20,7 +20,7 @@ from dsocr_analyze.report import opening, time_tables
 
 if TYPE_CHECKING:
     from dsocr_analyze.pictures.picture import Picture
-    from dsocr_analyze.workload import Workload
+    from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["time"]
 
@@ -108,7 +108,9 @@ def time(
         _show(context, engine, workload, is_of_all=not gpus)
 
 
-def _show(context: typer.Context, engine: Engine, workload: Workload, *, is_of_all: bool) -> None:
+def _show(
+    context: typer.Context, engine: Engine, workload: PageWorkload, *, is_of_all: bool
+) -> None:
     entries = engine.entries(workload, _leave_out if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")

@@ -32,7 +32,7 @@ from dsocr_analyze.model import directory, loading, torch_calls
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.trace import module_calls, passes, record, summary
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 __all__ = ["Case", "DocumentedModel"]
 
@@ -158,7 +158,7 @@ class DocumentedModel:
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = self.directory.dimensions()
         # A4 at 150 dpi.
-        self.workload: Workload = architecture.plan(page=(1240, 1754), max_new_tokens=2)
+        self.workload: PageWorkload = architecture.plan(page=(1240, 1754), max_new_tokens=2)
 
     # --- the model
 

@@ -26,11 +26,11 @@ __all__ = [
     "OF_VALUES",
     "PYPROJECT",
     "Budget",
+    "BudgetedWorkload",
     "Budgets",
     "Edit",
     "Limit",
     "Options",
-    "Workload",
     "budgets_in",
     "edited",
     "files_of",
@@ -136,7 +136,7 @@ def files_of(options: Options) -> list[str | None]:
 
 
 @dataclass(frozen=True)
-class Workload:
+class BudgetedWorkload:
     """One workload, its budgets in file order, and the tolerance of its other figures."""
 
     name: str
@@ -151,7 +151,7 @@ class Workload:
         return Budget("", "error", limits)
 
 
-Budgets: TypeAlias = Mapping[str, Workload]
+Budgets: TypeAlias = Mapping[str, BudgetedWorkload]
 """The workloads of a file by name, in file order."""
 
 
@@ -186,11 +186,11 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
     return {name: _workload(name, workloads) for name, _ in workloads.items()}
 
 
-def _workload(name: str, workloads: TomlTable) -> Workload:
+def _workload(name: str, workloads: TomlTable) -> BudgetedWorkload:
     table = workloads.table(name)
     if table is None or not name.strip():
         raise ConfigError(f"{workloads.file}: a workload needs a name")
-    workload = Workload(
+    workload = BudgetedWorkload(
         name, _options(table), _change(table, "tolerance") or Limit("tolerance", Fraction(0), "0"),
         tuple(map(_budget, table.tables("budgets", []))),
     )  # fmt: skip

@@ -24,12 +24,12 @@ from dsocr_analyze.report.document import Report
 
 __all__ = [
     "Amounts",
-    "Compared",
     "Figure",
     "InputChange",
     "InputKind",
     "Move",
     "MoveLevel",
+    "ReportChanges",
     "changed_input",
     "compared",
     "counted_figures",
@@ -139,7 +139,7 @@ class Difference(NamedTuple):
         return is_number(self.before) and is_number(self.after)
 
 
-class Compared(NamedTuple):
+class ReportChanges(NamedTuple):
     """How two reports compare.
 
     Attributes:
@@ -157,7 +157,7 @@ class Compared(NamedTuple):
     moved: tuple[Move, ...] = ()
 
 
-def compared(before: Report, after: Report) -> Compared:
+def compared(before: Report, after: Report) -> ReportChanges:
     """Compares everything that two reports state.
 
     A section's other numbers and its texts follow from its counted figures; in a section without
@@ -184,7 +184,7 @@ def compared(before: Report, after: Report) -> Compared:
 
     own = [each for each in numbers if each.key in new or not follows(each)]
     words = [each for each in (*texts, *_nulls(differing)) if not follows(each)]
-    return Compared(
+    return ReportChanges(
         (
             *(Figure(key=each.key, before=each.before, after=each.after) for each in own),
             *stages,

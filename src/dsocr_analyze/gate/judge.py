@@ -15,13 +15,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from dsocr_analyze.figures import Count
-from dsocr_analyze.gate.budgets import LEVELS, OF_VALUES, Budget, Edit, Limit, Workload
+from dsocr_analyze.gate.budgets import LEVELS, OF_VALUES, Budget, BudgetedWorkload, Edit, Limit
 from dsocr_analyze.gate.compared import (
-    Compared,
     Figure,
     InputChange,
     InputKind,
     Move,
+    ReportChanges,
     changed_input,
     compared,
     counted_figures,
@@ -196,11 +196,11 @@ class Counted(Struct, frozen=True):
     report: Report
     baseline: Report | None = None
     is_compared: bool = False
-    before: Workload | None = None
+    before: BudgetedWorkload | None = None
     warnings: tuple[str, ...] = ()
 
 
-def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
+def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
     """Checks figures with a budget against it, and all others against the baseline.
 
     Raises:
@@ -216,7 +216,7 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
             verdicts += _of_budget(budget, key, value, old_keys.values(key), counted)
         # Figures that are gone are only in the baseline.
         named.update(figures, old_keys.values(budget.key) if "*" in budget.key else ())
-    changes = Compared() if baseline is None else compared(baseline, report)
+    changes = ReportChanges() if baseline is None else compared(baseline, report)
     verdicts += (
         _of_change(each, workload.default) for each in changes.changed if each.key not in named
     )
@@ -328,7 +328,7 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
 # --- changed budgets -----------------------------------------------------------------------------
 
 
-def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
+def redefinitions(before: BudgetedWorkload, after: BudgetedWorkload) -> Iterator[InputChange]:
     """The options, limits and tolerances of a workload that differ between two revisions."""
     parts: list[tuple[InputKind, Mapping[str, Any], Mapping[str, Any]]] = [
         ("workload", before.options, after.options),
@@ -339,7 +339,7 @@ def redefinitions(before: Workload, after: Workload) -> Iterator[InputChange]:
             yield from changed_input(kind, key, old.get(key), new.get(key))
 
 
-def _limits_of(workload: Workload) -> Mapping[str, str]:
+def _limits_of(workload: BudgetedWorkload) -> Mapping[str, str]:
     found = defaultdict(list, tolerance=[workload.tolerance.amount_text])
     for budget in workload.budgets:
         texts = ", ".join(each.text for each in budget.limits)
@@ -347,7 +347,7 @@ def _limits_of(workload: Workload) -> Mapping[str, str]:
     return {key: "; ".join(words) for key, words in found.items()}
 
 
-def loosened_keys(before: Workload, after: Workload, baseline: Report) -> list[str]:
+def loosened_keys(before: BudgetedWorkload, after: BudgetedWorkload, baseline: Report) -> list[str]:
     """The figures that may now have a value that they might not have before.
 
     A first budget for a figure loosens its limit unless it allows no more than the tolerance.
@@ -367,7 +367,7 @@ _Figure: TypeAlias = tuple[str, int | float | None]
 """A figure's key, and its value in the baseline; None if it is unknown there."""
 
 
-def _by_figure(workload: Workload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
+def _by_figure(workload: BudgetedWorkload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
     found: defaultdict[_Figure, list[Budget]] = defaultdict(list)
     for budget in workload.budgets:
         for key, value in keys.values(budget.key).items():
@@ -407,7 +407,7 @@ _FIRST_KEYS: Final = (
 """Keys of the budgets that a workload without any gets."""
 
 
-def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> list[Edit]:
+def edits_of(workload: BudgetedWorkload, report: Report, check: WorkloadCheck) -> list[Edit]:
     """The edits with which the check passes: one per budget, then those of new budgets.
 
     Limits that are kept stay, and so do relative ones. A workload without budgets gets some, and

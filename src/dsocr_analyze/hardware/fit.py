@@ -17,7 +17,7 @@ from dsocr_analyze.hardware.devices import Gpu, missing_features
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.workload import Workload
+    from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "ASSUMPTIONS",
@@ -135,7 +135,7 @@ class GpuFit(BatchNeed, frozen=True, kw_only=True):
 def memory_need(
     architecture: Architecture,
     dimensions: ModelDimensions,
-    workload: Workload,
+    workload: PageWorkload,
     *,
     dtype: Dtype,
     flash_attention: bool,
@@ -158,7 +158,7 @@ def fit(
     gpu: Gpu,
     architecture: Architecture,
     dimensions: ModelDimensions,
-    workload: Workload,
+    workload: PageWorkload,
     *,
     dtype: Dtype,
     flash_attention: bool,

@@ -17,7 +17,7 @@ from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
-    Rows,
+    MeasuredRows,
     check_can_fit,
     first_guess,
     fit_errors,
@@ -35,7 +35,7 @@ from dsocr_analyze.hardware.profile import (
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
-from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
+from dsocr_analyze.measuring.gpu_cases import KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
 from dsocr_analyze.measuring.installed_gpu import found_gpu, host_figures
 from dsocr_analyze.model.failures import is_out_of_memory
@@ -132,7 +132,7 @@ def calibrated_profile(
     budget_seconds: float,
     on_progress: Say,
     *,
-    cases: Callable[[str, str], Sequence[Case]] = gpu_cases,
+    cases: Callable[[str, str], Sequence[KernelCase]] = gpu_cases,
 ) -> str:
     """The text of a GPU's profile, whose source is the GPU's, given a timer for its kernels.
 
@@ -185,10 +185,10 @@ def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: GpuKernels) -> bool:
 
 
 def _measured_rows(
-    kind: str, cases: Sequence[Case], timer: GpuKernels, deadline: float, name: str,
+    kind: str, cases: Sequence[KernelCase], timer: GpuKernels, deadline: float, name: str,
     on_progress: Say,
-) -> Rows | None:  # fmt: skip
-    done: list[Case] = []
+) -> MeasuredRows | None:  # fmt: skip
+    done: list[KernelCase] = []
     seconds: list[float] = []
     on_progress(f"{name}: up to {len(cases)} kernels, as time permits")
     for case in cases:
@@ -231,7 +231,7 @@ _LEAST_ROWS: Final = 24
 _LEAST_HELD_OUT: Final = 8
 
 
-def _coefficients(kind: str, dtype: str, training: Rows, gpu: Gpu) -> records.Coefficients:
+def _coefficients(kind: str, dtype: str, training: MeasuredRows, gpu: Gpu) -> records.Coefficients:
     choices = _CHOICES[kind]
     guess: Any = first_guess(kind, dtype)
     tried: list[records.Coefficients] = [

@@ -17,12 +17,12 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.kernel_times import Floats
-from dsocr_analyze.hardware.kernel_times.fitting import SEED, Rows, held_out_groups
+from dsocr_analyze.hardware.kernel_times.fitting import SEED, MeasuredRows, held_out_groups
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS, kind_of, product_of
 
-__all__ = ["MOVED_BYTES", "Case", "gpu_cases", "rows_of"]
+__all__ = ["MOVED_BYTES", "KernelCase", "gpu_cases", "rows_of"]
 
 CaseSizes: TypeAlias = Gemm | Attention | Experts | Elements
 
@@ -46,7 +46,7 @@ _OTHERS: Final = {"gemm": 90, "float32": 12, "attention": 36, "experts": 14}
 """Groups of sizes in addition to those of the models."""
 
 
-class Case(NamedTuple):
+class KernelCase(NamedTuple):
     """One kernel, or one layer's experts, in 16 bits unless `dtype` is float32."""
 
     kind: str
@@ -94,7 +94,7 @@ class Case(NamedTuple):
         return self._figures[2]
 
 
-def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:
+def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[KernelCase]:
     """The cases to measure for a kernel kind, in order."""
     draw = random.Random(f"{SEED} {kind} {dtype}")
     makers = {"masked_attention": _masked, "experts": _experts, "movement": _movement}
@@ -108,16 +108,16 @@ def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:
     return cases
 
 
-def rows_of(cases: Sequence[Case], seconds: Sequence[float], version: str) -> Rows:
+def rows_of(cases: Sequence[KernelCase], seconds: Sequence[float], version: str) -> MeasuredRows:
     """Measured cases of one kind as columns for its formula; `version` launched the kernels."""
     groups = [case.group for case in cases]
-    return Rows(
+    return MeasuredRows(
         _columns(cases), np.array(seconds), held_out_groups(groups), np.ones(len(cases), bool),
         np.array(groups, dtype=np.int64), version,
     )  # fmt: skip
 
 
-def _columns(cases: Sequence[Case]) -> dict[str, Floats]:
+def _columns(cases: Sequence[KernelCase]) -> dict[str, Floats]:
     if isinstance(cases[0].sizes, Elements):
         return {"moved": np.array([case.nbytes for case in cases], float)}
     columns = {
@@ -200,32 +200,32 @@ def _several_rows(draw: random.Random, known: Iterable[int] = ()) -> list[int]:
     ]
 
 
-def _products(draw: random.Random) -> Iterator[Case]:
+def _products(draw: random.Random) -> Iterator[KernelCase]:
     weights: dict[tuple[int, int], list[int]] = {}
     for sizes, has_weights in _launched_products("bfloat16"):
         if has_weights:
             weights.setdefault((sizes.n, sizes.k), []).append(sizes.m)
         else:
-            yield Case("gemm", sizes)
+            yield KernelCase("gemm", sizes)
             for _ in range(2):  # for prompts and windows of other lengths
                 m, n, k = (_between(draw, max(1, each // 2), 2 * each) for each in sizes[1:])
-                yield Case("gemm", Gemm(sizes.batch, m, n, k))
+                yield KernelCase("gemm", Gemm(sizes.batch, m, n, k))
     for _ in range(_OTHERS["gemm"]):
         weights.setdefault((_between(draw, 64, 16384, 64), _between(draw, 64, 8192, 64)), [])
     for (n, k), known in weights.items():
         for m in _several_rows(draw, known):
-            yield Case("gemm", Gemm(1, m, n, k), cold=draw.random() < 0.6)
+            yield KernelCase("gemm", Gemm(1, m, n, k), cold=draw.random() < 0.6)
 
 
-def _float32_products(draw: random.Random) -> Iterator[Case]:
+def _float32_products(draw: random.Random) -> Iterator[KernelCase]:
     groups = dict.fromkeys((sizes.n, sizes.k) for sizes, _ in _launched_products("float32"))
     for sizes, _ in _launched_products("float32"):
-        yield Case("gemm", sizes, dtype="float32")
+        yield KernelCase("gemm", sizes, dtype="float32")
     for _ in range(_OTHERS["float32"]):
         groups[_between(draw, 16, 2048, 16), _between(draw, 64, 4096, 64)] = None
     for n, k in groups:
         for m in _several_rows(draw):
-            yield Case("gemm", Gemm(1, m, n, k), draw.random() < 0.5, "float32")
+            yield KernelCase("gemm", Gemm(1, m, n, k), draw.random() < 0.5, "float32")
 
 
 def _heads(draw: random.Random, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -248,7 +248,7 @@ _LENGTHS: Final = {
 """Fewest and most keys, and most sequences, of a kind of attention."""
 
 
-def _unmasked(draw: random.Random, kind: str) -> Iterator[Case]:
+def _unmasked(draw: random.Random, kind: str) -> Iterator[KernelCase]:
     is_step, (fewest, longest, most) = kind == "generation_attention", _LENGTHS[kind]
     known = [
         each
@@ -256,20 +256,20 @@ def _unmasked(draw: random.Random, kind: str) -> Iterator[Case]:
         if kind_of(each) == kind and (kind != "context_attention" or each.queries == each.keys)
     ]
     for each in known:
-        yield Case(kind, each._replace(skippable_scores=0), cold=is_step)
+        yield KernelCase(kind, each._replace(skippable_scores=0), cold=is_step)
     for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
         for _ in range(_EACH):
             keys = _between(draw, fewest, longest)
             batch = _batch(draw, most, keys * heads * size)
             queries = 1 if is_step else keys
             sizes = Attention(batch, heads, heads, queries, keys, size, size)
-            yield Case(kind, sizes, cold=is_step and draw.random() < 0.75)
+            yield KernelCase(kind, sizes, cold=is_step and draw.random() < 0.75)
 
 
-def _masked(draw: random.Random) -> Iterator[Case]:
+def _masked(draw: random.Random) -> Iterator[KernelCase]:
     known = _launched_attention(masked=True)
     for each in known:
-        yield Case("masked_attention", each)
+        yield KernelCase("masked_attention", each)
     for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
         lengths = [each.keys for each in known if each.heads == heads]
         lengths += [_between(draw, 49, 4096), _between(draw, 64, 4096, 8)]
@@ -277,10 +277,10 @@ def _masked(draw: random.Random) -> Iterator[Case]:
             for _ in range(_EACH // 3):
                 batch = _batch(draw, 128, length * heads * (length + size))
                 sizes = Attention(batch, heads, heads, length, length, size, size, masked=True)
-                yield Case("masked_attention", sizes)
+                yield KernelCase("masked_attention", sizes)
 
 
-def _experts(draw: random.Random) -> Iterator[Case]:
+def _experts(draw: random.Random) -> Iterator[KernelCase]:
     found = (each.dimensions for each in _launched())
     layers = dict.fromkeys(each._replace(tokens=1) for each in found if isinstance(each, Experts))
     for _ in range(_OTHERS["experts"]):
@@ -289,11 +289,11 @@ def _experts(draw: random.Random) -> Iterator[Case]:
         layers[Experts(1, hidden, inter, experts, draw.choice((1, 2, 4, 6, 8)))] = None
     for layer in layers:
         for tokens in _several_rows(draw):
-            yield Case("experts", layer._replace(tokens=tokens), cold=draw.random() < 0.6)
+            yield KernelCase("experts", layer._replace(tokens=tokens), cold=draw.random() < 0.6)
 
 
-def _movement(draw: random.Random) -> Iterator[Case]:
+def _movement(draw: random.Random) -> Iterator[KernelCase]:
     for operator in MOVED_BYTES:
         for _ in range(6 * _EACH):
             elements = Elements(_between(draw, 1024, 1 << 27, 1024))
-            yield Case("movement", elements, operator=operator)
+            yield KernelCase("movement", elements, operator=operator)

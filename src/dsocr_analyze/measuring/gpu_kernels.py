@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
-from dsocr_analyze.measuring.gpu_cases import Case
+from dsocr_analyze.measuring.gpu_cases import KernelCase
 from dsocr_analyze.measuring.stage_clock import timer_of
 from dsocr_analyze.model.torch_calls import Value
 
@@ -58,7 +58,7 @@ class KernelCalls:
             return f"{library} scaled_dot_product_attention"
         return f"{library} _grouped_mm" if kind == "experts" else library
 
-    def call_of(self, case: Case) -> tuple[Call, int]:
+    def call_of(self, case: KernelCase) -> tuple[Call, int]:
         """The call that launches a case's kernel, and the number of copies of its weights."""
         match case.sizes:
             case Gemm():
@@ -74,10 +74,10 @@ class KernelCalls:
         """Random numbers, since products of zeros draw less power and so run faster."""
         return torch.randn(shape, device=self._device, dtype=dtype or self._dtype)
 
-    def _copies(self, case: Case, nbytes: int) -> int:
+    def _copies(self, case: KernelCase, nbytes: int) -> int:
         return max(1, min(_MOST_CALLS, _COPIES_BYTES // max(1, nbytes))) if case.cold else 1
 
-    def _product(self, sizes: Gemm, case: Case) -> tuple[Call, int]:
+    def _product(self, sizes: Gemm, case: KernelCase) -> tuple[Call, int]:
         batch, m, n, k = sizes
         dtype = torch.float32 if case.dtype == "float32" else self._dtype
         if batch > 1:
@@ -88,7 +88,7 @@ class KernelCalls:
         rows, weights = self._drawn(m, k, dtype=dtype), self._drawn(copies, n, k, dtype=dtype)
         return lambda number: F.linear(rows, weights[number]), copies
 
-    def _attention(self, sizes: Attention, case: Case) -> tuple[Call, int]:
+    def _attention(self, sizes: Attention, case: KernelCase) -> tuple[Call, int]:
         batch, heads, kv_heads, Q, K, D = sizes[:6]
         causal = case.kind != "encoder_attention" and not sizes.masked
         flash = causal and self._has_flash
@@ -112,7 +112,7 @@ class KernelCalls:
 
         return attend, copies
 
-    def _experts(self, sizes: Experts, case: Case) -> tuple[Call, int]:
+    def _experts(self, sizes: Experts, case: KernelCase) -> tuple[Call, int]:
         tokens, hidden, inter, experts, top_k = sizes
         copies = self._copies(case, 6 * experts * hidden * inter)
         rows = self._drawn(tokens, hidden)
@@ -177,7 +177,7 @@ class GpuKernels(KernelCalls):
         if not hasattr(torch, "_grouped_mm"):
             return False
         try:
-            self.seconds(Case("experts", Experts(16, 256, 256, 8, 2)))
+            self.seconds(KernelCase("experts", Experts(16, 256, 256, 8, 2)))
         except (RuntimeError, NotImplementedError):  # not supported on this GPU
             return False
         return True
@@ -193,7 +193,7 @@ class GpuKernels(KernelCalls):
             spent += self._timer.seconds(start, self._timer.mark())
 
     @torch.no_grad()
-    def seconds(self, case: Case) -> float:
+    def seconds(self, case: KernelCase) -> float:
         """Seconds of one call of a kernel.
 
         Raises:

@@ -46,7 +46,7 @@ from dsocr_analyze.model.process_settings import (
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.model.torch_calls import Function, Value
 from dsocr_analyze.model.unused_imports import is_missing
-from dsocr_analyze.workload import IMAGE_TOKEN, ViewBatch, Workload, text_parts
+from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -123,7 +123,7 @@ class PassShape(NamedTuple):
     """One batch per vision call."""
 
     @classmethod
-    def planned(cls, workload: Workload) -> PassShape:
+    def planned(cls, workload: PageWorkload) -> PassShape:
         """The shape of the counted pass."""
         return cls(*(getattr(workload, name) for name in cls._fields))
 
@@ -168,7 +168,7 @@ class MeasuredInference:
     infer_seconds: float
     peak_bytes: int
 
-    def differences(self, counted: Workload) -> tuple[str, ...]:
+    def differences(self, counted: PageWorkload) -> tuple[str, ...]:
         """Where its passes differ from those counted for as many tokens, a line per difference."""
         names = (*PassShape._fields, "decode steps")
         measured = (*self.ran, len(self.steps))

@@ -23,7 +23,7 @@ from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue, p
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Elements, Gemm
-from dsocr_analyze.measuring.gpu_cases import Case
+from dsocr_analyze.measuring.gpu_cases import KernelCase
 from dsocr_analyze.measuring.stage_clock import timer_of
 from dsocr_analyze.model.process_settings import quiet_transformers, replaced
 from dsocr_analyze.model.torch_calls import Arguments, Keywords, Operator, Value
@@ -98,7 +98,7 @@ def described_gpu(
     target = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
     rocm = target if target.startswith("gfx") else ""
     like = next(name for least, name in _LIKE if capability >= least)
-    streamed = Case("movement", Elements(_STREAMED), operator="clone")
+    streamed = KernelCase("movement", Elements(_STREAMED), operator="clone")
     return Gpu(
         name=_own_name(properties),
         title=properties.name,
@@ -126,7 +126,7 @@ def _own_name(properties: _CudaDeviceProperties) -> str:
 
 
 def _tflops(timer: GpuKernels, dtype: str) -> float:
-    products = (Case("gemm", Gemm(1, size, size, size), dtype=dtype) for size in _SQUARES)
+    products = (KernelCase("gemm", Gemm(1, size, size, size), dtype=dtype) for size in _SQUARES)
     return max(2 * each.macs / timer.seconds(each) for each in products) / 1e12
 
 

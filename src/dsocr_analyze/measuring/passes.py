@@ -30,7 +30,7 @@ from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import stage_figures
-from dsocr_analyze.workload import AnyWorkload, Workload
+from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 __all__ = [
     "MeasuredPage",
@@ -210,7 +210,7 @@ def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
 
 
 def measured_preprocessing(
-    workload: Workload, content: tuple[int, int], repeats: int
+    workload: PageWorkload, content: tuple[int, int], repeats: int
 ) -> MeasuredSeconds:
     """Seconds of one CPU thread for the resizes and tensors of `infer()`, on pages of noise.
 
@@ -234,7 +234,9 @@ def measured_preprocessing(
     return MeasuredSeconds.of(found[1:])  # the first one warms up
 
 
-def _prepare(page: Image.Image, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:
+def _prepare(
+    page: Image.Image, workload: PageWorkload, content: tuple[int, int]
+) -> list[torch.Tensor]:
     image_size, base_size = workload.image_size, workload.base_size
     if not workload.crop_mode:
         if content == (image_size, image_size):  # stretched, ignoring its aspect ratio
@@ -284,7 +286,7 @@ def predicted_page(
         DeviceError: The profile lacks the data type.
     """
     forms = None if protocol.autocast else architecture.closed_forms
-    if forms is None or not isinstance(workload, Workload):
+    if forms is None or not isinstance(workload, PageWorkload):
         records, peak = _traced(model, workload, architecture, protocol)
     else:
         records, peak = _composed(model, workload, architecture)
@@ -302,7 +304,7 @@ def predicted_page(
 
 
 def _composed(
-    model: LoadedModel, workload: Workload, architecture: Architecture
+    model: LoadedModel, workload: PageWorkload, architecture: Architecture
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
     dtype = dtype_named(str(model.dtype).removeprefix("torch."))
     composed = architecture.forms.compose(

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.trace.modules import RunningModules
 
@@ -109,7 +109,7 @@ class StageClock:
     pass, the decode stage all of a step. `is_decoding` says that the next passes are such steps.
     """
 
-    def __init__(self, model: torch.nn.Module, stages: Sequence[Stage], timer: Timer) -> None:
+    def __init__(self, model: torch.nn.Module, stages: Sequence[StageScope], timer: Timer) -> None:
         self._timer = timer
         self._stages = stages
         self._laps: Laps | None = None

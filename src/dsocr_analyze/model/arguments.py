@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.any_model.description import (
     MODEL_DTYPE,
     TOKENS,
     Input,
-    Run,
+    PlacedValue,
     Size,
     TensorInput,
 )
@@ -102,7 +102,7 @@ def tensor(
     *shape: Size,
     fill: float = 1,
     dtype: str = MODEL_DTYPE,
-    placed: tuple[Run, ...] = (),
+    placed: tuple[PlacedValue, ...] = (),
     repeated: bool = False,
 ) -> TensorInput:
     """A filled tensor."""
@@ -203,7 +203,9 @@ def _tiles(picture: tuple[int, ...], config: _Config) -> dict[str, Input]:
     tiles = config.number("max_num_tiles", default=4)
     ratios = config.first("supported_aspect_ratios") or [[1, 1]]
     wide, high = max(ratios, key=lambda ratio: ratio[0] * ratio[1])
-    here = tensor("batch", 1, tiles, fill=0, dtype="int64", placed=(Run(1, 0, wide * high),))
+    here = tensor(
+        "batch", 1, tiles, fill=0, dtype="int64", placed=(PlacedValue(1, 0, wide * high),)
+    )
     return {
         "pixel_values": tensor("batch", 1, tiles, *picture, fill=0.5),
         "aspect_ratio_ids": tensor("batch", 1, fill=1 + ratios.index([wide, high]), dtype="int64"),
@@ -264,7 +266,7 @@ _ENDS: Final = (
 
 def ids_of(
     config: PretrainedConfig, token: int | None, count: int, *, has_picture: bool
-) -> tuple[tuple[Run, ...], int]:
+) -> tuple[tuple[PlacedValue, ...], int]:
     """The ids of a prompt that are not text, and its length.
 
     `count` tokens stand for parts of a picture or recording, if there is such a token.
@@ -275,16 +277,16 @@ def ids_of(
         tokens = _TEXT if longest >= 2 * _TEXT else max(longest // 2, 1)
         end = text.number("eos_token_id", default=0)
         # CLIP's text model looks for the end of the text.
-        return ((Run(end, tokens - 1, 1),) if has_picture and end else ()), tokens
-    runs, start, whole = list[Run](), _BEFORE, _Config(config)
+        return ((PlacedValue(end, tokens - 1, 1),) if has_picture and end else ()), tokens
+    runs, start, whole = list[PlacedValue](), _BEFORE, _Config(config)
     first, last = whole.first(*_BEGINS), whole.first(*_ENDS)
     known = range(text.number("vocab_size", default=2**31))  # a default may lie beyond them
     if first in known:
-        runs.append(Run(first, start, 1))
+        runs.append(PlacedValue(first, start, 1))
         start += 1
-    runs.append(Run(token, start, count))
+    runs.append(PlacedValue(token, start, count))
     if last in known:
-        runs.append(Run(last, start + count, 1))
+        runs.append(PlacedValue(last, start + count, 1))
     return tuple(runs), count + TOKENS_AROUND
 
 

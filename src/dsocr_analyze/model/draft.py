@@ -21,13 +21,13 @@ from dsocr_analyze.architectures.any_model.description import (
     MODEL_DTYPE,
     Description,
     Input,
+    PlacedValue,
     Prompt,
-    Run,
     TensorInput,
     read_description,
 )
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.arguments import (
     DESCRIBED,
@@ -376,7 +376,7 @@ def _toml_text(
     return "\n".join([*lines, ""])
 
 
-def _stage(stage: Stage) -> Iterator[str]:
+def _stage(stage: StageScope) -> Iterator[str]:
     yield "[[stages]]"
     note = _STAGE_NOTES.get(stage.name)
     yield f"name = {json.dumps(stage.name)}" + (f"  # {note}" if note else "")
@@ -394,7 +394,7 @@ def _prompt(prompt: Prompt, note: str | None) -> Iterator[str]:
     yield from _placed(prompt.placed)
 
 
-def _placed(runs: tuple[Run, ...]) -> Iterator[str]:
+def _placed(runs: tuple[PlacedValue, ...]) -> Iterator[str]:
     if runs:
         yield "placed = ["
         for run in runs:

@@ -18,7 +18,7 @@ import torch
 
 from dsocr_analyze.architectures.any_model import DescribedModel
 from dsocr_analyze.architectures.any_model.description import Description
-from dsocr_analyze.architectures.stages import Stage, owner_among
+from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.errors import AnalyzeError, ModelCodeError
 from dsocr_analyze.model.failures import blamed_on
 from dsocr_analyze.model.forward import running
@@ -60,7 +60,9 @@ _KINDS: Final[Mapping[str, re.Pattern[str]]] = {
 _ORDER: Final = ("vision", "audio", "encoder", "projector")
 
 
-def stages_of(module: PreTrainedModel, *, has_towers: bool, decodes: bool) -> tuple[Stage, ...]:
+def stages_of(
+    module: PreTrainedModel, *, has_towers: bool, decodes: bool
+) -> tuple[StageScope, ...]:
     """The stages of a model, in the order in which they run.
 
     `has_towers` tells whether it takes pictures or sound besides text, or turns them into text.
@@ -70,12 +72,12 @@ def stages_of(module: PreTrainedModel, *, has_towers: bool, decodes: bool) -> tu
     for path, kind in beside_the_text(module, has_towers=has_towers):
         if path != head:
             owned.setdefault(kind, []).append(path)
-    stages = [Stage(kind, tuple(owned[kind]), "vision") for kind in _ORDER if kind in owned]
+    stages = [StageScope(kind, tuple(owned[kind]), "vision") for kind in _ORDER if kind in owned]
     taken = [head, *(path for paths in owned.values() for path in paths)]
     rest = tuple(path for path in _outermost(module) if path not in taken)
-    stages.append(Stage("prefill" if decodes else "model", rest, "prefill"))
+    stages.append(StageScope("prefill" if decodes else "model", rest, "prefill"))
     if decodes:
-        stages.append(Stage("decode", () if head is None else (head,), "decode"))
+        stages.append(StageScope("decode", () if head is None else (head,), "decode"))
     return tuple(stages)
 
 
@@ -201,7 +203,7 @@ def _noting_rows(
     return func(*args, **kwargs)
 
 
-def _refuse_idle(model: LoadedModel, stages: Sequence[Stage], ran: set[str]) -> None:
+def _refuse_idle(model: LoadedModel, stages: Sequence[StageScope], ran: set[str]) -> None:
     """Raises if a tower got nothing to do, because it takes an argument that was not given."""
     parameters = {name for name, _ in model.module.named_parameters()}
     for stage in stages:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.key_value_cache import DecodeStep, GrowingCache, KeyValueCache
+from dsocr_analyze.architectures.key_value_cache import CacheStep, GrowingCache, KeyValueCache
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined
@@ -191,7 +191,7 @@ class ForwardCalls:
 
         Steps in between leave tokens in the cache, all zeros.
         """
-        step = DecodeStep(self.workload.seq_len, number + 1, self.model.sliding_window)
+        step = CacheStep(self.workload.seq_len, number + 1, self.model.sliding_window)
         if number > self.ready:
             self.cache = self.architecture.decode_cache(self.cache, step)
         inputs = self.architecture.decode_inputs(self.model.device, self.workload, step.position)
@@ -202,7 +202,7 @@ class ForwardCalls:
         """Returns a step over all that the last one has read and written, ready to run."""
         assert self.cache is not None, "the last step left one"
         keys, *_ = next(iter(self.cache))
-        step = DecodeStep(keys.shape[-2], 1, self.model.sliding_window)
+        step = CacheStep(keys.shape[-2], 1, self.model.sliding_window)
         self.cache = self.architecture.decode_cache(self.cache, step)
         inputs = self.architecture.decode_inputs(self.model.device, self.workload, step.position)
         return partial(self._step, inputs)

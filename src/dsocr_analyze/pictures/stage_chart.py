@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.time_tables import TimeReport
 
-__all__ = ["MOST_BARS", "Compared", "refuse_many_bars", "stage_picture", "throughput_picture"]
+__all__ = ["MOST_BARS", "ChartedReport", "refuse_many_bars", "stage_picture", "throughput_picture"]
 
 MOST_BARS: Final = 24
 """Most bars in one picture."""
@@ -73,7 +73,7 @@ _INCHES: Final = (8.0, 16.0)
 
 
 @dataclass(frozen=True)
-class Compared:
+class ChartedReport:
     """One of the reports in a chart.
 
     Attributes:
@@ -113,7 +113,7 @@ def refuse_many_bars(count: int) -> None:
         )
 
 
-def stage_picture(compared: Sequence[Compared], quantity: str) -> Picture:
+def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
     """Bars of what one page costs: the stages of the prefill pass, and all decode steps on top.
 
     Args:
@@ -162,7 +162,7 @@ def stage_picture(compared: Sequence[Compared], quantity: str) -> Picture:
     return picture
 
 
-def _bars_of(compared: Compared, quantity: str) -> Iterator[_Bar]:
+def _bars_of(compared: ChartedReport, quantity: str) -> Iterator[_Bar]:
     report = compared.report
     about = report.metadata
     settings = {

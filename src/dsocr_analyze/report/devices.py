@@ -294,7 +294,7 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
 
 
 def fit_document(
-    model: Model, workload: planned.Workload, gpus: Sequence[GpuFit], options: Options
+    model: Model, workload: planned.PageWorkload, gpus: Sequence[GpuFit], options: Options
 ) -> FitDocument:
     """The document for some GPUs."""
     return FitDocument(

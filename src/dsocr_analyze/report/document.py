@@ -40,20 +40,20 @@ from dsocr_analyze.report.opening import (
 )
 from dsocr_analyze.report.table import counted
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.workload import Workload as PageWorkload
+from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "Batch",
+    "CountsWithIntensity",
     "Module",
     "PageShare",
     "Report",
     "Stage",
     "Total",
     "Unassigned",
-    "Work",
     "build_report",
 ]
 
@@ -64,7 +64,7 @@ FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)}
 # --- work --------------------------------------------------------------------------------------
 
 
-class Work(Counts, frozen=True, kw_only=True):
+class CountsWithIntensity(Counts, frozen=True, kw_only=True):
     """Counts and their arithmetic intensity.
 
     Attributes:
@@ -75,7 +75,7 @@ class Work(Counts, frozen=True, kw_only=True):
     arithmetic_intensity: Share | None
 
 
-class DecodeStep(Work, frozen=True, kw_only=True):
+class DecodeStep(CountsWithIntensity, frozen=True, kw_only=True):
     """Work of one decode step of the batch.
 
     Attributes:
@@ -85,7 +85,7 @@ class DecodeStep(Work, frozen=True, kw_only=True):
     cached_tokens: Count
 
 
-class Batch(Work, frozen=True, kw_only=True):
+class Batch(CountsWithIntensity, frozen=True, kw_only=True):
     """Work of the whole batch: the prefill pass and every decode step over a growing cache.
 
     Attributes:
@@ -130,13 +130,13 @@ class PageShare(Struct, frozen=True, kw_only=True):
         return self.bytes_read + self.bytes_written
 
     @classmethod
-    def of(cls, batch: Work, pages: int) -> Self:
+    def of(cls, batch: CountsWithIntensity, pages: int) -> Self:
         """The share of one of the batch's `pages` pages."""
         counts = {name: getattr(batch, name) / pages for name in Counts.__struct_fields__}
         return cls(pages=pages, **counts, arithmetic_intensity=batch.arithmetic_intensity)
 
 
-class Total(Work, frozen=True, kw_only=True):
+class Total(CountsWithIntensity, frozen=True, kw_only=True):
     """Parameters of the whole model and work of the prefill pass, the decode step and the batch.
 
     This object's own counts are those of the prefill pass.
@@ -202,7 +202,7 @@ class ExpertsTouched(Struct, frozen=True, kw_only=True):
     counted: Share
 
 
-class Stage(Work, frozen=True, kw_only=True):
+class Stage(CountsWithIntensity, frozen=True, kw_only=True):
     """A part of the prefill pass, or one decode step.
 
     Attributes:
@@ -416,7 +416,7 @@ def build_report(
 
 
 def _work(work: kernels.Work) -> dict[str, Any]:
-    """The fields of `Work`."""
+    """The fields of `CountsWithIntensity`."""
     moved = work.bytes_moved
     return counts_of(work) | {"arithmetic_intensity": work.flops / moved if moved else None}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.workload import Mode, Workload
+    from dsocr_analyze.workload import Mode, PageWorkload
 
 __all__ = [
     "Assumptions",
@@ -39,7 +39,7 @@ thread of an AMD EPYC, CPU time, minimum of 14 runs; median error 2.5 %, 90th pe
 """
 
 
-def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
+def estimated_preprocessing(architecture: Architecture, workload: PageWorkload) -> float:
     """Seconds in which one CPU thread resizes a page and turns its views into tensors."""
     return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload)))
 
@@ -188,7 +188,7 @@ class JobAssumptions(_Assumed):
     def of(
         self,
         architecture: Architecture,
-        workload: Workload,
+        workload: PageWorkload,
         *,
         profile: Device,
         prepare: float | None = None,

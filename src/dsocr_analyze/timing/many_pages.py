@@ -15,7 +15,7 @@ from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, Figure, total_duration
 from dsocr_analyze.timing.predict import TimedModel, check_model, runtime_of
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["ManyPages", "ManyTimes", "PageTimer"]
 
@@ -36,7 +36,7 @@ class ManyPages:
         concurrency: Pages in flight.
     """
 
-    kinds: Sequence[Workload]
+    kinds: Sequence[PageWorkload]
     kind: Integers
     text_tokens: Integers
     max_new_tokens: Integers
@@ -46,7 +46,7 @@ class ManyPages:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def workload(self, row: int) -> Workload:
+    def workload(self, row: int) -> PageWorkload:
         """The workload of one page."""
         return replace(
             self.kinds[int(self.kind[row])],

@@ -31,7 +31,7 @@ from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
 from dsocr_analyze.timing.duration import Duration, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "Runtime",
@@ -69,7 +69,7 @@ class TimedModel:
 
 def predict(
     model: TimedModel,
-    workload: Workload,
+    workload: PageWorkload,
     assumptions: Assumptions,
     concurrency: Sequence[int] = (1,),
     *,
@@ -145,7 +145,7 @@ def entry_of(runtime: Runtime, concurrency: Sequence[int]) -> TimeEntry:
 
 def runtime_of(
     model: TimedModel,
-    workload: Workload,
+    workload: PageWorkload,
     assumptions: Assumptions,
     stages: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> Runtime:
@@ -202,7 +202,7 @@ class Runtime(ABC):
     stages: dict[str, Duration]
     decode: Duration
 
-    def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
+    def __init__(self, model: TimedModel, workload: PageWorkload, assumptions: Assumptions) -> None:
         self.model, self.workload, self.assumptions = model, workload, assumptions
         # Of each vision call for all pages of a prompt.
         self.views = workload.prompt_pages * workload.views
@@ -289,7 +289,7 @@ def _throughput(runtime: Runtime, concurrency: int) -> LoadedGpu:
 class _Serving(Runtime):
     """Continuous batching: pages join and leave the batch one by one."""
 
-    def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
+    def __init__(self, model: TimedModel, workload: PageWorkload, assumptions: Assumptions) -> None:
         super().__init__(model, workload, assumptions)
         self.served = ServedModel(
             model.architecture, model.dimensions, model.dtype, model.device, assumptions.host,
@@ -345,7 +345,7 @@ class _Eager(Runtime):
     def __init__(
         self,
         model: TimedModel,
-        workload: Workload,
+        workload: PageWorkload,
         assumptions: Assumptions,
         stages: Mapping[str, Sequence[Kernel]] | None,
     ) -> None:

@@ -23,7 +23,7 @@ from dsocr_analyze.timing.duration import (
 )
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 __all__ = ["ServedModel"]
 
@@ -138,7 +138,7 @@ class ServedModel:
         window = self.dimensions.decoder.sliding_window
         return T + (generated if window is None else minimum(generated, window))
 
-    def fixed_bytes(self, workload: Workload) -> Size:
+    def fixed_bytes(self, workload: PageWorkload) -> Size:
         """Bytes of the weights and of a prefill pass of this page; `text_tokens` may be an array.
 
         A prompt goes through the decoder in chunks.

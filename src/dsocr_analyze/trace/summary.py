@@ -9,12 +9,12 @@ from functools import cache, partial
 from itertools import filterfalse, pairwise, starmap
 from operator import attrgetter, itemgetter
 
-from dsocr_analyze.architectures.stages import Stage, owner_among
+from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.figures import OperatorLedger, StageFigures
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "batch_work",
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def stage_figures(
-    traces: PassTraces, stages: Sequence[Stage], own_params: Mapping[str, Mapping[str, int]]
+    traces: PassTraces, stages: Sequence[StageScope], own_params: Mapping[str, Mapping[str, int]]
 ) -> dict[str, StageFigures]:
     """Divides the prefill pass and the first decode step among stages.
 
@@ -131,7 +131,7 @@ def batch_work(
 
 
 def causal_savable_flops(
-    traces: PassTraces, workload: Workload, routed_expert: re.Pattern[str] | None
+    traces: PassTraces, workload: PageWorkload, routed_expert: re.Pattern[str] | None
 ) -> int:
     """Matrix FLOPs of eager attention over the prompts that a causal kernel may skip.
 

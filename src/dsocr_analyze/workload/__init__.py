@@ -17,8 +17,8 @@ __all__ = [
     "SMALLEST_VIEW",
     "AnyWorkload",
     "Mode",
+    "PageWorkload",
     "ViewBatch",
-    "Workload",
     "check_count",
     "position_warnings",
     "text_parts",
@@ -58,7 +58,7 @@ class ViewBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PageWorkload:
     """One page's path through the model; made by `plan_workload`.
 
     Attributes:
@@ -109,7 +109,7 @@ class Workload:
         return self.views[-1]
 
 
-AnyWorkload: TypeAlias = "Workload | Lengths"
+AnyWorkload: TypeAlias = "PageWorkload | Lengths"
 """The workload of any model: pages, or lengths alone."""
 
 
@@ -131,7 +131,7 @@ def check_count(argument: str, value: object, least: int, most: int, unit: str) 
     )
 
 
-def position_warnings(workload: Workload, max_positions: int) -> list[str]:
+def position_warnings(workload: PageWorkload, max_positions: int) -> list[str]:
     """Warnings if a workload exceeds the positions that the decoder was trained for."""
     longest = workload.seq_len + workload.max_new_tokens - 1
     if workload.seq_len > max_positions:

@@ -14,7 +14,7 @@ class Lengths:
     Attributes:
         seq_len: Tokens per prompt; 0 for a model without prompts.
         batch_size: Prompts, all equal.
-        max_new_tokens: As of a `Workload`; 0 for a model that does not decode.
+        max_new_tokens: As of a `PageWorkload`; 0 for a model that does not decode.
     """
 
     seq_len: int

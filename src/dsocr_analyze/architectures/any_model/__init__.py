@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.any_model.description import (
     Description,
     Input,
     Number,
-    Run,
+    PlacedValue,
     TensorInput,
     read_description,
 )
@@ -180,7 +180,9 @@ class _Prompts:
         return tensor
 
 
-def _row(file: str, key: str, length: int, fill: Number, placed: tuple[Run, ...]) -> list[Number]:
+def _row(
+    file: str, key: str, length: int, fill: Number, placed: tuple[PlacedValue, ...]
+) -> list[Number]:
     """A row of one value but for some positions; WorkloadError for one beyond its end."""
     row = [fill] * length
     for run in placed:

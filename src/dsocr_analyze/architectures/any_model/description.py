@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
 from dsocr_analyze.workload import LARGEST_COUNT
@@ -19,8 +19,8 @@ __all__ = [
     "TOKENS",
     "Description",
     "Input",
+    "PlacedValue",
     "Prompt",
-    "Run",
     "TensorInput",
     "read_description",
 ]
@@ -51,7 +51,7 @@ Numbers: TypeAlias = "Number | Sequence[Numbers]"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlacedValue:
     """The same value at `count` consecutive positions from `start`, the first being 0."""
 
     value: Number
@@ -75,7 +75,7 @@ class TensorInput:
     values: tuple[Numbers, ...] | None
     dtype: str
     fill: Number
-    placed: tuple[Run, ...]
+    placed: tuple[PlacedValue, ...]
     is_repeated: bool
 
 
@@ -97,7 +97,7 @@ class Prompt:
     tokens: int
     argument: str
     fill: int
-    placed: tuple[Run, ...]
+    placed: tuple[PlacedValue, ...]
     without: tuple[str, ...]
 
 
@@ -118,7 +118,7 @@ class Description:
     model_class: str | None
     attention: str
     routed_expert: re.Pattern[str] | None
-    stages: tuple[Stage, ...]
+    stages: tuple[StageScope, ...]
     prompt: Prompt | None
     inputs: Mapping[str, Input]
     has_decode_table: bool
@@ -155,11 +155,11 @@ def read_description(path: Path) -> Description:
 # --- stages ----------------------------------------------------------------------------------
 
 
-def _stages(top: TomlTable) -> tuple[Stage, ...]:
-    stages: list[Stage] = []
+def _stages(top: TomlTable) -> tuple[StageScope, ...]:
+    stages: list[StageScope] = []
     for table in top.tables("stages"):
         role = table.choice("role", _ROLES, None)
-        stage = Stage(
+        stage = StageScope(
             name=table.text("name"),
             prefixes=table.texts("prefixes", REQUIRED if role is None else []),
             role=role or "vision",
@@ -225,10 +225,10 @@ def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
     return prompt
 
 
-def _placed(table: TomlTable, kinds: tuple[type, ...], right: str) -> tuple[Run, ...]:
+def _placed(table: TomlTable, kinds: tuple[type, ...], right: str) -> tuple[PlacedValue, ...]:
     runs = []
     for each in table.tables("placed", []):
-        run = Run(
+        run = PlacedValue(
             each.value("value", REQUIRED, kinds, right),
             each.whole("start"),
             each.whole("count", 1, least=1),

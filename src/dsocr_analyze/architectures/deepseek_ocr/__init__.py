@@ -33,7 +33,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
 )
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
-from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.errors import ConfigError
@@ -134,7 +134,7 @@ class ClipModelDimensions(ModelDimensions):
         return cls(sam=sam, clip=clip, projector=projector, decoder=decoder)
 
 
-_CLIP: Final = Stage(
+_CLIP: Final = StageScope(
     "clip",
     ("model.vision_model",),
     "vision",
@@ -155,7 +155,7 @@ class DeepSeekOCR(FamilyMember):
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = CONFIG_TABLE
-    stages: tuple[Stage, ...] = (SAM, _CLIP, PROJECTOR, PREFILL, DECODE)
+    stages: tuple[StageScope, ...] = (SAM, _CLIP, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = MODES, "gundam"
     crop = CropRule(tile=640, most=9)
     base_size, image_size = 1024, 640

@@ -47,7 +47,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
 )
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
-from dsocr_analyze.architectures.stages import Stage
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BOOL, INT64
 from dsocr_analyze.errors import WorkloadError
@@ -113,7 +113,7 @@ Sources: `_build_sam`, `build_sam_vit_b`, `build_qwen2_decoder_as_encoder` (`dee
 `DeepseekOCR2Model.__init__` (`modeling_deepseekocr2.py`).
 """
 
-_ENCODER: Final = Stage(
+_ENCODER: Final = StageScope(
     "encoder",
     ("model.qwen2_model",),
     "vision",

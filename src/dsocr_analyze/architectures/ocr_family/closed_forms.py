@@ -34,13 +34,13 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     prefill,
     step,
 )
-from dsocr_analyze.architectures.stages import Composition, NotModelled
+from dsocr_analyze.architectures.stages import Composition, IncidentalOperators
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Peak, StageFigures
+from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, RoutedExperts, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size, Tape
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.served import Served
@@ -67,7 +67,7 @@ class ClosedForms:
     """Everything known about a relative without running it, but for what is `not_modelled`."""
 
     model: OcrModel
-    not_modelled: ClassVar[tuple[NotModelled, ...]] = NOT_MODELLED
+    not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = NOT_MODELLED
 
     @property
     def crop_grids(self) -> CropRule:
@@ -141,7 +141,7 @@ class ClosedForms:
 
     @lru_cache(maxsize=4)  # noqa: B019  # a page is composed for its report and for its seconds
     def compose(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> Composition:
         """The figures of a workload; raises ConfigError if a part of it has no closed form."""
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
@@ -187,7 +187,7 @@ class ClosedForms:
     def _steps_work(
         self,
         c: ModelDimensions,
-        workload: Workload,
+        workload: PageWorkload,
         dtype: Dtype,
         first: Work,
         *,
@@ -249,8 +249,8 @@ class ClosedForms:
         )
 
     def experts_touched(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype
-    ) -> dict[str, ExpertsTouched]:
+        self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype
+    ) -> dict[str, RoutedExperts]:
         """Routed experts that a workload touches under an even split: its prompts, and a step."""
         batch = workload.batch_size
         prompts = experts_touched(batch * workload.seq_len, c.decoder, dtype)
@@ -261,21 +261,21 @@ class ClosedForms:
 
     @lru_cache(maxsize=4096)  # noqa: B019  # a search for the largest batch asks again and again
     def memory(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
-    ) -> Memory:
+        self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
+    ) -> MemoryFigures:
         """Bytes that a workload holds in memory."""
         t, cache = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
         return self._memory_of(c, workload, dtype, t.peak, cache)
 
     def _memory_of(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype, peak: Peak, cache_bytes: int
-    ) -> Memory:
+        self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, peak: Peak, cache_bytes: int
+    ) -> MemoryFigures:
         """The same, from what the prefill pass holds."""
         generated = workload.max_new_tokens - 1
         if c.decoder.sliding_window is not None:
             generated = min(generated, c.decoder.sliding_window)
         per_token = cache_bytes // workload.seq_len
-        return Memory(
+        return MemoryFigures(
             weights_bytes=owned_params(self.model, c)[1].total * dtype.nbytes,
             inputs_bytes=inputs_bytes(workload, dtype),
             prefill_cache_bytes=cache_bytes,
@@ -284,7 +284,7 @@ class ClosedForms:
         )
 
     def prefill_bytes_alive(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
         """Bytes alive at the peak of the prefill pass, besides the weights."""
         if flash_attention:
@@ -303,7 +303,7 @@ class ClosedForms:
         )
 
     def decode_bytes_alive(
-        self, c: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+        self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
         """Bytes alive in the last decode step, besides the weights.
 
@@ -318,7 +318,7 @@ class ClosedForms:
         )
 
 
-def _pass_of_step(c: ModelDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
+def _pass_of_step(c: ModelDimensions, workload: PageWorkload, number: int, *, flash: bool) -> Pass:
     """The decode step of this number, from 0."""
     cached, window = workload.seq_len + number, c.decoder.sliding_window
     if window is None or number < window:

@@ -25,9 +25,9 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.architectures.stages import NotModelled
+from dsocr_analyze.architectures.stages import IncidentalOperators
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.figures import ExpertsTouched, expected_experts
+from dsocr_analyze.figures import RoutedExperts, expected_experts
 from dsocr_analyze.kernels import Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
 from dsocr_analyze.tape.modules import linear, rms_norm
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 NOT_MODELLED: Final = (
-    NotModelled(
+    IncidentalOperators(
         r"model\.layers\.\d+\.self_attn\.rotary_emb",
         frozenset({"max", "add", "gt", "lt"}),
         "plain attention with 'dynamic' positions asks each layer for the longest position",
@@ -475,13 +475,13 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
     return y
 
 
-def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> ExpertsTouched | None:
+def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> RoutedExperts | None:
     """Routed experts that a number of tokens, or each of an array, touch; None without experts."""
     layers, E, k = c.moe_layers, c.n_routed_experts, c.num_experts_per_tok
     if not layers or E is None:
         return None
     even = minimum(tokens * k, E)
-    return ExpertsTouched(
+    return RoutedExperts(
         layers=layers,
         weights_bytes=c.expert_params * dtype.nbytes,
         even=even,

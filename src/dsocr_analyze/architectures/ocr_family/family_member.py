@@ -16,8 +16,8 @@ from dsocr_analyze.workload import (
     LARGEST_COUNT,
     LARGEST_VIEW,
     SMALLEST_VIEW,
+    PageWorkload,
     ViewBatch,
-    Workload,
     check_count,
 )
 from dsocr_analyze.workload.page import check_page
@@ -25,7 +25,7 @@ from dsocr_analyze.workload.page import check_page
 if TYPE_CHECKING:
     import torch
 
-    from dsocr_analyze.architectures.key_value_cache import DecodeStep, KeyValueCache
+    from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
 
 __all__ = ["FamilyMember"]
 
@@ -80,7 +80,7 @@ class FamilyMember(OcrModel, Architecture):
         batch_size: int = 1,
         max_new_tokens: int = 1024,
         prompt_pages: int = 1,
-    ) -> Workload:
+    ) -> PageWorkload:
         """Plans what the vendor's `infer()` makes of a page of this width and height in pixels.
 
         The other arguments, and the errors, are those of `plan_workload`.
@@ -117,7 +117,7 @@ class FamilyMember(OcrModel, Architecture):
         whole = ViewBatch(1, base_size if crop_mode else image_size)
         local = ViewBatch(grid[0] * grid[1], image_size)
         visual = prompt_pages * self.visual_tokens(base_size, image_size, crop_mode, grid)
-        return Workload(
+        return PageWorkload(
             page=page,
             base_size=base_size,
             image_size=image_size,
@@ -131,7 +131,7 @@ class FamilyMember(OcrModel, Architecture):
             prompt_pages=prompt_pages,
         )
 
-    def notes_of(self, workload: Workload) -> list[str]:
+    def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
         tile = self.crop.tile
         if workload.local_views is None or workload.image_size == tile:
@@ -142,7 +142,7 @@ class FamilyMember(OcrModel, Architecture):
             f"out tokens for {workload.image_size}"
         ]
 
-    def warnings_of(self, workload: Workload) -> Iterator[str]:
+    def warnings_of(self, workload: PageWorkload) -> Iterator[str]:
         """What is odd about the sizes of a workload's views, one line each.
 
         A view whose side is not a multiple of 64 pixels loses pixels or pads tokens; if the whole
@@ -172,7 +172,7 @@ class FamilyMember(OcrModel, Architecture):
     # --- its passes, as `generate` calls the model's forward
 
     def prefill_inputs(
-        self, device: torch.device, dtype: torch.dtype, workload: Workload
+        self, device: torch.device, dtype: torch.dtype, workload: PageWorkload
     ) -> ForwardInputs:
         """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
@@ -206,7 +206,9 @@ class FamilyMember(OcrModel, Architecture):
             "use_cache": True,
         }
 
-    def decode_inputs(self, device: torch.device, workload: Workload, cached: int) -> ForwardInputs:
+    def decode_inputs(
+        self, device: torch.device, workload: PageWorkload, cached: int
+    ) -> ForwardInputs:
         """Keyword arguments of one decode step over `cached` tokens, without the cache.
 
         `generate` passes the images as well; the model ignores them for a single new token.
@@ -222,7 +224,7 @@ class FamilyMember(OcrModel, Architecture):
             "use_cache": True,
         }
 
-    def decode_cache(self, cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+    def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a decode step finds, which holds every token."""
         # Imported here because only a trace needs it.
         from dsocr_analyze.architectures.key_value_cache import lengthened

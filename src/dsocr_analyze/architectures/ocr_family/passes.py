@@ -22,13 +22,13 @@ from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.stages import Stage, owner_among
+from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import Parameters
 from dsocr_analyze.tape import Operand, Size, Spans, Tape
 from dsocr_analyze.tape.modules import embedding, linear
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 __all__ = [
     "DECODE",
@@ -36,8 +36,8 @@ __all__ = [
     "PROJECTOR",
     "ROUTED_EXPERT",
     "SAM",
+    "HeldPages",
     "OcrModel",
-    "Seen",
     "ViewFeatures",
     "ViewSizes",
     "classified",
@@ -59,15 +59,15 @@ _MOST_SPANS: Final = 256
 
 # --- a relative ------------------------------------------------------------------------------
 
-SAM: Final = Stage("sam", ("model.sam_model",), "vision")
-PROJECTOR: Final = Stage("projector", ("model.projector",), "vision")
-PREFILL: Final = Stage(
+SAM: Final = StageScope("sam", ("model.sam_model",), "vision")
+PROJECTOR: Final = StageScope("projector", ("model.projector",), "vision")
+PREFILL: Final = StageScope(
     "prefill",
     ("model.embed_tokens", "model.layers", "model.norm"),
     "prefill",
     ("lm_head runs over all positions; its parameters are decode's",),
 )
-DECODE: Final = Stage(
+DECODE: Final = StageScope(
     "decode",
     ("lm_head",),
     "decode",
@@ -99,7 +99,7 @@ class OcrModel(ABC):
         image_size: Default pixels per side of a local view, or of the only one.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageScope, ...]
     crop: ClassVar[CropRule]
     base_size: ClassVar[int]
     image_size: ClassVar[int]
@@ -156,14 +156,14 @@ class OcrModel(ABC):
     def visual_tokens(
         self, base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
     ) -> int:
-        """Tokens of a page in the sequence; the sizes are those of a `Workload`."""
+        """Tokens of a page in the sequence; the sizes are those of a `PageWorkload`."""
 
 
 # --- a page -----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Seen:
+class HeldPages:
     """What is held of the pages seen: the last one's views and tokens, and the last prompt's."""
 
     local: ViewFeatures = field(default_factory=ViewFeatures)
@@ -173,7 +173,7 @@ class Seen:
 
 
 def whole_model(
-    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
 ) -> list[Kept]:
     """A prefill pass over prompts with a page, or a decode step without one: the cache by layer.
 
@@ -201,7 +201,7 @@ def classified(
 
 
 def _model(
-    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
 ) -> tuple[Operand, list[Kept]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = embedded_page(t, model, c, p, page)
@@ -211,10 +211,10 @@ def _model(
 
 
 def embedded_page(
-    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: Workload | None
-) -> tuple[Operand, Seen]:
+    t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
+) -> tuple[Operand, HeldPages]:
     """Embeddings `[B, T, d]` with each prompt's visual tokens, and what is held of the pages."""
-    d, seen = c.decoder.hidden_size, Seen()
+    d, seen = c.decoder.hidden_size, HeldPages()
     ids = t.input(p.tokens, INT64)
     embeds = t.call("embed_tokens", embedding, ids, c.decoder.vocab_size, d)
     if page is None:
@@ -235,7 +235,7 @@ def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:
     return t.input(pages * view.count * _CHANNELS * view.resolution**2, t.dtype)
 
 
-def inputs_bytes(workload: Workload, dtype: Dtype) -> int:
+def inputs_bytes(workload: PageWorkload, dtype: Dtype) -> int:
     """Bytes of pixels, token ids, positions, the padding and image masks, and the crop grid.
 
     If there are no local views, a blank fp32 patch replaces them.
@@ -250,7 +250,7 @@ def inputs_bytes(workload: Workload, dtype: Dtype) -> int:
 
 
 def _visual_tokens(
-    t: Tape, model: OcrModel, c: ModelDimensions, seen: Seen, w: Workload
+    t: Tape, model: OcrModel, c: ModelDimensions, seen: HeldPages, w: PageWorkload
 ) -> Operand:
     """The tokens of a prompt's pages `[tokens, d]`, each: local views, global view, separator."""
     if w.local_views is None:
@@ -284,7 +284,7 @@ def _visual_tokens(
 def prefill(
     model: OcrModel,
     c: ModelDimensions,
-    workload: Workload,
+    workload: PageWorkload,
     dtype: Dtype,
     *,
     flash: bool,
@@ -346,13 +346,13 @@ ViewSizes: TypeAlias = tuple[int, int, int, int, int]
 """Pixels per side of the blank patch, of the global view and of local views; their grid."""
 
 
-def page_with(model: OcrModel, sizes: ViewSizes) -> Workload:
+def page_with(model: OcrModel, sizes: ViewSizes) -> PageWorkload:
     """A page with these views."""
     base, whole, local, columns, rows = sizes
     is_cut = columns * rows > 1
     seen = ViewBatch(1, whole)
     image_size = local if is_cut else whole
-    return Workload(
+    return PageWorkload(
         page=(1, 1),
         base_size=base,
         image_size=image_size,

@@ -39,7 +39,7 @@ from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged
 from dsocr_analyze.tape import Operand, Size, Tape, maximum
 from dsocr_analyze.tape.arrays import ArrayTape
 from dsocr_analyze.tape.modules import embedding, fused_attention, linear
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 __all__ = ["FUSIONS", "Served"]
 
@@ -147,7 +147,7 @@ class Served:
         decoder(t, t.input(c.decoder.hidden_size, t.dtype), Pass(1, 1, flash=True), c.decoder)
         return sum(n for path, name, n in t.weights if path.endswith("_proj") and name == "weight")
 
-    def activation_bytes(self, c: ModelDimensions, workload: Workload, dtype: Dtype) -> Size:
+    def activation_bytes(self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype) -> Size:
         """Peak of a prefill pass besides weights and inputs; `text_tokens` may be an array.
 
         Without logits, of which engines keep only the last row.
@@ -166,7 +166,9 @@ class Served:
         return _bytes_of_layers(c, B, np.arange(1, most + 1), dtype)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # prompts of all lengths have a few kinds of pages
-    def _bytes_of_views(self, c: ModelDimensions, page: Workload, dtype: Dtype) -> tuple[int, int]:
+    def _bytes_of_views(
+        self, c: ModelDimensions, page: PageWorkload, dtype: Dtype
+    ) -> tuple[int, int]:
         """Bytes alive besides embeddings: the most until the decoder begins, and those left."""
         t = Tape(dtype, records=False)
         p = Pass(page.batch_size, page.seq_len)

@@ -24,11 +24,11 @@ from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.tape.symbolic import LevelSpans, SymbolicTape
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
-    "Look",
-    "Prompt",
+    "PromptCost",
+    "ViewsCost",
     "affine",
     "changes_with_length",
     "looks",
@@ -64,7 +64,7 @@ def _length(name: str, c: ModelDimensions, shortest: int, longest: int, is_long:
 # --- the decoder -----------------------------------------------------------------------------
 
 
-class Prompt(NamedTuple):
+class PromptCost(NamedTuple):
     """A prefill pass without its views, in terms of B and T.
 
     Attributes:
@@ -88,7 +88,7 @@ def prompt(
     flash: bool,
     is_batched: bool,
     is_long: bool,
-) -> Prompt:
+) -> PromptCost:
     """A prefill pass without its views, of prompts longer than the trained length if `is_long`."""
     T = _length("T", c, _SHORTEST, c.decoder.max_position_embeddings, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
@@ -97,7 +97,7 @@ def prompt(
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     t.check_nothing_is_left()
-    return Prompt(t.work("model", ""), t.levels("model"), t.levels(""), cache_bytes)
+    return PromptCost(t.work("model", ""), t.levels("model"), t.levels(""), cache_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -148,7 +148,7 @@ def _depends_on(name: str, size: Symbol) -> bool:
 # --- views -----------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
+class ViewsCost(NamedTuple):
     """What a page's views cost: integers, or for many pages arrays `[n]`.
 
     Attributes:
@@ -168,7 +168,7 @@ class Look(NamedTuple):
     per_token: Work
 
     @classmethod
-    def of(cls, counts: Sequence[Size]) -> Look:
+    def of(cls, counts: Sequence[Size]) -> ViewsCost:
         """The same from all counts in a row."""
         works = (Work(*counts[start : start + 5]) for start in (4, 9, 14))
         return cls(*counts[:4], *works)
@@ -178,7 +178,7 @@ class Look(NamedTuple):
 def looks(
     model: OcrModel, c: ModelDimensions, dtype: Dtype
 ) -> Callable[[ViewSizes], tuple[int, ...]]:
-    """Returns a cached function from the sizes of a page's views to the counts of a `Look`."""
+    """Returns a cached function from the sizes of a page's views to the counts of a `ViewsCost`."""
     spans: LevelSpans = {}
     B, T = _batch(is_batched=True), Polynomial.size("T", least=_SHORTEST)
 
@@ -201,7 +201,7 @@ def _looked(
     c: ModelDimensions,
     dtype: Dtype,
     p: Pass,
-    page: Workload,
+    page: PageWorkload,
     spans: LevelSpans,
 ) -> tuple[Work, int, int]:
     """Work of a page's views; bytes alive besides embeddings: the most, and those left."""

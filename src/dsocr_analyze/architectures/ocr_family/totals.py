@@ -15,8 +15,8 @@ from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.passes import OcrModel
 from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
-    Look,
-    Prompt,
+    PromptCost,
+    ViewsCost,
     changes_with_length,
     looks,
     prompt,
@@ -113,7 +113,7 @@ def page_totals(
     tables = [_table(each, is_exact=is_exact) for each in zip(*found, strict=True)]
 
     def without_steps(view: Size, text: Size, B: Size) -> list[Size]:
-        return costs.without_steps(Look.of(_taken(tables, view)), text, B)
+        return costs.without_steps(ViewsCost.of(_taken(tables, view)), text, B)
 
     def totals(view: Size, text: Size, B: Size, new: Size) -> list[Size]:
         return costs.totals(looked_up(without_steps, view, text, B), B, new)
@@ -214,7 +214,7 @@ class _Costs(NamedTuple):
 
     def exceeds_int64(self, found: list[tuple[int, ...]], text: Size, B: Size, new: Size) -> bool:
         """Whether a value may not fit, judged from the largest value of every argument at once."""
-        look = Look.of([max(each) for each in zip(*found, strict=True)])
+        look = ViewsCost.of([max(each) for each in zip(*found, strict=True)])
         most, costs = largest(B), self._replace(is_bound=True)
         try:
             figures = costs.totals(
@@ -227,7 +227,7 @@ class _Costs(NamedTuple):
         most_of_all: int = max(*sums, *figures)
         return most_of_all > _LARGEST
 
-    def without_steps(self, look: Look, text: Size, B: Size) -> list[Size]:
+    def without_steps(self, look: ViewsCost, text: Size, B: Size) -> list[Size]:
         """What does not depend on the number of decode steps.
 
         Args:
@@ -285,7 +285,7 @@ class _Costs(NamedTuple):
         levels = highest(prompt.layers, values), highest(prompt.head, values)
         return [*map(values.of, prompt.work), *levels]
 
-    def _prompt(self, kind: int) -> Prompt:
+    def _prompt(self, kind: int) -> PromptCost:
         """By kind: 1 for several prompts, and 2 more beyond the trained length."""
         return prompt(
             self.model, self.c, self.dtype,

@@ -32,7 +32,7 @@ from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.key_value_cache import DecodeStep, KeyValueCache
+    from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
 
 __all__ = ["CONFIG_TABLE", "UNLIMITED_OCR"]
 
@@ -112,7 +112,7 @@ class _UnlimitedOCR(DeepSeekOCR):
             off["language_config"] = self.without_window(copy)
         return off
 
-    def decode_cache(self, cache: KeyValueCache, step: DecodeStep) -> KeyValueCache:
+    def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a decode step finds, with the window's state as the model's code has it.
 
         Latent attention has no window: it stores no state, and its cache grows with every token.

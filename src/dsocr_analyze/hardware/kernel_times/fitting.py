@@ -31,7 +31,7 @@ from dsocr_analyze.interruption import safe_point
 __all__ = [
     "SEED",
     "FitErrors",
-    "Rows",
+    "MeasuredRows",
     "check_can_fit",
     "first_guess",
     "fit_errors",
@@ -48,7 +48,7 @@ _NBYTES: Final = {"float8": 1, "float32": 4}
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class MeasuredRows:
     """Rows of one table.
 
     Attributes:
@@ -66,9 +66,9 @@ class Rows:
     group: NDArray[np.int64]
     version: str
 
-    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
+    def taken(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> MeasuredRows:
         """Some of the rows."""
-        return Rows(
+        return MeasuredRows(
             {name: column[which] for name, column in self.sizes.items()},
             self.seconds[which], self.held_out[which], self.within[which], self.group[which],
             self.version,
@@ -84,7 +84,9 @@ def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
     return np.array([known[group] for group in groups], dtype=bool)
 
 
-def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficients) -> Floats:
+def predicted(
+    kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str, c: records.Coefficients
+) -> Floats:
     """The formula's seconds for each row."""
     cold = rows.sizes.get("cold")
     if cold is None:
@@ -219,7 +221,7 @@ def _limits(name: str, kind: str) -> tuple[float, float]:
 
 
 def fitted(
-    kind: str, rows: Rows, gpu: Gpu, dtype: str, start: records.Coefficients,
+    kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str, start: records.Coefficients,
     *, starts: int, evaluations: int,
 ) -> tuple[records.Coefficients, float]:  # fmt: skip
     """Coefficients from robust least squares on log time, and the remaining cost.
@@ -257,7 +259,7 @@ def fitted(
 
 
 def with_slow_sizes(
-    fit: records.GemmCoefficients, training: Rows, gpu: Gpu
+    fit: records.GemmCoefficients, training: MeasuredRows, gpu: Gpu
 ) -> records.GemmCoefficients:
     """The fit with the sizes at which the library uses a slow kernel for few rows, if any."""
 
@@ -281,13 +283,15 @@ def with_slow_sizes(
     return best
 
 
-def _relative_errors(measured: Rows, seconds: NDArray[np.float64]) -> tuple[float, float]:
+def _relative_errors(measured: MeasuredRows, seconds: NDArray[np.float64]) -> tuple[float, float]:
     """Median and 90th percentile of the relative error."""
     error = np.abs(seconds / measured.seconds - 1)
     return float(np.median(error)), float(np.percentile(error, 90))
 
 
-def fit_errors(kind: str, rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> FitErrors:
+def fit_errors(
+    kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str, fit: records.Coefficients
+) -> FitErrors:
     """Errors of a fit to the training groups of some rows."""
     held, training = rows.taken(rows.held_out & rows.within), rows.taken(~rows.held_out)
     median, ninety = _relative_errors(held, predicted(kind, held, gpu, dtype, fit))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.predict import TimedModel
-    from dsocr_analyze.workload import Workload
+    from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "BenchmarkEntry",
@@ -120,7 +120,7 @@ class Predictor:
     """Predicts a benchmark's load of these pages; the lengths of the job are not used."""
 
     model: TimedModel
-    workload: Workload
+    workload: PageWorkload
     job: JobAssumptions
 
     def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
