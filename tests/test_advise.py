@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from dsocr_analyze import analyze, archive
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.architectures.page_pixels import page_in_views
-from dsocr_analyze.archive.advice import PageAsked, advise
+from dsocr_analyze.archive.advice import AdviceRequest, advise
 from dsocr_analyze.archive.advice_document import published_accuracy
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -99,7 +99,7 @@ def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", **given):
     request = PageRequest(page=page, **given)
     dpi = None if dpi is None else Fraction(dpi)
     return advise(
-        directory(name), PageAsked(request, dpi, **asked),
+        directory(name), AdviceRequest(request, dpi, **asked),
         [ARCHITECTURES[name].modes[mode] for mode in modes],
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
-from dsocr_analyze.measuring.installed_gpu import described_gpu, found_gpu, step_times
+from dsocr_analyze.measuring.installed_gpu import described_gpu, detect_gpu, step_times
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]
@@ -489,7 +489,7 @@ class TestUnknownGpu:
     )  # fmt: skip
     def test_its_name_is_its_own_and_it_is_like_its_kin(self, monkeypatch, found, name, like):
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-        gpu = found_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
+        gpu = detect_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
         assert gpu.name not in gpu_catalogue()
         assert (gpu.name, gpu.like) == (name, like)
         assert gpu.rocm_target == ("gfx942" if "AMD" in found.name else "")
@@ -507,7 +507,7 @@ class TestUnknownGpu:
         ):
             there = properties(name, sms=132, memory=memory, capability=(9, 0))
             monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, p=there: p)
-            found = found_gpu(torch.device("cuda:0"), "bfloat16", NoisyTimer("l40s"))
+            found = detect_gpu(torch.device("cuda:0"), "bfloat16", NoisyTimer("l40s"))
             assert found.name.startswith(expected)
             assert (found.name in gpu_catalogue()) == (expected in gpu_catalogue())
             assert f" on {name}: driver 580.65.06, torch {torch.__version__}, CUDA 13.0" in (

@@ -37,9 +37,9 @@ from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.measuring.inference import (
+    InferArguments,
     MeasuredInference,
     PassShape,
-    Question,
     load_tokenizer,
     measure_inference,
     stand_in_tokenizer,
@@ -86,7 +86,7 @@ def question(image, output, **changes):
         "output_path": output,
         "most_tokens": 3,
     }
-    return Question(**{**asked, **changes})
+    return InferArguments(**{**asked, **changes})
 
 
 def measured(path, asked, tokenizer=None):
@@ -531,7 +531,7 @@ class TestPrediction:
             infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
         )  # fmt: skip
         figures = session.composed(workload)
-        asked = Question(Path("page.png"), PROMPT, 1024, 640, True, Path())
+        asked = InferArguments(Path("page.png"), PROMPT, 1024, 640, True, Path())
         report = inference_report(session, asked, measured, workload, entry, has_own_tokenizer=True)
         for name in prefill:
             assert report.stages[name].seconds.error == pytest.approx(-0.5)

@@ -27,9 +27,9 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import (
     Terminated,
+    deferred,
     held,
     interruptible,
-    kept_out,
     point_of_no_return,
     safe_point,
 )
@@ -284,7 +284,7 @@ class TestKeptOut:
         steps = []
         threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
         with ends_with(KeyboardInterrupt), outer():
-            with kept_out():
+            with deferred():
                 time.sleep(interruption.PATIENCE_SECONDS + 0.3)
                 safe_point()
                 steps.append("in the body")
@@ -294,7 +294,7 @@ class TestKeptOut:
 
     def test_patience_ends_again_in_what_holds_it(self):
         with ends_with(KeyboardInterrupt), held():
-            with kept_out():
+            with deferred():
                 pass
             strike()
             safe_point()
@@ -304,7 +304,7 @@ class TestKeptOut:
         steps = []
 
         def action():
-            with held(), interruptible(), kept_out():
+            with held(), interruptible(), deferred():
                 steps.append("begins")
                 len(steps)
                 steps.append("ends")

@@ -21,7 +21,7 @@ from dsocr_analyze.architectures import (
 )
 from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
 from dsocr_analyze.forking import importing
-from dsocr_analyze.interruption import kept_out
+from dsocr_analyze.interruption import deferred
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def start_torch() -> None:
         Path.cwd()
     except OSError:
         raise AnalyzeError("the current folder has been removed; change to another one") from None
-    with kept_out(), importing():
+    with deferred(), importing():
         import torch  # noqa: F401  # for later imports
 
 

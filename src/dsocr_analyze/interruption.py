@@ -24,10 +24,10 @@ from typing import Any, Final
 
 __all__ = [
     "Terminated",
+    "deferred",
     "held",
     "ignore",
     "interruptible",
-    "kept_out",
     "listen",
     "point_of_no_return",
     "safe_point",
@@ -203,7 +203,7 @@ def held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_out() -> Iterator[None]:
+def deferred() -> Iterator[None]:
     """While the body runs, an interruption waits for its end, however long that takes.
 
     For code that an exception at the wrong moment would abort: loading an extension module.

@@ -1,4 +1,4 @@
-"""Matches typed names against known ones: in any case, or as a likely typo."""
+"""Matches typed names against the choices: in any case, or as a likely typo."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BEHIND: Final = 0.05
 """Names whose similarity is this far below that of the closest one are not suggested."""
 
 
-def in_any_case(name: str, known: Iterable[str]) -> str | None:
-    """The known name equal to `name` in any case; None if there is none.
+def in_any_case(name: str, choices: Iterable[str]) -> str | None:
+    """The choice equal to `name` in any case; None if there is none.
 
     An exact match takes precedence; if several names differ only in case, none matches.
     """
-    names = tuple(known)
+    names = tuple(choices)
     if name in names:
         return name
     folded = name.strip().casefold()
@@ -28,9 +28,9 @@ def in_any_case(name: str, known: Iterable[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
-    """At most `most` known names that are closest to an unknown one, closest first."""
-    by_folded = {each.casefold(): each for each in known}
+def near_to(name: str, choices: Iterable[str], most: int = 3) -> tuple[str, ...]:
+    """At most `most` choices that are closest to a name, closest first."""
+    by_folded = {each.casefold(): each for each in choices}
     typed = name.strip().casefold()
     close = difflib.get_close_matches(typed, by_folded, n=most, cutoff=_CLOSE)
     likeness = [difflib.SequenceMatcher(a=each, b=typed).ratio() for each in close]
@@ -41,9 +41,11 @@ def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
     )
 
 
-def did_you_mean(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+def did_you_mean(
+    name: str, choices: Iterable[str], aliases: Mapping[str, str] | None = None
+) -> str:
     """`did you mean A or B? ` as part of a message; empty if no name or alias of one is close."""
     others = aliases or {}
-    close = near_to(name, [*known, *others])
+    close = near_to(name, [*choices, *others])
     meant = list(dict.fromkeys(others.get(each, each) for each in close))
     return f"did you mean {' or '.join(meant)}? " if meant else ""

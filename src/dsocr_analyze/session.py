@@ -43,7 +43,7 @@ from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,
     causal_savable_flops,
-    experts_run,
+    count_experts,
     growing_work,
     ledger_of,
     linear_stretches,
@@ -407,7 +407,7 @@ class DeepSeekOCRSession:
         if self._dimensions is not None and isinstance(workload, PageWorkload):
             touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
             for name in touched.keys() & stages.keys():
-                counted = experts_run(stages[name], architecture.routed_expert)
+                counted = count_experts(stages[name], architecture.routed_expert)
                 experts = replace(touched[name], counted=counted)
                 stages[name] = replace(stages[name], experts=experts)
         prefill, causal = list[Work](), 0

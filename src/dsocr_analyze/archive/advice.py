@@ -47,7 +47,7 @@ from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.workload import Mode, PageWorkload, position_warnings
 
-__all__ = ["PageAsked", "advice_lines", "advice_notes", "advice_tables", "advise"]
+__all__ = ["AdviceRequest", "advice_lines", "advice_notes", "advice_tables", "advise"]
 
 _ALL_KINDS: Final = "all kinds"
 _ANSWERS: Final = {True: "yes", False: "no", None: "-"}
@@ -70,7 +70,7 @@ _PUBLISHED_FOR: Final = (
 
 
 @dataclass(frozen=True)
-class PageAsked:
+class AdviceRequest:
     """A page, and what is asked of a mode for it.
 
     Attributes:
@@ -106,7 +106,7 @@ class PageAsked:
 
 def advise(
     directory: ModelDirectory,
-    page: PageAsked,
+    page: AdviceRequest,
     modes: Sequence[Mode],
     *,
     dtype: str = "bfloat16",
@@ -173,7 +173,7 @@ def advise(
     )
 
 
-def _check(page: PageAsked) -> None:
+def _check(page: AdviceRequest) -> None:
     least, most = page.minimum_dpi, page.maximum_compression
     for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", least)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
@@ -216,7 +216,7 @@ def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
 
 def _of_mode(
     directory: ModelDirectory,
-    page: PageAsked,
+    page: AdviceRequest,
     planned: PageWorkload,
     mode: Mode,
     published: PublishedAccuracy | None,
@@ -305,7 +305,7 @@ def _cost(
 
 
 def _verdict(
-    page: PageAsked, dpi: float | None, densities: Sequence[Density]
+    page: AdviceRequest, dpi: float | None, densities: Sequence[Density]
 ) -> ModeVerdict | None:
     least, most = page.minimum_dpi, page.maximum_compression
     if page.wanted is None:

@@ -10,7 +10,7 @@ from dsocr_analyze.archive.chart import series_picture
 from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.pages import extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
-from dsocr_analyze.archive.totals import Archive, ListTime, bars_of_each
+from dsocr_analyze.archive.totals import Archive, ArchiveTimeRequest, bars_of_each
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.pictures.settings import fixed_line
 from dsocr_analyze.report.table import Table, bytes_text, counted, exact, price_text, scaled
@@ -77,7 +77,7 @@ def _totals_table(archive: Archive) -> Table:
     return Table(title, columns, rows, label_columns=3)
 
 
-def _time_tables(archive: Archive, time: ListTime) -> list[Table]:
+def _time_tables(archive: Archive, time: ArchiveTimeRequest) -> list[Table]:
     """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide."""
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
     differ = len({each.attention_label for each in archive.settings}) > 1

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Archive",
+    "ArchiveTimeRequest",
+    "ArchiveTimer",
     "DistinctWorkloads",
-    "ListTime",
-    "ListTimer",
     "add_up",
     "bars_of_each",
     "distinct_workloads",
@@ -75,7 +75,7 @@ class Archive(NamedTuple):
     """Those of `document.totals`."""
     lengths: Sequence[Integers]
     """For each of them, numbers of pages whose prompt has 0, 1, 2, ... tokens."""
-    time: ListTime | None
+    time: ArchiveTimeRequest | None
     ends: Mapping[str, Sequence[int]]
     """Smallest and largest of each of the pages' sizes and lengths; one number if equal."""
 
@@ -130,7 +130,7 @@ def add_up(
     settings: Sequence[Setting],
     batches: Iterable[Pages],
     opening: CountOpening,
-    timer: ListTimer | None = None,
+    timer: ArchiveTimer | None = None,
     *,
     batch_size: int = 1,
     files: written.FilesDocument | None = None,
@@ -328,7 +328,7 @@ def bars_of_each(all_pages: Sequence[Integers]) -> list[dict[str, int]]:
 
 
 @dataclass(frozen=True)
-class ListTime:
+class ArchiveTimeRequest:
     """How a list of pages is to be timed."""
 
     requested: TimeRequested
@@ -352,10 +352,12 @@ class _Timed:
     memory."""
 
 
-class ListTimer:
+class ArchiveTimer:
     """Sums the seconds of a list of pages for every setting and GPU, in `timed`."""
 
-    def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
+    def __init__(
+        self, model: CountedModel, settings: Sequence[Setting], time: ArchiveTimeRequest
+    ) -> None:
         """Set up a timer.
 
         Raises:

@@ -151,7 +151,7 @@ def advise(
     )
     engine = Engine("analytic", directory, dtype, bool(use_flash_attn), time=time)
     found = advice.advise(
-        directory, advice.PageAsked(request, dpi, holds, given["kind"], least, most), modes,
+        directory, advice.AdviceRequest(request, dpi, holds, given["kind"], least, most), modes,
         dtype=dtype, flash_attention=engine.flash_attention,
         options=options.options_used(context), time_of=engine.entries,
     )  # fmt: skip

@@ -103,10 +103,10 @@ def analyze(
 def _html(
     report: Report, engine: Engine, workload: AnyWorkload, profile: Sequence[Path] | None
 ) -> str:
-    from dsocr_analyze.cli.kept_files import known_profiles
+    from dsocr_analyze.cli.kept_files import gpu_profiles
     from dsocr_analyze.report.html import render_html, report_contents, roofs_of
 
-    profiles = list(known_profiles(profile).values())
+    profiles = list(gpu_profiles(profile).values())
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)

@@ -224,7 +224,7 @@ def _predicted(
 ) -> tuple[passes.Predicted, str | None, str | None]:
     """The prediction, the source of its seconds, and the reason if there are none."""
     model, architecture = session.loaded, session.architecture
-    device = machine.matching_device(model.device, kept_files.known_profiles(profiles))
+    device = machine.matching_device(model.device, kept_files.gpu_profiles(profiles))
     why = (
         "there is no profile of this device; measure one with dsocr-analyze calibrate --device"
         f" {model.device}"
@@ -252,7 +252,7 @@ def measurement_said(found: measured.Measurement) -> Said:
 
 def inferred(
     directory: ModelDirectory,
-    question: inference.Question,
+    question: inference.InferArguments,
     planned: PageWorkload,
     *,
     device: str | None,
@@ -304,7 +304,7 @@ def predicted_seconds(
     """Seconds predicted by the profile of the session's own device; None if there is none."""
     loaded = session.loaded
     try:
-        device = machine.matching_device(loaded.device, kept_files.known_profiles(profiles))
+        device = machine.matching_device(loaded.device, kept_files.gpu_profiles(profiles))
         if device is not None:
             request = time_request([device.gpu.name], {"profile": profiles, "runtime": "eager"})
             return analysis.Engine(
@@ -320,7 +320,7 @@ def predicted_seconds(
 
 def inference_report(
     session: DeepSeekOCRSession,
-    question: inference.Question,
+    question: inference.InferArguments,
     timed: inference.MeasuredInference,
     counted: PageWorkload,
     entry: TimeEntry | None,

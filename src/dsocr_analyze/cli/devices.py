@@ -53,7 +53,7 @@ def devices(
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
     from dsocr_analyze.cli import kept_files
 
-    known = kept_files.known_profiles(profile)
+    known = kept_files.gpu_profiles(profile)
     names = [catalogue.catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     used = options.options_used(context)
     if not forget and not corrections:

@@ -22,11 +22,11 @@ from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBen
 
 __all__ = [
     "PROFILES",
-    "corrections_asked_for",
     "forget",
+    "gpu_profiles",
     "keep",
     "kept_benchmarks",
-    "known_profiles",
+    "select_corrections",
 ]
 
 PROFILES: Final = "devices"
@@ -37,14 +37,14 @@ _LARGEST_BYTES: Final = 1 << 16
 """More than any kept benchmark has."""
 
 
-def known_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
+def gpu_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
     """Profiles of all GPUs by name: shipped, the user's own, given; raises DeviceError."""
     folder = own_folder()
     kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
     return all_profiles([*kept, *(given or ())])
 
 
-def corrections_asked_for(
+def select_corrections(
     corrections: int, server_version: str | None, profiles: Sequence[Device], server: str
 ) -> Corrections:
     """The corrections selected by `--corrections` and `--server-version`.

@@ -225,10 +225,10 @@ def infer(
         announce("importing torch, building the model")
         analysis.start_torch()
         from dsocr_analyze.cli import device_runs
-        from dsocr_analyze.measuring.inference import Question, check_image
+        from dsocr_analyze.measuring.inference import InferArguments, check_image
 
         check_image(image)
-        question = Question(
+        question = InferArguments(
             image, given["prompt"], planned.base_size, planned.image_size, planned.crop_mode,
             output, bool(given["save_results"]), most,
         )  # fmt: skip

@@ -29,7 +29,7 @@ _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
 
-def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ListTime:
+def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ArchiveTimeRequest:
     from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
 
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
@@ -38,7 +38,7 @@ def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ListT
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
         )
-    return totals.ListTime(
+    return totals.ArchiveTimeRequest(
         requested, concurrency, None if deadline is None else deadline_hours(deadline),
         lengths_are_given(context),
     )  # fmt: skip
@@ -81,7 +81,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     opening = setting.opening_of(
         directory, architecture, modes, command=context.info_name or "", options=used
     )
-    timer = None if time is None else totals.ListTimer(asked, settings, time)
+    timer = None if time is None else totals.ArchiveTimer(asked, settings, time)
     words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())
     listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
@@ -124,7 +124,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
 
 
 def _check(
-    given: Mapping[str, Any], time: totals.ListTime | None, histogram: str, modes: int
+    given: Mapping[str, Any], time: totals.ArchiveTimeRequest | None, histogram: str, modes: int
 ) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]

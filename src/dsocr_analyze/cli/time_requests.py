@@ -51,7 +51,7 @@ def time_request(
     names: dict[str, None] = {}
     for name in asked["runtime"].split(","):
         names[options.chosen("--runtime", name.strip(), runtimes.RUNTIMES)] = None
-    known, profiles = kept_files.known_profiles(asked["profile"]), {}
+    known, profiles = kept_files.gpu_profiles(asked["profile"]), {}
     for name in options.gpu_names(gpus):
         found = catalogue_name(name, known)
         profiles[found] = known[found]
@@ -64,7 +64,7 @@ def time_request(
         raise WorkloadError(
             "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
         )
-    corrections = kept_files.corrections_asked_for(
+    corrections = kept_files.select_corrections(
         asked["corrections"], asked["server_version"], [*profiles.values()], asked["server"]
     )
     seconds = None if asked["preprocess_ms"] is None else asked["preprocess_ms"] / 1e3

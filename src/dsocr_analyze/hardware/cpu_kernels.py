@@ -25,7 +25,7 @@ __all__ = [
     "CpuKernels",
     "contributions",
     "family_of",
-    "known_family",
+    "measured_family",
     "names_of",
 ]
 
@@ -68,7 +68,7 @@ def family_of(kernel: Kernel) -> str:
     return kernel.operator
 
 
-def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+def measured_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
     """The measured family and type whose coefficients apply to a kernel; None if none was measured.
 
     Its own if measured. Otherwise, except for products, attention and convolutions, its operator in
@@ -151,8 +151,8 @@ class CpuKernels:
     CACHED_BYTES: ClassVar = 10**8
 
     def family(self, kernel: Kernel) -> tuple[str, str]:
-        """The `known_family` of a kernel; raises DeviceError if there is none."""
-        found = known_family(kernel, self.families)
+        """The `measured_family` of a kernel; raises DeviceError if there is none."""
+        found = measured_family(kernel, self.families)
         if found is None:
             types = sorted({dtype for name, dtype in self.families if name == "product"})
             raise DeviceError(

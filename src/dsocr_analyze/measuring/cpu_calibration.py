@@ -24,7 +24,7 @@ from dsocr_analyze.hardware.cpu_kernels import (
     CpuKernels,
     contributions,
     family_of,
-    known_family,
+    measured_family,
     names_of,
 )
 from dsocr_analyze.hardware.devices import Gpu
@@ -99,7 +99,7 @@ def calibrated_cpu(
     names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
     missing = [f"{family} in {name}" for family in UNREPLACED for name in names
                if (family, name) not in families]  # fmt: skip
-    missing += [each.operator for each in step if known_family(each, families) is None]
+    missing += [each.operator for each in step if measured_family(each, families) is None]
     if missing:
         raise DeviceError(
             f"too few kernels could be measured in {budget_seconds:.0f} s: no {missing[0]}; give it"

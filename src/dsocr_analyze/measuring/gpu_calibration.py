@@ -37,7 +37,7 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
-from dsocr_analyze.measuring.installed_gpu import found_gpu, host_figures
+from dsocr_analyze.measuring.installed_gpu import detect_gpu, host_figures
 from dsocr_analyze.model.failures import is_out_of_memory
 from dsocr_analyze.model.process_settings import exclusive
 
@@ -92,7 +92,7 @@ def calibrated_gpu(
             kernels = GpuKernels(device, getattr(torch, dtype))
             on_progress("warming up the clocks")
             kernels.warm_up()
-            found = found_gpu(device, dtype, kernels)
+            found = detect_gpu(device, dtype, kernels)
             on_progress(f"{found.title}: the host")
             host = host_figures(device)
             return calibrated_profile(found, kernels, host, end - time.monotonic(), on_progress)

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 __all__ = [
+    "InferArguments",
     "MeasuredInference",
     "PassShape",
-    "Question",
     "check_image",
     "load_tokenizer",
     "measure_inference",
@@ -68,7 +68,7 @@ RunPass = Callable[[Callable[[], Value]], Value]
 
 
 @dataclass(frozen=True)
-class Question:
+class InferArguments:
     """Arguments of `infer()`, under its own names.
 
     Attributes:
@@ -196,7 +196,7 @@ def _text(value: Any) -> str:
 def measure_inference(
     model: LoadedModel,
     tokenizer: PreTrainedTokenizerFast,
-    question: Question,
+    question: InferArguments,
     architecture: Architecture,
     *,
     on_progress: Callable[[str], None] = lambda _: None,
@@ -257,7 +257,9 @@ def measure_inference(
     )
 
 
-def _peak_bytes(model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: Question) -> int:
+def _peak_bytes(
+    model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments
+) -> int:
     peaks: list[int] = []
 
     def weighed(forward: Callable[[], Value]) -> Value:
@@ -296,7 +298,7 @@ class _Call:
         self.new_ids: list[int] = []
 
     def run(
-        self, tokenizer: PreTrainedTokenizerFast, question: Question, *, save_results: bool
+        self, tokenizer: PreTrainedTokenizerFast, question: InferArguments, *, save_results: bool
     ) -> None:
         module: Any = self._model.module
         with (

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "StepTimes",
     "described_gpu",
-    "found_gpu",
+    "detect_gpu",
     "host_figures",
     "step_times",
 ]
@@ -55,7 +55,7 @@ _STREAMED: Final = 1 << 27
 """Elements copied to measure the bandwidth."""
 
 
-def found_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
+def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
     """The GPU of a CUDA device, as of today's driver and libraries.
 
     It is the catalogue's if it is all of one: a slice counts as a GPU of its own. What the

@@ -32,7 +32,7 @@ from dsocr_analyze.trace.cached_layers import (
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["Alike", "FirstCall", "Repetition", "Span"]
+__all__ = ["Alike", "FirstCall", "RecordedCall", "Repetition"]
 
 
 Alike = Callable[[str], str | None]
@@ -53,7 +53,7 @@ _OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RecordedCall:
     """The record of one module call.
 
     Attributes:
@@ -93,7 +93,7 @@ class Repetition:
         self._memory = memory
         self._descriptions: dict[Key, int] = {}
         self._modules: dict[torch.nn.Module, tuple[int, frozenset[int]]] = {}
-        self.spans: dict[Key, Span | None] = {}
+        self.spans: dict[Key, RecordedCall | None] = {}
         """Records by key; None while a call has yet to show whether it may be repeated."""
 
     def key_of(
@@ -196,7 +196,7 @@ class FirstCall:
         self._made: dict[int, int] = {}
         """Bytes of the memory that the call made and leaves behind, by storage."""
 
-    def span(self, path: str, trace: Trace, output: Value) -> Span | None:
+    def span(self, path: str, trace: Trace, output: Value) -> RecordedCall | None:
         """The record of the call, which has run; None if it may not be repeated.
 
         It must have extended no more than its own layer of a cache, written to no argument, and
@@ -228,7 +228,7 @@ class FirstCall:
         is_all = self._memory.nbytes == self._nbytes + sum(self._made.values()) + held
         if not is_untouched or not is_all:
             return None
-        return Span(path, trace, items, type(output) is tuple, extensions)
+        return RecordedCall(path, trace, items, type(output) is tuple, extensions)
 
     def _is_made(self, tensor: Value) -> bool:
         """Whether a tensor has memory of its own that the call made; if so, notes it."""

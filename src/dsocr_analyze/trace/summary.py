@@ -19,7 +19,7 @@ from dsocr_analyze.workload import PageWorkload
 __all__ = [
     "batch_work",
     "causal_savable_flops",
-    "experts_run",
+    "count_experts",
     "growing_work",
     "ledger_of",
     "linear_stretches",
@@ -46,14 +46,14 @@ def stage_figures(
     prefill = stages[[*map(attrgetter("role"), stages)].index("prefill")]
 
     @cache
-    def booked_to(path: str) -> str:
+    def stage_of(path: str) -> str:
         owner = owner_among(stages, path)
         return owner.name if owner is not None and owner.role == "vision" else prefill.name
 
     for kernel in traces.prefill.kernels:
-        kernels[booked_to(kernel.path)].append(kernel)
+        kernels[stage_of(kernel.path)].append(kernel)
     for path in traces.prefill.calls:
-        calls[booked_to(path)][path] += 1
+        calls[stage_of(path)][path] += 1
     figures = {}
     for stage in stages:
         name = stage.name
@@ -74,7 +74,7 @@ def stage_figures(
     return figures
 
 
-def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
+def count_experts(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
     """Routed experts of all layers that ran in a stage, each counted once."""
     if routed_expert is None:
         return 0

@@ -52,11 +52,13 @@ NOT_MODELLED: Final = (
 """The model's only operators that no forward here has."""
 
 
-Kept: TypeAlias = list[Operand]
+LayerCache: TypeAlias = list[Operand]
 """What a layer keeps for later steps: keys and values, and tables computed anew."""
 
 
-def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, list[Kept]]:
+def decoder(
+    t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions
+) -> tuple[Operand, list[LayerCache]]:
     """`DeepseekV2Model`: embeddings `[B, T, d]` to normed features, and the cache by layer."""
     mask = None
     is_masked = c.masks_steps or not p.past
@@ -65,7 +67,7 @@ def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Op
     elif is_masked:
         mask = _additive_mask(t, p)
     hidden: Operand = embeds
-    cache: list[Kept] = []
+    cache: list[LayerCache] = []
     for index in range(c.layers):
         hidden, *kept = t.again(
             f"layers.{index}", _layer, hidden, mask, p, c, is_moe=c.is_moe(index)

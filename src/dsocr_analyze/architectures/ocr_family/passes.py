@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import Kept, decoder, lm_head
+from dsocr_analyze.architectures.ocr_family.decoder import LayerCache, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.architectures.views import CropRule
@@ -174,7 +174,7 @@ class HeldPages:
 
 def whole_model(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
-) -> list[Kept]:
+) -> list[LayerCache]:
     """A prefill pass over prompts with a page, or a decode step without one: the cache by layer.
 
     To be called as a module of its own, `t.call("", whole_model, ...)`.
@@ -188,7 +188,7 @@ def whole_model(
 
 def classified(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size
-) -> tuple[None, list[Kept]]:
+) -> tuple[None, list[LayerCache]]:
     """The decoder with a linear map of every token, of which the last token's labels are taken.
 
     Source: `DeepseekV2ForSequenceClassification`.
@@ -202,7 +202,7 @@ def classified(
 
 def _model(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
-) -> tuple[Operand, list[Kept]]:
+) -> tuple[Operand, list[LayerCache]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = embedded_page(t, model, c, p, page)
     output = decoder(t, embeds, p, c.decoder)
