@@ -61,7 +61,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 from conditions import print_environment
-from kernel_tables import SYSTEMS, Rows, data_directory, predicted, read_rows
+from kernel_tables import SYSTEMS, MeasuredRows, data_directory, predicted, read_rows
 from serving_cases import LIMIT, SAVED, Case, save, saved_cases, sentence
 
 from dsocr_analyze.architectures import DEFAULT
@@ -70,8 +70,7 @@ from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import Machine
-from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
-from dsocr_analyze.kernels import Rows as RowsOf
+from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
@@ -189,10 +188,10 @@ class Tables:
     data: Path
     timed: Device
 
-    def rows(self, kind: str) -> Rows | None:
+    def rows(self, kind: str) -> MeasuredRows | None:
         return read_rows(self.data, self.timed.gpu.name, kind, "bfloat16")
 
-    def both(self, kind: str, rows: Rows) -> np.ndarray:
+    def both(self, kind: str, rows: MeasuredRows) -> np.ndarray:
         """Seconds as measured, and as the formula says, `[2, rows]`."""
         fitted = self.timed.kinds[kind, "bfloat16"]
         formula = predicted(kind, rows, self.timed.gpu, "bfloat16", fitted.coefficients)
@@ -268,7 +267,7 @@ class Tables:
         return Grid(columns, medians, trend)
 
     @cached_property
-    def gated_experts(self) -> Rows | None:
+    def gated_experts(self) -> MeasuredRows | None:
         rows = self.rows("experts")
         if rows is None:
             return None
@@ -278,7 +277,7 @@ class Tables:
         alike &= (more <= EXPERTS_WITHIN) & (more >= 1 / EXPERTS_WITHIN)
         return rows.taken((rows.sizes["gated"] > 0) & (rows.sizes["fallback"] == 0) & alike)
 
-    def cloud(self, rows: Rows) -> Cloud:
+    def cloud(self, rows: MeasuredRows) -> Cloud:
         def work(touched: Any, elements: Any, each: Any) -> tuple[Any, Any]:
             return 6 * touched * elements * each, 6 * touched * elements
 
@@ -292,7 +291,7 @@ class Tables:
     def find(self, kernel: Kernel) -> Found | None:
         """Seconds of a kernel; None where no table covers it."""
         sizes = kernel.dimensions
-        if isinstance(sizes, Elements | RowsOf):
+        if isinstance(sizes, Elements | Rows):
             return self.movements and self.movements.find(kernel.work.bytes_moved)
         if kernel.dtype != "bfloat16":
             return None
@@ -322,7 +321,7 @@ class Tables:
         return None
 
 
-def expert_points(rows: Rows) -> list[np.ndarray]:
+def expert_points(rows: MeasuredRows) -> list[np.ndarray]:
     """Touched experts, elements of a matrix, rows per touched expert."""
     size = rows.sizes
     each = size["tokens"] * size["top_k"] / size["touched"]
