@@ -25,9 +25,9 @@ from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
-from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import server_named
 from dsocr_analyze.workload.page import parse_page
 
@@ -48,10 +48,9 @@ def main() -> None:
     after = architecture_named("deepseek-ocr-2")
     workload = after.plan(page=parse_page(PAGE), max_new_tokens=1)
     dimensions = after.forms.dimensions(ModelDirectory.read(after.reference).config)
-    prepared = estimated_preprocessing(after, workload)
     for when, architecture in (("before", Before()), ("after", after)):
         model = TimedModel(architecture, dimensions, BFLOAT16, False, device("a10"))
-        assumptions = Assumptions(server_named("vllm"), OutputLengths.fixed(1), prepared)
+        assumptions = Assumptions(server_named("vllm"))
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
         rate, band = load.pages_per_second, load.pages_per_second_band
         measured, ttft = MEASURED[when]

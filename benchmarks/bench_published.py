@@ -33,7 +33,8 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import server_named
 from dsocr_analyze.workload.page import parse_page
 
@@ -53,9 +54,11 @@ def main() -> int:
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, device("a100-40gb"))
     cpu_seconds = PDF_SECONDS + estimated_preprocessing(DEFAULT, workload)
 
+    lengths = OutputLengths.fixed(TOKENS)
+
     def predicted(seconds: float) -> dict[str, float]:
         assumptions = Assumptions(
-            server_named("vllm-v0"), OutputLengths.fixed(TOKENS), seconds, is_offline=True
+            server_named("vllm-v0"), lambda _: lengths, seconds, is_offline=True
         )
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
         rates = load.pages_per_second, load.tokens_per_second

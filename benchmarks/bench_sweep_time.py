@@ -18,8 +18,7 @@ from dsocr_analyze.archive.combinations import Sweep, sweep_over
 from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.timing.assumptions import JobAssumptions
-from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.runtimes import SERVERS
 
 TARGET = 20_000
@@ -27,7 +26,7 @@ ROUNDS = 3
 
 
 def combinations() -> Sweep:
-    job = JobAssumptions(SERVERS["vllm"], OutputLengths.fixed)
+    job = Assumptions(SERVERS["vllm"])
     return sweep_over(
         published_model().architecture,
         page="600:3000:800x800:4000:800",

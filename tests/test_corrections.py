@@ -9,11 +9,12 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
-from dsocr_analyze.timing.assumptions import JobAssumptions
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict, times_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 
@@ -37,16 +38,18 @@ def predicted(*benchmarks, concurrency=(1, 16), prepare=0.05, host=SERVERS["vllm
               workers=1, offline=False):  # fmt: skip
     model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
     lengths = OutputLengths.fixed(TOKENS)
-    job = JobAssumptions(host, lambda _: lengths, prepare, workers, is_offline=offline,
+    job = Assumptions(host, lambda _: lengths, prepare, workers, is_offline=offline,
                          corrections=Corrections(benchmarks))  # fmt: skip
-    return predict(model, PAGE, job.of(DEFAULT, PAGE, profile=model.device), concurrency)
+    return predict(model, PAGE, job, concurrency)
 
 
 def spans(*benchmarks):
     """What the seconds of a page's stages are made of."""
     model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device("h100-sxm"))
-    job = JobAssumptions(VLLM, OutputLengths.fixed, 0.05, corrections=Corrections(benchmarks))
-    return runtime_of(model, PAGE, job.of(DEFAULT, PAGE, profile=H100)).stages
+    job = Assumptions(
+        VLLM, lambda _: OutputLengths.fixed(TOKENS), 0.05, corrections=Corrections(benchmarks)
+    )
+    return times_of(model, PAGE, job).stages
 
 
 class TestCombination:

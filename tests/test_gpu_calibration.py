@@ -409,8 +409,8 @@ class TestProfile:
         from dsocr_analyze.dtypes import BFLOAT16
         from dsocr_analyze.model.directory import ModelDirectory
         from dsocr_analyze.timing.assumptions import Assumptions
-        from dsocr_analyze.timing.output_lengths import OutputLengths
-        from dsocr_analyze.timing.predict import TimedModel, predict
+        from dsocr_analyze.timing.page_times import TimedModel
+        from dsocr_analyze.timing.predict import predict
         from dsocr_analyze.timing.runtimes import EAGER
 
         timed = profile_from_file(made("h100-sxm")[0])
@@ -423,7 +423,7 @@ class TestProfile:
             )  # fmt: skip
             found = predict(
                 TimedModel(architecture, dimensions, BFLOAT16, False, timed), workload,
-                Assumptions(EAGER, OutputLengths.fixed(9), 0.01),
+                Assumptions(EAGER, preprocess_seconds=0.01),
             )  # fmt: skip
             assert found.profile.assumed == ()
             assert found.profile.extrapolated == ()

@@ -31,7 +31,8 @@ from dsocr_analyze.timing.assumptions import (
 )
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
 from dsocr_analyze.workload import Mode
 
@@ -68,9 +69,8 @@ def predicted(page, gpu="h100-sxm", mode=GUNDAM, dtype="bfloat16", *, flash=Fals
     workload = planned(page, mode, text_tokens=text_tokens, max_new_tokens=new_tokens)
     dimensions = published_model().dimensions
     model = TimedModel(DEFAULT, dimensions, dtype_named(dtype), flash, device(gpu))
-    prepare = estimated_preprocessing(DEFAULT, workload) if prepare is None else prepare
     lengths = lengths or OutputLengths.fixed(new_tokens)
-    assumptions = Assumptions(host, lengths, prepare, **assumed)
+    assumptions = Assumptions(host, lambda _: lengths, prepare, **assumed)
     return predict(model, workload, assumptions, [concurrency])
 
 

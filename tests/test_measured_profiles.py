@@ -30,10 +30,11 @@ from dsocr_analyze.hardware.profile import (
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
@@ -197,7 +198,7 @@ class TestHost:
 
     @staticmethod
     def assumed(host):
-        return Assumptions(host, OutputLengths.fixed(50), 0.01)
+        return Assumptions(host, OutputLengths.fixed, 0.01)
 
     WORKLOAD = DEFAULT.plan(page=(640, 640), max_new_tokens=50, text_tokens=5)
 
@@ -218,7 +219,7 @@ class TestHost:
 
     def test_many_pages_are_said_to_go_by_it(self, read):
         measured, shipped = read(host_text(HOST), name="l40s"), all_profiles()["h100-sxm"]
-        job = JobAssumptions(EAGER, OutputLengths.fixed)
+        job = Assumptions(EAGER, OutputLengths.fixed)
         [*_, launch, link, _, _, _] = job.sentences("some", [measured])
         assert "; 7.5 us to launch an operator (measured)" in launch
         assert "at 11 GB/s (measured)" in link
@@ -228,7 +229,7 @@ class TestHost:
         assert [each for each in both if each.startswith("h100-sxm: host")] == [
             f"h100-sxm: {job.sentences('some')[2]}"
         ]
-        engine = JobAssumptions(SERVERS["vllm"], OutputLengths.fixed)
+        engine = Assumptions(SERVERS["vllm"], OutputLengths.fixed)
         assert engine.sentences("some", [measured, shipped]) == engine.sentences("some")
 
     @pytest.mark.exhaustive

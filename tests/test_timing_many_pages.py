@@ -1,5 +1,7 @@
 """Seconds of many pages at once, against one prediction at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from both_engines import PUBLISHED, dimensions_of, small_directory
@@ -7,11 +9,11 @@ from both_engines import PUBLISHED, dimensions_of, small_directory
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
-from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark, basis_of
-from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
 
 HOSTS = {"eager": EAGER, "vllm": SERVERS["vllm"], "sglang": SERVERS["sglang"]}
@@ -56,16 +58,14 @@ CORRECTIONS = Corrections(
 
 def times(host, dimensions, given, *, precision=NATIVE, offline=False, corrections=NO_CORRECTIONS):
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, device("l40s"))
-    job = JobAssumptions(host, lengths, None, workers=2, precision=precision, is_offline=offline,
-                         corrections=corrections)  # fmt: skip
+    job = Assumptions(host, lengths, None, workers=2, precision=precision, is_offline=offline,
+                      corrections=corrections)  # fmt: skip
     found = PageTimer(model, job).times(given)
     one_by_one = [
         predict(
             model,
             given.workload(row),
-            Assumptions(host, lengths(int(given.max_new_tokens[row])), float(given.prepare[row]),
-                        workers=2, precision=precision, is_offline=offline,
-                        correction=job.corrections.of(device("l40s"), host, DEFAULT.name)),
+            replace(job, preprocess_seconds=float(given.prepare[row])),
             (int(given.concurrency[row]),),
         )
         for row in range(len(given))
@@ -116,16 +116,16 @@ class TestEachPage:
         for new_tokens, factor in ((1, (0.4 * 0.5) ** 0.5), (100_000, (1.5 * 1.3) ** 0.5)):
             fixed = OutputLengths.fixed(new_tokens)
             found = [
-                PageTimer(model, JobAssumptions(SERVERS["vllm"], lambda _, fixed=fixed: fixed, 0.0,
-                                                corrections=each)).times(given, weights=weights)
+                PageTimer(model, Assumptions(SERVERS["vllm"], lambda _, fixed=fixed: fixed, 0.0,
+                                             corrections=each)).times(given).work(weights)
                 for each in (NO_CORRECTIONS, CORRECTIONS)
             ]  # fmt: skip
-            seconds = [float(each.work.seconds) for each in found]
+            seconds = [float(each.seconds) for each in found]
             assert seconds[1] / seconds[0] == pytest.approx(factor, rel=0.01)
-            assert found[0].work.measured_error is None
+            assert found[0].measured_error is None
             # The two differ by 25 % in the first token and by 15 % in the others.
             expected = 0.25 if new_tokens == 1 else 1.5 / 1.3 - 1
-            assert found[1].work.error == pytest.approx(expected, rel=0.01)
+            assert found[1].error == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.exhaustive
     def test_pages_that_do_not_fit_wait_outside(self):

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
-from both_engines import PUBLISHED, by_both_engines, dimensions_of, small_directory
+from both_engines import PUBLISHED, dimensions_of, small_directory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +15,12 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.kernel_seconds import KindError, kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.timing.predict import TimedModel, predict, runtime_of
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict, times_of
 from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
 from dsocr_analyze.workload import ViewBatch
 
@@ -44,7 +45,7 @@ def planned(**page):
 
 def assumed(runtime="serving", tokens=100, *, lengths=None, host=None, prepare=0.01, **changes):
     lengths = lengths or OutputLengths.fixed(tokens)
-    return Assumptions(host or HOSTS[runtime], lengths, prepare, **changes)
+    return Assumptions(host or HOSTS[runtime], lambda _: lengths, prepare, **changes)
 
 
 def predicted(assumptions, concurrency=(1,), *, dimensions=SMALL, timed=H100, page=None, **given):
@@ -55,7 +56,7 @@ def predicted(assumptions, concurrency=(1,), *, dimensions=SMALL, timed=H100, pa
 def spans(assumptions, *, dimensions=SMALL, timed=H100, page=None, **given):
     """What the seconds of a page's stages are made of."""
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, timed)
-    return runtime_of(model, page or planned(), assumptions, **given).stages
+    return times_of(model, page or planned(), assumptions, **given).stages
 
 
 class TestBands:
@@ -203,7 +204,7 @@ class TestLengths:
     def test_a_second_eager_step_reads_one_more_key(self):
         model = TimedModel(DEFAULT, SMALL, BFLOAT16, False, H100)
         one, two = (
-            runtime_of(model, planned(), assumed("eager", tokens)).decode for tokens in (2, 3)
+            times_of(model, planned(), assumed("eager", tokens)).decode for tokens in (2, 3)
         )
         assert 2 * one.nbytes < two.nbytes < 2.01 * one.nbytes
 
@@ -304,18 +305,6 @@ class TestChunks:
         assert sum(cut["prefill"].kinds.values()) > 1.2 * sum(whole["prefill"].kinds.values())
         assert cut["sam"] == whole["sam"]
         assert cut["decode"] == whole["decode"]
-
-
-class TestRecords:
-    @pytest.mark.exhaustive
-    def test_a_trace_and_the_closed_forms_give_the_same_stages(self):
-        page = by_both_engines(SMALL_DIRECTORY, page=(1000, 1400), base_size=256, image_size=192)
-        records = {name: stage.kernels for name, stage in page.traced.stages.items()}
-        composed, traced = (
-            predicted(assumed("eager"), stages=stages) for stages in (None, records)
-        )
-        assert traced == composed
-        assert spans(assumed("eager"), stages=records) == spans(assumed("eager"))
 
 
 class TestFaster:
@@ -441,12 +430,11 @@ class TestRuntimes:
         assert any(SERVERS[name].title in said for said in found.assumptions.sentences)
 
     def test_what_is_assumed_is_said(self):
-        said = " ".join(
-            assumed(
-                lengths=OutputLengths.of_counts({100: 3, 500: 1}), prepare=0.0125, workers=4,
-                precision=Precision("int4", "float8"), reserved=0.2,
-            ).sentences()
-        )  # fmt: skip
+        mixed, precision = OutputLengths.of_counts({100: 3, 500: 1}), Precision("int4", "float8")
+        found = predicted(
+            assumed(lengths=mixed, prepare=0.0125, workers=4, precision=precision, reserved=0.2)
+        )
+        said = " ".join(found.assumptions.sentences)
         for words in ("200 tokens on average, 500 at most", "12.5 ms", "4 at a time", "20 %",
                       "int4", "float8"):  # fmt: skip
             assert words in said
@@ -460,7 +448,7 @@ class TestRuntimes:
         profiles = {is_cpu: dataclasses.replace(device("l40s")) for is_cpu in computing}
         by_profile = {id(profiles[is_cpu]): host for is_cpu, host in hosts.items()}
         monkeypatch.setattr(type(EAGER), "on", lambda _, profile: by_profile[id(profile)])
-        job = JobAssumptions(EAGER, lambda _: OutputLengths.of_counts({1: 1}))
+        job = Assumptions(EAGER, lambda _: OutputLengths.of_counts({1: 1}))
         said = job.sentences("", profiles.values())
         assert f"10 % of {owner} memory is kept free" in said
         assert any("before each batch runs" in sentence for sentence in said)

@@ -113,7 +113,8 @@ class Engine:
         if self.time is None:
             return ()
         from dsocr_analyze.dtypes import dtype_named
-        from dsocr_analyze.timing.predict import TimedModel, predict
+        from dsocr_analyze.timing.page_times import TimedModel
+        from dsocr_analyze.timing.predict import predict
 
         page, architecture = self._page(workload), self.directory.architecture
         dimensions, found = self.directory.dimensions(), []
@@ -122,10 +123,9 @@ class Engine:
                 architecture, dimensions, dtype_named(self.dtype), self.flash_attention, device
             )
             for job in self.time.jobs:
-                assumed = job.of(architecture, page, profile=device)
                 try:
-                    check_precision(device, assumed.precision)
-                    found.append(predict(model, page, assumed, self.time.concurrency))
+                    check_precision(device, job.precision)
+                    found.append(predict(model, page, job, self.time.concurrency))
                 except DeviceError as error:
                     if leave_out is None:
                         raise

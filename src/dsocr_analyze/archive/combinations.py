@@ -22,7 +22,7 @@ from dsocr_analyze.workload import LARGEST_COUNT, Mode
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsocr_analyze.timing.many_pages import PageTimer
+    from dsocr_analyze.timing.page_times import PageTimer
 
 __all__ = [
     "Names",

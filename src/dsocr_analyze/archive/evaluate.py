@@ -25,8 +25,8 @@ from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.assumptions import JobAssumptions
-    from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
+    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.page_times import ManyPages, PageTimer
 
 __all__ = [
     "BATCH_RESULTS",
@@ -234,7 +234,7 @@ class TimeRequested:
     """GPUs on which pages are timed, at least one, and how: assumptions, also in words."""
 
     profiles: Sequence[Device]
-    job: JobAssumptions
+    job: Assumptions
     sentences: tuple[str, ...] = ()
 
     def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
@@ -259,8 +259,7 @@ class TimeRequested:
             ConfigError: The model can't be served.
             DeviceError: No times are known for a data type.
         """
-        from dsocr_analyze.timing.many_pages import PageTimer
-        from dsocr_analyze.timing.predict import TimedModel
+        from dsocr_analyze.timing.page_times import PageTimer, TimedModel
 
         for profile, setting in itertools.product(self.profiles, settings):
             timed = TimedModel(
@@ -283,7 +282,7 @@ def many_pages(
     seconds to prepare, `[n]` or the same for all. Batch sizes are the numbers of pages in
     flight at a time.
     """
-    from dsocr_analyze.timing.many_pages import ManyPages
+    from dsocr_analyze.timing.page_times import ManyPages
 
     codes = workloads.grids * mode.crop_mode
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
@@ -314,7 +313,7 @@ def time_columns(
     from dsocr_analyze.timing import cost_per_thousand_pages
     from dsocr_analyze.timing.assumptions import estimated_preprocessing_of_pages
 
-    architecture, job = timer.model.architecture, timer.job
+    architecture, job = timer.model.architecture, timer.assumptions
     prepare: Any = job.preprocess_seconds
     if prepare is None:
         prepare = estimated_preprocessing_of_pages(architecture, mode, *sizes)

@@ -28,7 +28,7 @@ from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from dsocr_analyze.timing.duration import Duration
-    from dsocr_analyze.timing.many_pages import PageTimer
+    from dsocr_analyze.timing.page_times import PageTimer
 
 __all__ = [
     "Archive",
@@ -411,14 +411,13 @@ class ArchiveTimer:
             if prepare is None:
                 prepare = amounts[self._modes.index(mode)] / pages
             times = timed.timer.times(
-                evaluate.many_pages(architecture, mode, workloads, sizes, prepare), weights=pages
+                evaluate.many_pages(architecture, mode, workloads, sizes, prepare)
             )
             timed.sums += (
                 pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),
                 (pages * times.gpu_seconds).sum(), pages[~times.fits].sum(),
             )  # fmt: skip
-            if times.work is not None:
-                timed.work = timed.work.plus(times.work)
+            timed.work = timed.work.plus(times.work(pages))
 
     def document(self, timed: _Timed) -> written.TimeDocument:
         """The figures of one of `timed`."""

@@ -18,7 +18,8 @@ from dsocr_analyze.escaping import visible
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report import measured, opening, time_tables
 from dsocr_analyze.timing.correction import Corrections
-from dsocr_analyze.timing.predict import TimedModel, TimeRequest
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import TimeRequest
 from dsocr_analyze.timing.runtimes import server_named
 from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, comparison, reading
 from dsocr_analyze.workload import PageWorkload

@@ -72,7 +72,7 @@ def time_request(
     for name in names:
         runs = (runtimes.EAGER, runtimes.NATIVE) if name == "eager" else (host, precision)
         jobs.append(
-            assumptions.JobAssumptions(
+            assumptions.Assumptions(
                 runs[0], lengths, seconds, asked["workers"], runs[1], asked["reserved"],
                 asked["price"], asked["offline"], corrections,
             )

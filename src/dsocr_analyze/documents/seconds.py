@@ -11,7 +11,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles, device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing import TimeEntry, assumptions, duration, output_lengths, predict, serving
+from dsocr_analyze.timing import TimeEntry, assumptions, duration, page_times, predict, serving
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 
@@ -33,7 +33,7 @@ class TimedPage:
         dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
         self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
-        self._model = predict.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
+        self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
     def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
         """Kernels of a decode `step`, or of the `prompt`, as served.
@@ -54,8 +54,6 @@ class TimedPage:
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, duration.Duration]]:
         """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
         host = EAGER if runtime == "eager" else SERVERS["vllm"]
-        assumed = assumptions.JobAssumptions(host, output_lengths.OutputLengths.fixed).of(
-            DEFAULT, self.workload, profile=self.gpu
-        )
-        predicted = predict.runtime_of(self._model, self.workload, assumed)
-        return predict.entry_of(predicted, (1, 4, 16)), predicted.stages
+        assumed = assumptions.Assumptions(host)
+        times = predict.times_of(self._model, self.workload, assumed, (1, 4, 16))
+        return predict.entry_of(times), times.stages

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.figures import Model
     from dsocr_analyze.report.opening import Workload
     from dsocr_analyze.timing import TimeEntry
-    from dsocr_analyze.timing.assumptions import JobAssumptions
+    from dsocr_analyze.timing.assumptions import Assumptions
 
 __all__ = [
     "Setting",
@@ -176,7 +176,7 @@ def settings_of_time(entry: TimeEntry) -> dict[str, Setting]:
     }  # fmt: skip
 
 
-def settings_of_job(job: JobAssumptions) -> dict[str, Setting]:
+def settings_of_job(job: Assumptions) -> dict[str, Setting]:
     """What the predicted seconds of many pages assume, regardless of the GPU."""
     return _settings_of_runtime(
         job.runtime, job.host.name, job.precision.weights, job.precision.cache,

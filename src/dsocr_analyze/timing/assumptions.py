@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsocr_analyze.architectures.page_pixels import (
@@ -13,18 +12,17 @@ from dsocr_analyze.architectures.page_pixels import (
     pixel_work_of_pages,
 )
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.timing.correction import NO_CORRECTION, NO_CORRECTIONS, Correction, Corrections
+from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
+from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.workload import Mode, PageWorkload
 
 __all__ = [
     "Assumptions",
-    "JobAssumptions",
     "estimated_preprocessing",
     "estimated_preprocessing_of_pages",
     "lengths_sentence",
@@ -62,17 +60,33 @@ def _seconds_of(work: PixelWork) -> Any:
 
 
 @dataclass(frozen=True)
-class _Assumed:
-    """What is assumed of one page or of all pages of a job."""
+class Assumptions:
+    """Everything that is assumed of all pages of a job.
+
+    Attributes:
+        host: The runtime's; a device's profile may have measured its figures.
+        lengths: From a page's token limit to the tokens that pages generate; raises WorkloadError.
+        preprocess_seconds: CPU seconds per page before the model runs; None to estimate them.
+        workers: Pages that the CPU prepares in parallel.
+        reserved: Fraction of the memory kept for the driver, the allocator and kernels.
+        price_per_hour: Of one GPU; None if none was given.
+        is_offline: Whether the CPU prepares all pages before the first one runs; otherwise it works
+            ahead of the GPU.
+        corrections: From benchmarks of servers.
+
+    Raises:
+        WorkloadError: A number is out of range.
+    """
 
     host: Host
-    lengths: OutputLengths | Callable[[int], OutputLengths]
-    preprocess_seconds: float | None
+    lengths: Callable[[int], OutputLengths] = OutputLengths.fixed
+    preprocess_seconds: float | None = None
     workers: int = 1
     precision: Precision = NATIVE
     reserved: float = 0.1
     price_per_hour: float | None = None
     is_offline: bool = False
+    corrections: Corrections = NO_CORRECTIONS
 
     def __post_init__(self) -> None:
         prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
@@ -101,129 +115,59 @@ class _Assumed:
         """`eager` or `serving`."""
         return "eager" if self.host.is_eager else "serving"
 
-    def _sentences(
-        self, preprocessing: str, said: Iterable[str], hosts: Iterable[Host]
+    def sentences(
+        self, lengths: str, profiles: Iterable[Device] = (), prepare: float | None = None
     ) -> list[str]:
-        """About preprocessing, then what is `said` of hosts, then of memory and the runtime."""
-        order = "before the first page runs" if self.is_offline else "while the GPU works"
-        if self.host.is_eager:
-            order = "before each batch runs"
-        computing = {*map(attrgetter("computes"), hosts)}
+        """What is assumed on some devices, one sentence per assumption, corrections left out.
+
+        `lengths` says how many tokens pages generate; `prepare` are the CPU seconds of a page if
+        one page is meant.
+        """
+        devices_of: dict[Host, list[str]] = {}
+        for profile in profiles:
+            devices_of.setdefault(self.host.on(profile), []).append(profile.gpu.name)
+        hosts = [
+            f"{', '.join(devices)}: {said}" if len(devices_of) > 1 else said
+            for host, devices in (devices_of or {self.host: []}).items()
+            for said in _host_sentences(host)
+        ]
+        computing = {host.computes for host in devices_of or [self.host]}
         owner = "the machine's" if True in computing else "the GPU's"
         if len(computing) > 1:
             owner = "each device's"
-        sentences = [
+        order = "before the first page runs" if self.is_offline else "while the GPU works"
+        if self.host.is_eager:
+            order = "before each batch runs"
+        preprocessing, seconds = "is estimated from each page's pixels", self.preprocess_seconds
+        if seconds is not None:
+            preprocessing = f"takes {1e3 * seconds:.1f} ms of CPU per page (given)"
+        elif prepare is not None:
+            preprocessing = (
+                f"takes {1e3 * prepare:.1f} ms of CPU per page (estimated from its pixels)"
+            )
+        return [
+            lengths,
             f"preprocessing {preprocessing}, {self.workers} at a time, {order}",
-            *said,
+            *hosts,
             f"{100 * self.reserved:g} % of {owner} memory is kept free",
             "experts are chosen independently and evenly",
+            *self._runtime_sentences(),
         ]
+
+    def _runtime_sentences(self) -> list[str]:
         if self.host.is_eager:
-            return [*sentences, "a batch runs until its longest page ends; no autocast"]
-        sentences.append(
+            return ["a batch runs until its longest page ends; no autocast"]
+        sentences = [
             "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
             " prefill passes run between decode steps"
             + (" and also decode the running sequences" if self.host.mixes_prefill else "")
-        )
+        ]
         weights, cache = self.precision
         if weights:
             sentences.append(f"the decoder's linear layers, except router and head, use {weights}")
         if cache:
             sentences.append(f"the KV cache is {cache}")
         return sentences
-
-
-@dataclass(frozen=True)
-class Assumptions(_Assumed):
-    """Everything a prediction assumes.
-
-    Attributes:
-        preprocess_seconds: CPU seconds per page before the model runs.
-        workers: Pages that the CPU prepares in parallel.
-        reserved: Fraction of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Of one GPU; None if none was given.
-        is_offline: Whether the CPU prepares all pages before the first one runs; otherwise it works
-            ahead of the GPU.
-        is_preprocess_estimated: Whether its seconds are this program's estimate.
-        correction: From benchmarks of the server on this GPU.
-
-    Raises:
-        WorkloadError: A number is out of range.
-    """
-
-    lengths: OutputLengths
-    preprocess_seconds: float
-    is_preprocess_estimated: bool = False
-    correction: Correction = NO_CORRECTION
-
-    @property
-    def steps(self) -> float:
-        """Mean decode steps per page: one fewer than its tokens."""
-        return self.lengths.mean - 1
-
-    def sentences(self) -> list[str]:
-        """What was assumed, one sentence per assumption."""
-        origin = "estimated from its pixels" if self.is_preprocess_estimated else "given"
-        preprocessing = f"takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page ({origin})"
-        return [
-            lengths_sentence(self.lengths),
-            *self._sentences(preprocessing, _host_sentences(self.host), [self.host]),
-            *self.correction.sentences(),
-        ]
-
-
-@dataclass(frozen=True)
-class JobAssumptions(_Assumed):
-    """What is assumed of all pages of a job; see `Assumptions`.
-
-    Attributes:
-        lengths: From a page's token limit to the tokens that pages generate; raises WorkloadError.
-        preprocess_seconds: None to estimate them.
-    """
-
-    lengths: Callable[[int], OutputLengths]
-    preprocess_seconds: float | None = None
-    corrections: Corrections = NO_CORRECTIONS
-
-    def of(
-        self,
-        architecture: Architecture,
-        workload: PageWorkload,
-        *,
-        profile: Device,
-        prepare: float | None = None,
-    ) -> Assumptions:
-        """The assumptions for one page, with its token limit, on the GPU of a profile.
-
-        `prepare`, CPU seconds before the model runs, is the job's or an estimate unless given.
-        """
-        if prepare is None:
-            prepare = self.preprocess_seconds
-        if prepare is None:
-            prepare = estimated_preprocessing(architecture, workload)
-        return Assumptions(
-            self.host, self.lengths(workload.max_new_tokens), prepare, self.workers, self.precision,
-            self.reserved, self.price_per_hour, self.is_offline, self.preprocess_seconds is None,
-            self.corrections.of(profile, self.host, architecture.name),
-        )  # fmt: skip
-
-    def sentences(self, lengths: str, profiles: Iterable[Device] = ()) -> list[str]:
-        """What was assumed of all pages, one sentence per assumption.
-
-        `lengths` says how many tokens pages generate; profiles may have measured host figures.
-        """
-        gpus_of: dict[Host, list[str]] = {}
-        for profile in profiles:
-            gpus_of.setdefault(self.host.on(profile), []).append(profile.gpu.name)
-        hosts = [
-            f"{', '.join(gpus)}: {said}" if len(gpus_of) > 1 else said
-            for host, gpus in (gpus_of or {self.host: []}).items()
-            for said in _host_sentences(host)
-        ]
-        preprocessing = "is estimated from each page's pixels"
-        if self.preprocess_seconds is not None:
-            preprocessing = f"takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page (given)"
-        return [lengths, *self._sentences(preprocessing, hosts, gpus_of or [self.host])]
 
 
 def lengths_sentence(lengths: OutputLengths) -> str:

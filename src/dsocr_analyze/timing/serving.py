@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype
@@ -156,7 +157,8 @@ class ServedModel:
         elements = self.architecture.forms.served.cache_elements(self.dimensions)
         return self.keys(T, longest - 1) * (elements * self.cache_bits // 8)
 
-    def fitting(self, fixed: Size, page: Size, reserved: float) -> Size:
+    def fitting(self, fixed: Size, page: Size, reserved: float) -> NDArray[np.int64]:
         """Most pages of `page` bytes that fit beside the fixed and the reserved memory."""
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
-        return np.maximum(free // page, 0.0)
+        pages: NDArray[np.int64] = np.maximum(free // page, 0.0).astype(np.int64)
+        return pages

@@ -30,8 +30,8 @@ from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, shown
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.timing.assumptions import JobAssumptions
-    from dsocr_analyze.timing.predict import TimedModel
+    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.page_times import TimedModel
     from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
@@ -121,15 +121,14 @@ class Predictor:
 
     model: TimedModel
     workload: PageWorkload
-    job: JobAssumptions
+    job: Assumptions
 
     def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
         """The prediction for a benchmark's load and its measured output length."""
-        mean, model = benchmark.new_tokens, self.model
+        mean = benchmark.new_tokens
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
-        assumptions = job.of(model.architecture, self.workload, profile=model.device)
-        return predict(model, self.workload, assumptions, (benchmark.concurrency,))
+        return predict(self.model, self.workload, job, (benchmark.concurrency,))
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
         """The record to store for a benchmark of a server's version, at a time.

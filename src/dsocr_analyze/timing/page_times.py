@@ -1,0 +1,454 @@
+"""Seconds of pages on a GPU under a runtime, as columns; one page is a column of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from operator import attrgetter
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.dtypes import FLOAT32, Dtype
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.devices import check_features
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.tape import Size
+from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
+from dsocr_analyze.timing.duration import Duration, Figure, mean_step, total_duration
+from dsocr_analyze.timing.eager import eager_pass, eager_step
+from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.workload import PageWorkload
+
+__all__ = ["ManyPages", "PageTimer", "PageTimes", "TimedModel"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TimedModel:
+    """A model and the device that it runs on.
+
+    `flash_attention` is of the eager runtime's decoder; serving always uses it.
+    """
+
+    architecture: Architecture
+    dimensions: ModelDimensions
+    dtype: Dtype
+    flash_attention: bool
+    device: Device
+
+
+@dataclass(frozen=True)
+class ManyPages:
+    """n prompts of one mode, arrays `[n]`; a prompt is a page, or several that are alike.
+
+    Attributes:
+        kinds: One page per crop grid; its token counts and its size are not used.
+        kind: Index into `kinds`.
+        text_tokens: Prompt tokens that are not visual.
+        max_new_tokens: Tokens that it may generate.
+        prepare: CPU seconds before the model runs.
+        concurrency: Pages in flight.
+    """
+
+    kinds: Sequence[PageWorkload]
+    kind: Integers
+    text_tokens: Integers
+    max_new_tokens: Integers
+    prepare: Floats
+    concurrency: Integers
+
+    @classmethod
+    def alike(cls, page: PageWorkload, prepare: float, concurrency: Sequence[int]) -> Self:
+        """The same page with several numbers of pages in flight."""
+        n = len(concurrency)
+        kind, text, new = np.tile([[0], [page.text_tokens], [page.max_new_tokens]], n)
+        return cls([page], kind, text, new, np.full(n, prepare), np.array(concurrency))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def workload(self, row: int) -> PageWorkload:
+        """The workload of one page."""
+        return replace(
+            self.kinds[int(self.kind[row])],
+            text_tokens=int(self.text_tokens[row]),
+            max_new_tokens=int(self.max_new_tokens[row]),
+            batch_size=1,
+        )
+
+
+class PageTimer:
+    """Times pages on a GPU and caches what they have in common.
+
+    Raises:
+        ConfigError: Serving this model is not supported.
+        DeviceError: There are no kernel times for its data type, or the GPU lacks something.
+    """
+
+    def __init__(self, model: TimedModel, assumptions: Assumptions) -> None:
+        _check_model(model, is_eager=assumptions.host.is_eager)
+        self.model, self.assumptions = model, assumptions
+        self.host = assumptions.host.on(model.device)
+        self.correction = assumptions.corrections.of(
+            model.device, assumptions.host, model.architecture.name
+        )
+        self.lengths = cache(assumptions.lengths)
+        self._served: ServedModel | None = None
+        if not self.host.is_eager:
+            self._served = ServedModel(
+                model.architecture, model.dimensions, model.dtype, model.device, self.host,
+                assumptions.precision,
+            )  # fmt: skip
+
+    def times(self, pages: ManyPages) -> PageTimes:
+        """Times of the pages.
+
+        Raises:
+            ConfigError: The model has a part without a closed form.
+            DeviceError: The GPU lacks a data type.
+            WorkloadError: A number of new tokens is out of range.
+        """
+        if self._served is None:
+            return _EagerTimes(self, pages)
+        return _ServedTimes(self, pages, self._served)
+
+
+def _check_model(model: TimedModel, *, is_eager: bool) -> None:
+    """Raise DeviceError unless kernel times are known for the model's type and the GPU supports it.
+
+    Serving engines have their own attention kernels.
+    """
+    if model.device.cpu is not None:
+        if not is_eager:
+            raise DeviceError(
+                "serving engines are not predicted on a CPU; use runtime eager",
+                arguments=["runtime"],
+            )
+        if model.flash_attention:
+            raise DeviceError(
+                "a CPU has no FlashAttention-2; use flash_attention=False",
+                arguments=["flash_attention"],
+            )
+        return
+    if model.dtype == FLOAT32:
+        raise DeviceError(
+            "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
+            arguments=["dtype"],
+        )
+    check_features(
+        model.device.gpu, model.dtype, flash_attention=is_eager and model.flash_attention
+    )
+
+
+_LENGTHS = attrgetter("mean", "running", "longest")
+
+
+class PageTimes(ABC):
+    """Times of n pages, arrays `[n]`; seconds are per prompt, at its concurrency.
+
+    Attributes:
+        mean: Mean tokens generated; `running` and `longest` are those of `OutputLengths`.
+        steps: Mean decode steps: one fewer.
+        ttft_seconds: To the first token.
+        page_seconds: To the last token.
+        prompts_per_second: The GPU's throughput if all pages were like this one.
+        gpu_seconds: Least seconds of the GPU per page: one over its capacity at this concurrency.
+        fitting: Most pages in flight that fit into memory.
+    """
+
+    mean: Floats
+    steps: Floats
+    running: Integers
+    longest: Integers
+    ttft_seconds: Floats
+    page_seconds: Floats
+    prompts_per_second: Floats
+    gpu_seconds: Floats
+    fitting: Integers
+
+    def __init__(self, timer: PageTimer, pages: ManyPages) -> None:
+        self.timer, self.pages = timer, pages
+        distinct, place = np.unique(pages.max_new_tokens, return_inverse=True)
+        lengths = map(_LENGTHS, map(timer.lengths, distinct.tolist()))
+        figures = np.array([*lengths]).T[:, place]
+        self.mean, self.steps = figures[0], figures[0] - 1
+        self.running, self.longest = figures[1:].astype(np.int64)
+
+    @property
+    def tpot_seconds(self) -> Floats:
+        """Seconds per token after the first; NaN if a page has one token."""
+        seconds: Floats = np.divide(
+            self.page_seconds - self.ttft_seconds, self.steps,
+            out=np.full(len(self.steps), np.nan), where=self.steps > 0,
+        )  # fmt: skip
+        return seconds
+
+    @property
+    def pages_per_second(self) -> Floats:
+        """The GPU's throughput if all pages were like this one."""
+        pages: Integers = np.array([each.prompt_pages for each in self.pages.kinds])
+        rate: Floats = pages[self.pages.kind] * self.prompts_per_second
+        return rate
+
+    @property
+    def tokens_per_second(self) -> Floats:
+        """Likewise."""
+        return self.mean * self.prompts_per_second
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Whether the memory suffices."""
+        return self.pages.concurrency <= self.fitting
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> Integers:
+        """Bytes that so many pages in flight need."""
+
+    @abstractmethod
+    def work(self, weights: Integers) -> Duration:
+        """GPU time of all pages together; weights say how often each counts, `[n]`."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> Mapping[str, Duration]:
+        """The stages of pages that are all alike, alone on the GPU; the decode step is last."""
+
+    @property
+    @abstractmethod
+    def decode(self) -> Duration:
+        """All decode steps of pages that are all alike, alone on the GPU."""
+
+
+# --- serving ---------------------------------------------------------------------------------
+
+
+class _ServedTimes(PageTimes):
+    """Continuous batching: pages join and leave the batch one by one."""
+
+    def __init__(self, timer: PageTimer, pages: ManyPages, served: ServedModel) -> None:
+        super().__init__(timer, pages)
+        assumed, self._served = timer.assumptions, served
+        prefill = np.zeros(len(pages))
+        self._prompt, self._fixed_bytes = np.zeros((2, len(pages)), np.int64)
+        self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
+        for number, kind in enumerate(pages.kinds):
+            rows = np.flatnonzero(pages.kind == number)
+            if not len(rows):
+                continue
+            distinct, place = np.unique(pages.text_tokens[rows], return_inverse=True)
+            text: Size = distinct
+            prompts = kind.visual_tokens + distinct
+            self._prompt[rows] = prompts[place]
+            views = kind.prompt_pages * kind.views
+            stages = served.prefill(views, prompts, kind.visual_tokens)
+            seconds = total_duration(stages.values()).seconds
+            prefill[rows] = np.broadcast_to(seconds, len(prompts))[place]
+            fixed: Size = served.fixed_bytes(replace(kind, text_tokens=text, batch_size=1))
+            self._fixed_bytes[rows] = fixed[place]
+            self._passes.append((rows, place, stages))
+        self._page_bytes: Size = served.page_bytes(self._prompt, self.longest)
+        self.fitting = served.fitting(self._fixed_bytes, self._page_bytes, assumed.reserved)
+        self._keys = served.keys(self._prompt, self.running)
+        loads = served_loads(
+            served, ServedPages(
+                self._prompt, prefill, self._keys, self.steps, pages.prepare, pages.concurrency,
+                self.fitting,
+            ),
+            workers=assumed.workers, is_offline=assumed.is_offline, correction=timer.correction,
+        )  # fmt: skip
+        self.prompts_per_second, self.ttft_seconds, self.page_seconds = loads[:3]
+        self._together, self.gpu_seconds = loads.together, loads.gpu_seconds
+
+    @property
+    def memory_bytes(self) -> Integers:
+        """Bytes of weights, one prefill pass and all pages' caches at full length."""
+        needed: Integers = self._fixed_bytes + self.pages.concurrency * self._page_bytes
+        return needed
+
+    def work(self, weights: Integers) -> Duration:
+        """GPU time of all pages together."""
+        correction, rows = self.timer.correction, np.flatnonzero(weights)
+        first = total_duration(
+            _weighted(total_duration(stages.values()), place, weights[of_kind])
+            for of_kind, place, stages in self._passes
+        )
+        # Steps of as many sequences over as many keys are priced once.
+        together, keys = self._together[rows], self._keys[rows]
+        width = int(keys.max(initial=0)) + 1
+        pairs, place = np.unique(together * width + keys, return_inverse=True)
+        steps = np.bincount(place, weights[rows] * self.steps[rows] / together)
+        by_step = self._served.step(*np.divmod(pairs, width))
+        decode = _weighted(by_step, np.arange(len(pairs)), steps)
+        return correction.prefill(first).plus(correction.decode(decode))
+
+    @property
+    def stages(self) -> Mapping[str, Duration]:
+        """Stages of pages that are all alike, corrected."""
+        correction, [(_, _, prefill)] = self.timer.correction, self._passes
+        stages = {
+            name: correction.prefill(_weighted(each, np.zeros(1, np.int64), np.ones(1)))
+            for name, each in prefill.items()
+        }
+        step = self._served.step(1, int(self._prompt[0]) + 1)
+        return {**stages, self.timer.model.architecture.stages[-1].name: correction.decode(step)}
+
+    @cached_property
+    def decode(self) -> Duration:
+        """All decode steps of pages that are all alike, corrected."""
+        step = self._served.step(1, int(self._keys[0]))
+        return self.timer.correction.decode(step.times(float(self.steps[0])))
+
+
+def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
+    """The weighted sum of some of a duration's workloads, as floats."""
+
+    def summed(values: Figure) -> float:
+        values = np.atleast_1d(values)
+        chosen = values[place] if len(values) > 1 else values[0]
+        return float(np.sum(chosen * weights))
+
+    return duration.mapped(summed)
+
+
+# --- eager -----------------------------------------------------------------------------------
+
+
+class _EagerTimes(PageTimes):
+    """The model's own code: a full batch runs until its longest page has ended.
+
+    Kernels of different pages share no array: the order of their launches depends on their sizes.
+    """
+
+    def __init__(self, timer: PageTimer, pages: ManyPages) -> None:
+        super().__init__(timer, pages)
+        page = cache(partial(_EagerPage, timer))
+        self._pages = [page(pages.workload(row)) for row in range(len(pages))]
+        self.fitting = np.array([each.largest_batch for each in self._pages])
+        together = np.maximum(1, np.minimum(pages.concurrency, self.fitting))
+        self._batches = [
+            each.batch(size) for each, size in zip(self._pages, together.tolist(), strict=True)
+        ]
+        decode = np.array([float(each.decode.seconds) for each in self._batches])
+        self.gpu_seconds = np.array([float(each.work.seconds) for each in self._batches])
+        # A closed batch: its pages are prepared, run and return together.
+        rounds = -(-together // timer.assumptions.workers)
+        seconds = rounds * pages.prepare + self.gpu_seconds * together
+        self.prompts_per_second = together / seconds
+        self.page_seconds = pages.concurrency / self.prompts_per_second
+        self.ttft_seconds = self.page_seconds - decode
+
+    @cached_property
+    def memory_bytes(self) -> Integers:
+        """Peak bytes of a batch: the larger of its prefill and decode peaks."""
+        sizes = self.pages.concurrency.tolist()
+        needed = [page.memory_bytes(size) for page, size in zip(self._pages, sizes, strict=True)]
+        return np.array(needed)
+
+    def work(self, weights: Integers) -> Duration:
+        """GPU time of all pages together."""
+        batches = zip(self._batches, weights.tolist(), strict=True)
+        return total_duration(each.work.times(weight) for each, weight in batches if weight)
+
+    @property
+    def stages(self) -> Mapping[str, Duration]:
+        """Stages of a batch of one."""
+        return self._pages[0].batch(1).stages
+
+    @property
+    def decode(self) -> Duration:
+        """All decode steps of a batch of one."""
+        return self._pages[0].batch(1).decode
+
+
+class _EagerBatch(NamedTuple):
+    """What a batch takes."""
+
+    stages: Mapping[str, Duration]
+    """The decode step, over as many keys as the prompt has, is last."""
+    decode: Duration
+    """All decode steps."""
+    work: Duration
+    """GPU time of one page."""
+
+
+class _EagerPage:
+    """Batches of one page."""
+
+    def __init__(self, timer: PageTimer, workload: PageWorkload) -> None:
+        self.model, self.host, self.workload = timer.model, timer.host, workload
+        self.lengths = timer.lengths(workload.max_new_tokens)
+        self.reserved = timer.assumptions.reserved
+        self.batch = cache(self._batch)
+
+    def _batch(self, size: int) -> _EagerBatch:
+        stages, decode = self._stages(size), self._decode(size)
+        *prefill, _ = stages.values()
+        return _EagerBatch(stages, decode, total_duration(prefill).plus(decode).times(1 / size))
+
+    def _stages(self, batch: int) -> Mapping[str, Duration]:
+        model, host = self.model, self.host
+        composed = model.architecture.forms.compose(
+            model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
+            model.flash_attention,
+        )  # fmt: skip
+        records = {name: stage.kernels for name, stage in composed.stages.items()}
+        *prefill, decode = records
+        durations = eager_pass({name: records[name] for name in prefill}, model.device, host)
+        if model.device.cpu is None:
+            views = self.workload.prompt_pages * self.workload.views
+            copied = Duration(host=batch * host.copy_seconds(views))
+            durations[prefill[0]] = durations[prefill[0]].plus(copied)
+        return {**durations, decode: eager_step(records[decode], model.device, host, batch)}
+
+    def _decode(self, batch: int) -> Duration:
+        steps = self.lengths.expected_longest(batch) - 1
+        if not steps:
+            return Duration()
+        model, first = self.model, self.workload.seq_len
+
+        def step(cached: int, *, overwrites: bool = False) -> Duration:
+            kernels = model.architecture.forms.step_kernels(
+                model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites,
+            )  # fmt: skip
+            return eager_step(kernels, model.device, self.host, batch)
+
+        window = model.dimensions.decoder.sliding_window
+        growing = steps if window is None else min(steps, window)
+        duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
+        if window is not None and steps > window:
+            duration = duration.plus(
+                step(first + window - 1, overwrites=True).times(steps - window)
+            )
+        return duration
+
+    @cached_property
+    def largest_batch(self) -> int:
+        """The largest that fits into memory."""
+        from dsocr_analyze.hardware.fit import fit
+
+        model = self.model
+        longest = replace(self.workload, max_new_tokens=self.lengths.longest)
+        return fit(
+            model.device.gpu, model.architecture, model.dimensions, longest, dtype=model.dtype,
+            flash_attention=model.flash_attention, reserved=self.reserved,
+        ).largest_batch  # fmt: skip
+
+    def memory_bytes(self, size: int) -> int:
+        """Peak bytes of a batch."""
+        from dsocr_analyze.hardware.fit import memory_need
+
+        model = self.model
+        batch = replace(self.workload, batch_size=size, max_new_tokens=self.lengths.longest)
+        return memory_need(
+            model.architecture, model.dimensions, batch, dtype=model.dtype,
+            flash_attention=model.flash_attention,
+        ).total_bytes  # fmt: skip
