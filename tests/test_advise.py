@@ -96,7 +96,7 @@ class TestGeometry:
 def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", **given):
     names = ("holds", "kind", "minimum_dpi", "maximum_compression")
     asked = {each: given.pop(each) for each in names if each in given}
-    request = PageRequest(page=page, **given)
+    request = PageRequest(architecture=ARCHITECTURES[name], page=page, **given)
     dpi = None if dpi is None else Fraction(dpi)
     return advise(
         directory(name), AdviceRequest(request, dpi, **asked),

@@ -16,7 +16,7 @@ from sampling import every, first, sampled
 from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import page_figures
-from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Counts
@@ -444,8 +444,10 @@ def full():
     small = {"num_hidden_layers": 2, "layers": 1, "global_attn_indexes": [0]}
     directory = directory.with_config(gated.with_values(directory.config, **small))
     request = time_request(("h100-sxm",), {"concurrency": "1,4", "price": 2.0, "corrections": 0})
-    workload = architecture.plan(page=(800, 600), max_new_tokens=5)
-    found = Engine("analytic", directory, time=request).report(workload)
+    asked = PageRequest(
+        architecture=architecture, page=(800, 600), max_new_tokens=5, engine="analytic"
+    )
+    found = Engine(directory, time=request).report(asked)
     [entry] = found.time
     correction = TimeCorrection(
         server_version="1", first_token=1.5, per_token=1.25, first_token_error=0.5,

@@ -31,7 +31,7 @@ from vendor_checkout import (
     needs_vendor_unlimited,
 )
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.cli.device_runs import inference_report, predicted_seconds
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
@@ -482,6 +482,10 @@ class TestCommand:
         assert (tmp_path / "o/result.txt").exists()
 
 
+def asked(**page):
+    return PageRequest(architecture=DEFAULT, **page)
+
+
 class TestPrediction:
     @pytest.fixture
     def session(self):
@@ -495,8 +499,7 @@ class TestPrediction:
     @pytest.mark.exhaustive
     def test_it_is_that_of_the_device_that_ran(self, session, monkeypatch, capsys, tmp_path):
         self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
-        workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=100)
-        entry = predicted_seconds(session, workload, None)
+        entry = predicted_seconds(session, asked(page=(1191, 1684), max_new_tokens=100), None)
         _, out, _ = run(
             capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
             "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
@@ -506,7 +509,7 @@ class TestPrediction:
 
     def test_a_device_without_a_profile_has_none_and_says_so(self, session, monkeypatch, capsys):
         self.named(monkeypatch, "Some GPU")
-        assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None
+        assert predicted_seconds(session, asked(page=(9, 9)), None) is None
         assert (
             "no seconds are predicted: there is no profile of Some GPU" in capsys.readouterr().err
         )
@@ -514,12 +517,12 @@ class TestPrediction:
     @pytest.mark.exhaustive
     def test_meta_has_none(self):
         session = DeepSeekOCRSession.from_local()
-        assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None
+        assert predicted_seconds(session, asked(page=(9, 9)), None) is None
 
     def test_errors_are_relative_to_what_was_measured(self, session, monkeypatch):
         self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
-        workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=3)
-        entry = predicted_seconds(session, workload, None)
+        request = asked(page=(1191, 1684), max_new_tokens=3)
+        entry, workload = predicted_seconds(session, request, None), request.workload
         prefill = {
             name: 2 * entry.stages[name].seconds for name in entry.stages if name != "decode"
         }
@@ -531,8 +534,10 @@ class TestPrediction:
             infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
         )  # fmt: skip
         figures = session.composed(workload)
-        asked = InferArguments(Path("page.png"), PROMPT, 1024, 640, True, Path())
-        report = inference_report(session, asked, measured, workload, entry, has_own_tokenizer=True)
+        question = InferArguments(Path("page.png"), PROMPT, 1024, 640, True, Path())
+        report = inference_report(
+            session, question, measured, workload, entry, has_own_tokenizer=True
+        )
         for name in prefill:
             assert report.stages[name].seconds.error == pytest.approx(-0.5)
         assert report.stages["decode"].seconds.error == pytest.approx(1.0)

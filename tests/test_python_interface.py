@@ -14,7 +14,7 @@ from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
 from dsocr_analyze.report import opening
 
-PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(PageRequest)]
+PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(PageRequest) if each.default is None]
 
 FUNCTIONS = [analyze, plan_workload, DeepSeekOCRSession.analyze, DeepSeekOCRSession.plan]
 

@@ -189,7 +189,7 @@ def at_every_width(capsys, monkeypatch, tables, said):
     for width in WIDTHS:
         at(monkeypatch, width)
         tables.clear()
-        show("table", None, said())
+        show(said())
         out = capsys.readouterr().out
         out = "\n".join(line for line in out.splitlines() if not line.startswith("wrote "))
         assert len(check(out, width, tables)) > 2
@@ -216,7 +216,7 @@ def test_infer_fits(capsys, monkeypatch, tables):
     )  # fmt: skip
     assert code == 0
     found = msgspec.json.decode(out, type=InferenceReport)
-    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.inference_said(found, []))
+    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.ReadableInference(found, []))
 
 
 def test_calibrate_fits(capsys, monkeypatch, tables):

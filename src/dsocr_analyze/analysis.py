@@ -6,14 +6,14 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsocr_analyze.architectures import (
     DEFAULT,
     DEFAULT_PAGE,
+    ENGINES,
     ImagePath,
     PageRequest,
     PageSize,
@@ -22,7 +22,7 @@ from dsocr_analyze.architectures import (
 from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import deferred
-from dsocr_analyze.workload import AnyWorkload, PageWorkload
+from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
@@ -45,8 +45,6 @@ __all__ = [
     "sweep_workloads",
 ]
 
-ENGINES = ("trace", "analytic")
-
 EngineName = Literal["trace", "analytic"]
 Announce: TypeAlias = Callable[[str], None]
 
@@ -57,51 +55,47 @@ def _unannounced() -> AbstractContextManager[Announce]:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine on one model, which Python and the command line go through alike.
+    """What answers requests about one model, from Python and the command line alike.
 
     Attributes:
-        name: One of `ENGINES`: the model under hooks, compared with the tape, or the tape alone.
-        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         device: Where a trace runs the model.
         trust_remote_code: Whether a trace may execute the directory's code without a trust record.
         time: Predictions to add to every report.
         announced: Makes what is called with the name of each step of a trace as it starts.
     """
 
-    name: str
     directory: ModelDirectory
-    dtype: str = "bfloat16"
-    flash_attention: bool = False
     device: str = "meta"
     trust_remote_code: bool = False
     time: TimeRequest | None = None
     announced: Callable[[], AbstractContextManager[Announce]] = _unannounced
+    _sessions: dict[tuple[str, bool], DeepSeekOCRSession] = field(default_factory=dict)
 
-    def report(self, workload: AnyWorkload) -> Report:
-        """The report of a workload, with the predictions; raises AnalyzeError."""
+    def report(self, asked: PageRequest) -> Report:
+        """The report that a request asks for, with the predictions; raises AnalyzeError."""
         import msgspec
 
         # Both engines give equal records, so the tape's are timed for either; and they are timed
         # first, so that errors show before a long trace.
-        entries = () if self.time is None else self.entries(workload)
-        if self.name == "trace":
+        entries = () if self.time is None else self.entries(asked)
+        if asked.engine == "trace":
             with self.announced() as announce:
                 announce("importing torch, building the model")
-                report = self.session.analyze(workload, on_progress=announce)
+                report = self.session(asked).analyze(asked.workload, on_progress=announce)
         else:
             with importing():
                 from dsocr_analyze.analytic import page_figures
                 from dsocr_analyze.report.document import build_report
 
-            page = self._page(workload)
             figures = page_figures(
-                self.directory, page, dtype=self.dtype, flash_attention=self.flash_attention
-            )
+                self.directory, self._page(asked), dtype=asked.dtype,
+                flash_attention=asked.flash_attention,
+            )  # fmt: skip
             report = build_report(figures, None, dt.datetime.now(dt.UTC))
         return msgspec.structs.replace(report, time=entries)
 
     def entries(
-        self, workload: AnyWorkload, leave_out: Callable[[DeviceError], None] | None = None
+        self, asked: PageRequest, leave_out: Callable[[DeviceError], None] | None = None
     ) -> tuple[TimeEntry, ...]:
         """The predictions: one entry of a report per GPU and runtime, in that order.
 
@@ -116,11 +110,11 @@ class Engine:
         from dsocr_analyze.timing.page_times import TimedModel
         from dsocr_analyze.timing.predict import predict
 
-        page, architecture = self._page(workload), self.directory.architecture
+        page, architecture = self._page(asked), self.directory.architecture
         dimensions, found = self.directory.dimensions(), []
         for device in self.time.profiles:
             model = TimedModel(
-                architecture, dimensions, dtype_named(self.dtype), self.flash_attention, device
+                architecture, dimensions, dtype_named(asked.dtype), asked.flash_attention, device
             )
             for job in self.time.jobs:
                 try:
@@ -132,27 +126,27 @@ class Engine:
                     leave_out(error)
         return tuple(found)
 
-    def _page(self, workload: AnyWorkload) -> PageWorkload:
-        if isinstance(workload, PageWorkload):
-            return workload
+    def _page(self, asked: PageRequest) -> PageWorkload:
+        if isinstance(asked.workload, PageWorkload):
+            return asked.workload
         self.directory.dimensions()  # raises ConfigError: there is no forward on the tape
         raise AssertionError("a model that reads no pages has no dimensions")
 
-    @cached_property
-    def session(self) -> DeepSeekOCRSession:
-        """The model, loaded on first use."""
+    def session(self, asked: PageRequest) -> DeepSeekOCRSession:
+        """The model in the type and attention that are asked for, loaded on first use."""
+        way = asked.dtype, asked.flash_attention
+        if way in self._sessions:
+            return self._sessions[way]
         self.directory.check_values()  # raises before torch is imported
         start_torch()
         with importing():
             from dsocr_analyze.session import DeepSeekOCRSession
 
-        return DeepSeekOCRSession.from_directory(
-            self.directory,
-            device=self.device,
-            dtype=self.dtype,
-            flash_attention=self.flash_attention,
-            trust_remote_code=self.trust_remote_code,
-        )
+        self._sessions[way] = session = DeepSeekOCRSession.from_directory(
+            self.directory, device=self.device, dtype=asked.dtype,
+            flash_attention=asked.flash_attention, trust_remote_code=self.trust_remote_code,
+        )  # fmt: skip
+        return session
 
 
 def check_precision(device: Device, precision: Precision) -> None:
@@ -228,16 +222,14 @@ def analyze(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    request = PageRequest(
-        page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
-        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
     directory = _directory(model, architecture)
-    if engine not in ENGINES:
-        raise WorkloadError(f"engine {engine!r} is unknown; use 'trace' or 'analytic'")
-    counts = Engine(engine, directory, dtype, flash_attention, "meta", trust_remote_code)
-    return counts.report(request.workload(directory.architecture))
+    asked = PageRequest(
+        architecture=directory.architecture, page=page, image=image, mode=mode,
+        base_size=base_size, image_size=image_size, crop_mode=crop_mode, text_tokens=text_tokens,
+        seq_len=seq_len, batch_size=batch_size, max_new_tokens=max_new_tokens,
+        prompt_pages=prompt_pages, dtype=dtype, flash_attention=flash_attention, engine=engine,
+    )  # fmt: skip
+    return Engine(directory, trust_remote_code=trust_remote_code).report(asked)
 
 
 def compare(reports: Mapping[str, Report]) -> ComparisonDocument:

@@ -250,10 +250,10 @@ class DeepSeekOCRSession:
             WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
         return PageRequest(
-            page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
-            crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
-            max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-        ).workload(self.architecture)  # fmt: skip
+            architecture=self.architecture, page=page, image=image, mode=mode, base_size=base_size,
+            image_size=image_size, crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len,
+            batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        ).workload  # fmt: skip
 
     def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
         """Runs the workload's passes under the hooks.
@@ -393,12 +393,17 @@ class DeepSeekOCRSession:
             WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
         request = PageRequest(
-            page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
-            crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
-            max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+            architecture=self.architecture, page=page, image=image, mode=mode, base_size=base_size,
+            image_size=image_size, crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len,
+            batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
         )  # fmt: skip
-        workload = request.or_given(self.architecture, workload)
-        figures, agreement = self.figures(workload, on_progress=on_progress)
+        if workload is not None and request.given:
+            raise WorkloadError(
+                f"a workload was given as well as {', '.join(request.given)}; give either the"
+                " workload or the arguments to plan it"
+            )
+        planned = request.workload if workload is None else workload
+        figures, agreement = self.figures(planned, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
 
     def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload
@@ -22,6 +24,7 @@ __all__ = [
     "ARCHITECTURES",
     "DEFAULT",
     "DEFAULT_PAGE",
+    "ENGINES",
     "ImagePath",
     "PageRequest",
     "PageSize",
@@ -138,11 +141,23 @@ ImagePath: TypeAlias = str | PathLike[str]
 DEFAULT_PAGE: Final = "a4"
 """The default page, at 150 dpi."""
 
+ENGINES: Final = ("trace", "analytic")
+"""What counts: the model under hooks, compared with the tape, or the tape alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageRequest:
-    """What is asked about a page, as of `plan_workload`; None stands for the default."""
+    """What is asked: a page and its prompts, as of `plan_workload`, and how a model runs them.
 
+    None stands for the architecture's default. `dtype` is of weights and activations;
+    `flash_attention` is FlashAttention-2 in the decoder instead of eager attention.
+
+    Raises:
+        WorkloadError: The engine is unknown.
+        DeviceError: The type is unknown.
+    """
+
+    architecture: Architecture
     page: PageSize | None = None
     image: ImagePath | None = None
     mode: str | None = None
@@ -154,24 +169,37 @@ class PageRequest:
     batch_size: int | None = None
     max_new_tokens: int | None = None
     prompt_pages: int | None = None
+    dtype: str = "bfloat16"
+    flash_attention: bool = False
+    engine: str = "trace"
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise WorkloadError(f"engine {self.engine!r} is unknown; use 'trace' or 'analytic'")
+        dtype_named(self.dtype)
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is asked, by name."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in values if value is not None}
+        """What is asked of the page and its prompts, by name, besides what is left open."""
+        found = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is None and value is not None:
+                found[field.name] = value
+        return found
 
-    def workload(self, architecture: Architecture) -> AnyWorkload:
-        """Plans what a model's own `infer()` makes of the page.
+    @cached_property
+    def workload(self) -> AnyWorkload:
+        """What the model's own `infer()` makes of the page.
 
         Raises:
             PageError: The page's size is impossible or cannot be determined.
             WorkloadError: A size, mode or count is impossible, or two of them conflict.
         """
-        given = self.given
-        if architecture.modes:  # others refuse what is asked of a page
+        given, modes = self.given, self.architecture.modes
+        if modes:  # others refuse what is asked of a page
             if given.pop("mode", None) is not None:
-                given |= self._sizes(architecture.modes)
+                given |= self._sizes(modes)
             page = given.get("page", DEFAULT_PAGE)
             if self.image is not None:
                 if self.page is not None:
@@ -185,24 +213,14 @@ class PageRequest:
             elif isinstance(page, str):
                 page = parse_page(page)
             given["page"] = page
-        workload: AnyWorkload = architecture.plan(**given)
+        workload: AnyWorkload = self.architecture.plan(**given)
         return workload
 
-    def or_given(self, architecture: Architecture, workload: AnyWorkload | None) -> AnyWorkload:
-        """The given workload, or else that of this request.
-
-        Raises:
-            PageError: As for `workload`.
-            WorkloadError: As for `workload`, or both are given.
-        """
-        if workload is None:
-            return self.workload(architecture)
-        if self.given:
-            raise WorkloadError(
-                f"a workload was given as well as {', '.join(self.given)}; give either the workload"
-                " or the arguments to plan it"
-            )
-        return workload
+    @property
+    def workload_of_page(self) -> PageWorkload:
+        """The `workload` on a model that reads pages, as every architecture with a name does."""
+        assert isinstance(self.workload, PageWorkload), "every architecture with a name reads pages"
+        return self.workload
 
     def _sizes(self, modes: Mapping[str, Mode]) -> dict[str, int | bool]:
         """The sizes of the mode; raises WorkloadError if it is unknown or conflicts with others."""
@@ -260,11 +278,9 @@ def plan_workload(
         PageError: The page's size is impossible or cannot be determined.
         WorkloadError: A size, mode or count is impossible, or two arguments conflict.
     """
-    request = PageRequest(
-        page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
-        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-    )  # fmt: skip
-    workload = request.workload(architecture_named(architecture))
-    assert isinstance(workload, PageWorkload), "every architecture with a name reads pages"
-    return workload
+    return PageRequest(
+        architecture=architecture_named(architecture), page=page, image=image, mode=mode,
+        base_size=base_size, image_size=image_size, crop_mode=crop_mode, text_tokens=text_tokens,
+        seq_len=seq_len, batch_size=batch_size, max_new_tokens=max_new_tokens,
+        prompt_pages=prompt_pages,
+    ).workload_of_page  # fmt: skip

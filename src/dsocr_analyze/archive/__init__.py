@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ def count_pages(
         dtype_named(dtype), flash_attention,
     )  # fmt: skip
     # Planning any page checks the lengths and fills in the usual prompt.
-    planned = model.architecture.plan(
-        page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens
-    )
+    planned = PageRequest(
+        architecture=model.architecture, text_tokens=text_tokens, max_new_tokens=max_new_tokens
+    ).workload_of_page
     values, faults = read_rows(batch)
     workloads = Workloads(
         model.architecture.forms.crop_grids.codes(values["width"], values["height"]),
         values.get("text_tokens", planned.text_tokens),
-        values.get("max_new_tokens", max_new_tokens),
+        values.get("max_new_tokens", planned.max_new_tokens),
     )
     results = cost_columns(model, setting, workloads)
     columns = {name: pa.array(each, mask=faults > 0) for name, each in results.items()}

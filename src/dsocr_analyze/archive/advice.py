@@ -45,7 +45,7 @@ from dsocr_analyze.report.table import (
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import lengths_sentence
 from dsocr_analyze.timing.output_lengths import OutputLengths
-from dsocr_analyze.workload import Mode, PageWorkload, position_warnings
+from dsocr_analyze.workload import Mode, position_warnings
 
 __all__ = ["AdviceRequest", "advice_lines", "advice_notes", "advice_tables", "advise"]
 
@@ -109,9 +109,7 @@ def advise(
     page: AdviceRequest,
     modes: Sequence[Mode],
     *,
-    dtype: str = "bfloat16",
-    flash_attention: bool = False,
-    time_of: Callable[[PageWorkload], tuple[TimeEntry, ...]] | None = None,
+    time_of: Callable[[PageRequest], tuple[TimeEntry, ...]] | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
     """Compare modes for a page, with the closed forms.
@@ -120,9 +118,7 @@ def advise(
         directory: The model's directory, whose code is neither imported nor executed.
         page: The page, and what is asked of a mode for it.
         modes: The modes.
-        dtype: Type of weights and activations.
-        flash_attention: Whether the decoder's attention is FlashAttention rather than eager.
-        time_of: From a workload to its predicted seconds; None for no prediction.
+        time_of: From a request to its predicted seconds; None for no prediction.
         options: The command line's.
 
     Raises:
@@ -134,18 +130,17 @@ def advise(
     _check(page)
     published = published_accuracy(architecture.name)
     kind = None if page.kind is None else _kind(page.kind, published, architecture.title)
-    planned = page.request.workload(architecture)
-    assert isinstance(planned, PageWorkload), "every architecture with a name reads pages"
+    planned = page.request.workload_of_page
 
-    def costed(workload: PageWorkload, text_tokens: int) -> TextCost:
+    def costed(asked: PageRequest, text_tokens: int) -> TextCost:
         return TextCost(
             text_tokens=text_tokens,
-            max_new_tokens=workload.max_new_tokens,
-            cost=_cost(directory, workload, dtype, flash_attention),
-            time=() if time_of is None else time_of(workload),
+            max_new_tokens=asked.workload_of_page.max_new_tokens,
+            cost=_cost(directory, asked),
+            time=() if time_of is None else time_of(asked),
         )
 
-    advice = tuple(_of_mode(directory, page, planned, mode, published, costed) for mode in modes)
+    advice = tuple(_of_mode(directory, page, mode, published, costed) for mode in modes)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
     return AdviceDocument(
         **asdict(opening_of(directory, architecture, modes, command="advise", options=options)),
@@ -157,8 +152,8 @@ def advise(
             (text.max_new_tokens for each in advice for text in each.by_text_tokens),
             default=planned.max_new_tokens,
         ),
-        dtype=dtype_named(dtype).name,
-        attention=ATTENTION_NAMES[flash_attention],
+        dtype=dtype_named(page.request.dtype).name,
+        attention=ATTENTION_NAMES[page.request.flash_attention],
         modes=advice,
         requirements=page.wanted,
         modes_that_meet=None if page.wanted is None else meeting,
@@ -217,30 +212,27 @@ def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
 def _of_mode(
     directory: ModelDirectory,
     page: AdviceRequest,
-    planned: PageWorkload,
     mode: Mode,
     published: PublishedAccuracy | None,
-    costed: Callable[[PageWorkload, int], TextCost],
+    costed: Callable[[PageRequest, int], TextCost],
 ) -> ModeAdvice:
-    """The advice on a mode, for the page as it is planned in the architecture's own."""
     architecture, texts = directory.architecture, page.holds or _DEFAULT_TEXT_TOKENS
-    workload: PageWorkload = architecture.plan(
-        page=planned.page, base_size=mode.base_size, image_size=mode.image_size,
-        crop_mode=mode.crop_mode, text_tokens=planned.text_tokens, batch_size=planned.batch_size,
-        max_new_tokens=planned.max_new_tokens,
-    )  # fmt: skip
+    asked = replace(
+        page.request, base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode
+    )
+    workload = asked.workload_of_page
     positions = directory.dimensions().decoder.max_position_embeddings
     # The last token takes no position: no decode step reads it.
     most = max(1, positions - workload.seq_len + 1)
     by_text = tuple(
-        costed(replace(workload, max_new_tokens=min(each + 1, most)), each)
+        costed(replace(asked, max_new_tokens=min(each + 1, most)), each)
         for each in page.holds or ()
         if page.request.max_new_tokens is None
     )
-    longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(workload, 0)
+    longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(asked, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
     shown = page_in_views(architecture.forms.crop_grids, workload)
-    scales = [tuple(map(Fraction, each.content, planned.page)) for each in shown]
+    scales = [tuple(map(Fraction, each.content, workload.page)) for each in shown]
     scale = min(Fraction(1), max(map(min, scales)))
     seen = tuple(
         Seen(
@@ -285,9 +277,8 @@ def _of_mode(
     )
 
 
-def _cost(
-    directory: ModelDirectory, workload: PageWorkload, dtype: str, flash_attention: bool
-) -> Cost:
+def _cost(directory: ModelDirectory, asked: PageRequest) -> Cost:
+    workload, dtype, flash_attention = asked.workload_of_page, asked.dtype, asked.flash_attention
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
     batch, memory, pages = figures.batch, figures.memory, workload.pages
     return Cost(

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
@@ -162,7 +163,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     base, image = (int(sizes[side] or sizes["image"]) for side in ("base", "image"))
     mode = Mode(text, base, image, crop_mode=sizes["base"] is not None)
     try:
-        architecture.plan(page=(1, 1), base_size=base, image_size=image)
+        _ = PageRequest(architecture=architecture, base_size=base, image_size=image).workload
     except WorkloadError as error:
         raise WorkloadError(f"mode {text!r} is invalid: {error}") from error
     return mode

@@ -17,7 +17,7 @@ from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting, s
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import require_extra
-from dsocr_analyze.workload import LARGEST_COUNT, Mode
+from dsocr_analyze.workload import BOUNDS, Mode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,7 +177,7 @@ def sweep_over(
         "batch_size": batch_size,
     }
     lengths = {
-        name: axes.parse_numbers(name, _numbers(name, asked), 1, LARGEST_COUNT)
+        name: axes.parse_numbers(name, _numbers(name, asked), *BOUNDS[name][:2])
         for name, asked in given.items()
     }
     dtypes = dict.fromkeys(map(dtype_named, axes.parse_names("dtype", _names(dtype))))

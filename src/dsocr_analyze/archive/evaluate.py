@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.page_totals import PageTotals
 from dsocr_analyze.archive.setting import CountedModel, Setting
@@ -287,10 +288,10 @@ def many_pages(
     codes = workloads.grids * mode.crop_mode
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
-        architecture.plan(
-            page=(width, height), base_size=mode.base_size, image_size=mode.image_size,
-            crop_mode=mode.crop_mode, text_tokens=1,
-        )
+        PageRequest(
+            architecture=architecture, page=(width, height), base_size=mode.base_size,
+            image_size=mode.image_size, crop_mode=mode.crop_mode, text_tokens=1,
+        ).workload_of_page
         for width, height in sizes[:, first].T.tolist()
     ]  # fmt: skip
     text_tokens, max_new_tokens, concurrency, seconds = (

@@ -42,7 +42,7 @@ from dsocr_analyze.row_files import (
     problem_text,
     whole_numbers,
 )
-from dsocr_analyze.workload import LARGEST_COUNT, check_count
+from dsocr_analyze.workload import BOUNDS, check_count
 from dsocr_analyze.workload.page import LARGEST_SIDE
 
 __all__ = [
@@ -67,7 +67,7 @@ _SIZES: Final = ("width", "height")
 _LENGTHS: Final = ("text_tokens", "max_new_tokens")
 """Columns that a list may lack: then all pages have the same length."""
 
-_MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | dict.fromkeys(_LENGTHS, LARGEST_COUNT)
+_MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {name: BOUNDS[name][1] for name in _LENGTHS}
 """The largest value in each column of a list of pages; sizes are in pixels."""
 
 _REASONS: Final = len(Reason)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from dsocr_analyze.analytic import ATTENTION_NAMES, UNIFORM_ROUTING_NOTE
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.model.directory import ModelDirectory
@@ -89,11 +89,10 @@ def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list
 
 def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
     """A page that is cut if the mode cuts pages at all."""
-    planned: AnyWorkload = architecture.plan(
-        page=(LARGEST_SIDE, LARGEST_SIDE), base_size=mode.base_size, image_size=mode.image_size,
-        crop_mode=mode.crop_mode,
-    )  # fmt: skip
-    return planned
+    return PageRequest(
+        architecture=architecture, page=(LARGEST_SIDE, LARGEST_SIDE), base_size=mode.base_size,
+        image_size=mode.image_size, crop_mode=mode.crop_mode,
+    ).workload  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -143,17 +143,15 @@ def advise(
     if most_tokens is None and any(given[each] is not None for each in lengths):
         most_tokens = page_options.NEW_TOKENS["max_new_tokens"][1]
     request = page_options.page_request(
-        context, directory, page=size, image=None, mode=None, max_new_tokens=most_tokens
+        given, directory, page=size, image=None, mode=None, max_new_tokens=most_tokens
     )
     holds = _numbers(given["page_text_tokens"])
     least, most = (
         None if each is None else float(_fraction(name, each)) for name, each in limits.items()
     )
-    engine = Engine("analytic", directory, dtype, bool(use_flash_attn), time=time)
     found = advice.advise(
         directory, advice.AdviceRequest(request, dpi, holds, given["kind"], least, most), modes,
-        dtype=dtype, flash_attention=engine.flash_attention,
-        options=options.options_used(context), time_of=engine.entries,
+        options=options.options_used(context), time_of=Engine(directory, time=time).entries,
     )  # fmt: skip
     words.warn(context, warnings_of_modes(directory.architecture, modes), arguments=())
     if json_file not in (None, "-"):

@@ -13,11 +13,12 @@ from dsocr_analyze.analysis import ENGINES, Engine
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.output_files import prepare_directory
-from dsocr_analyze.workload import AnyWorkload, PageWorkload
+from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsocr_analyze.architectures import PageRequest
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing import TimeEntry
 
@@ -76,21 +77,22 @@ def analyze(
         model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
         sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    workload = page_options.page_request(context, directory).workload(directory.architecture)
+    asked = page_options.page_request(context.params, directory, engine=engine)
+    _ = asked.workload  # raises before any work
     prepare_directory(output, may_lead_out=output != DEFAULT_OUTPUT)
     options.check_files(html=html_file)
     counts = Engine(
-        engine, directory, dtype, bool(use_flash_attn), device, trust_remote_code,
-        page_options.request_with_report(context), streams.announced_steps,
+        directory, device, trust_remote_code, page_options.request_with_report(context),
+        streams.announced_steps,
     )  # fmt: skip
-    report = counts.report(workload)
+    report = counts.report(asked)
     also = None if json_file in (None, "-") else Path(str(json_file))
     files = {output / "static_compute.json": "json", output / "static_compute.md": "markdown",
              html_file: "html"}  # fmt: skip
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
     from dsocr_analyze.report.markdown import ReadableReport
 
-    page = partial(_html, report, counts, workload, context.params["profile"])
+    page = partial(_html, report, counts, asked, context.params["profile"])
     printing.emit(
         context, report, ReadableReport(report, written, full, ": --full", page), files=files
     )
@@ -101,7 +103,7 @@ def analyze(
 
 
 def _html(
-    report: Report, engine: Engine, workload: AnyWorkload, profile: Sequence[Path] | None
+    report: Report, engine: Engine, asked: PageRequest, profile: Sequence[Path] | None
 ) -> str:
     from dsocr_analyze.cli.kept_files import gpu_profiles
     from dsocr_analyze.report.html import render_html, report_contents, roofs_of
@@ -110,14 +112,14 @@ def _html(
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
-    curves, missing = _curves(report, engine, workload, measured, profile)
+    curves, missing = _curves(report, engine, asked, measured, profile)
     return render_html(report_contents(report, roofs, curves, missing))
 
 
 def _curves(
     report: Report,
     engine: Engine,
-    workload: AnyWorkload,
+    asked: PageRequest,
     measured: Sequence[str],
     profile: Sequence[Path] | None,
 ) -> tuple[Sequence[TimeEntry], str]:
@@ -125,20 +127,20 @@ def _curves(
 
     Without any, why there are none.
     """
-    asked = engine.time
-    if asked is not None and len(asked.concurrency) >= len(_CURVE):
+    request = engine.time
+    if request is not None and len(request.concurrency) >= len(_CURVE):
         return report.time, ""
-    if not isinstance(workload, PageWorkload):
+    if not isinstance(asked.workload, PageWorkload):
         return (), "Seconds are predicted only for models that read pages."
     try:
         engine.directory.dimensions()
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
-    if asked is None:
+    if request is None:
         from dsocr_analyze.cli.time_requests import time_request
 
-        asked = time_request(measured, {"profile": profile})
-    request = replace(asked, concurrency=sorted({*asked.concurrency, *_CURVE}))
+        request = time_request(measured, {"profile": profile})
+    request = replace(request, concurrency=sorted({*request.concurrency, *_CURVE}))
     lacking: list[DeviceError] = []
-    found = replace(engine, time=request).entries(workload, lacking.append)
+    found = replace(engine, time=request).entries(asked, lacking.append)
     return found, "" if found else f"No seconds are predicted: {lacking[0]}"

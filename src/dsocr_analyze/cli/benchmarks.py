@@ -10,6 +10,7 @@ from typing import Final
 import typer
 
 from dsocr_analyze.analysis import check_precision
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import kept_files, options, printing
 from dsocr_analyze.cli.said import Lines, Said, assumptions
 from dsocr_analyze.dtypes import dtype_named
@@ -22,7 +23,6 @@ from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import TimeRequest
 from dsocr_analyze.timing.runtimes import server_named
 from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, comparison, reading
-from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["compare", "measured_in"]
 
@@ -87,11 +87,11 @@ def compare(
     version: str,
     request: TimeRequest,
     directory: ModelDirectory,
-    workload: PageWorkload,
+    asked: PageRequest,
 ) -> None:
     """Prints predicted and measured figures, and keeps the correction if requested.
 
-    `request` is of the other options: for one GPU, under a serving engine.
+    `request` is of the seconds that the other options ask for: on one GPU, under a serving engine.
 
     Raises:
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
@@ -99,9 +99,9 @@ def compare(
     """
     [device], [job], architecture = request.profiles, request.jobs, directory.architecture
     check_precision(device, job.precision)
-    dtype = dtype_named(context.params["dtype"])
+    dtype = dtype_named(asked.dtype)
     model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
-    predictor = comparison.Predictor(model, workload, job)
+    predictor = comparison.Predictor(model, asked.workload_of_page, job)
     named = not {"model", "arch"}.isdisjoint(options.given_options(context))
     notes = [comparison.check_model(each, architecture, is_given=named) for each in benchmarks]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -117,7 +117,7 @@ def compare(
         command="time",
         options=options.options_used(context),
         model=directory.source(architecture.name),
-        workload=opening.workload_document(workload),
+        workload=opening.workload_document(asked.workload),
         benchmarks=entries,
         correction=entries[0].time.assumptions.correction,
         kept=is_kept,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 import typer
 
 from dsocr_analyze.analysis import ENGINES, Engine
-from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import options, page_options, streams
 from dsocr_analyze.errors import AnalyzeError, BaselineError, ConfigError, TrustError
 from dsocr_analyze.gate.budgets import (
@@ -307,7 +306,7 @@ def _counted(
                 ' "analytic" in the budgets'
             )
         trust_remote_code = True
-    page = PageRequest(**{each.name: asked.get(each.name) for each in fields(PageRequest)})
+    page = page_options.page_request(asked, directory, engine=name)
     request = None
     if asked["gpu"]:
         from dsocr_analyze.cli.time_requests import time_request
@@ -315,6 +314,6 @@ def _counted(
         # No corrections: they are kept per machine, and a check must be the same on every machine.
         request = time_request(asked["gpu"], {**asked, "corrections": 0})
     return Engine(
-        name, directory, asked["dtype"], asked["use_flash_attn"],
-        trust_remote_code=trust_remote_code, time=request, announced=streams.announced_steps,
-    ).report(page.workload(directory.architecture))  # fmt: skip
+        directory, trust_remote_code=trust_remote_code, time=request,
+        announced=streams.announced_steps,
+    ).report(page)  # fmt: skip

@@ -154,26 +154,26 @@ def _compare(
             context, each.directory, by_closed_forms=engine == "analytic",
             name=(each.config or each.directory.architecture.name) if len(used) > 1 else None,
         )  # fmt: skip
-    workloads = {
-        column: page_options.workload_of(
-            context, column.model.directory, mode=None, base_size=sizes.base_size,
-            image_size=sizes.image_size, crop_mode=int(sizes.crop_mode),
-        )
-        for column in counted
-        for sizes in [column.setting.mode]
-    }  # fmt: skip
-    for column, workload in workloads.items():
-        words.warn(context, column.model.directory.architecture.warnings_of(workload))
+    requests = {}
+    for column in counted:
+        directory, setting, sizes = column.model.directory, column.setting, column.setting.mode
+        requests[column] = page_options.page_request(
+            given, directory, mode=None, base_size=sizes.base_size, image_size=sizes.image_size,
+            crop_mode=sizes.crop_mode, dtype=setting.dtype.name,
+            flash_attention=setting.flash_attention, engine=engine,
+        )  # fmt: skip
+        _ = requests[column].workload  # raises before anything is said
+    for request in requests.values():
+        words.warn(context, request.architecture.warnings_of(request.workload))
     engines = {
-        each.way: Engine(
-            engine, each.model.directory, each.setting.dtype.name, each.setting.flash_attention,
-            trust_remote_code=given["trust_remote_code"], time=time,
+        each: Engine(
+            each.directory, trust_remote_code=given["trust_remote_code"], time=time,
             announced=streams.announced_steps,
         )
-        for each in counted
+        for each in used
     }  # fmt: skip
     reports = [
-        engines[each.way].report(workloads[each]) if isinstance(each, _Counted) else each.report
+        engines[each.model].report(requests[each]) if isinstance(each, _Counted) else each.report
         for each in columns
     ]
     found = comparison.compare(
@@ -181,7 +181,7 @@ def _compare(
         {name: read_config(file) for name, file in configs.items()},
         options=options.options_used(context),
     )
-    headline = found.headline(with_page=len(engines) > 1)
+    headline = found.headline(with_page=len({each.way for each in counted}) > 1)
     shown = [*configs] if len(configs) > 1 else []
 
     def page() -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from dsocr_analyze import analysis
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.page_pixels import page_in_views
 from dsocr_analyze.cli import kept_files, streams, words
 from dsocr_analyze.cli.said import Lines, Said
@@ -35,10 +37,10 @@ from dsocr_analyze.timing import TimeEntry, assumptions
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 __all__ = [
+    "ReadableInference",
     "calibrated",
     "calibration_said",
     "inference_report",
-    "inference_said",
     "inferred",
     "measurement",
     "measurement_said",
@@ -111,23 +113,16 @@ def calibration_said(file: Path, device: str) -> Said:
 # --- measure -----------------------------------------------------------------------------------
 
 
-def _check_memory(
-    directory: ModelDirectory,
-    workload: AnyWorkload,
-    device: str,
-    dtype: str,
-    *,
-    flash_attention: bool,
-) -> None:
+def _check_memory(directory: ModelDirectory, asked: PageRequest, device: str) -> None:
     """Raises DeviceError if the passes exceed free memory, with what would fit."""
-    architecture = directory.architecture
+    architecture, workload, dtype = directory.architecture, asked.workload, asked.dtype
     if architecture.closed_forms is None or not isinstance(workload, PageWorkload):
         return
 
     def needed(batch: int, name: str) -> int:
         return fit.memory_need(
             architecture, directory.dimensions(), replace(workload, batch_size=batch),
-            dtype=dtype_named(name), flash_attention=flash_attention,
+            dtype=dtype_named(name), flash_attention=asked.flash_attention,
         ).total_bytes  # fmt: skip
 
     free, need = machine.free_bytes(parse_device(device)), needed(workload.batch_size, dtype)
@@ -146,12 +141,10 @@ def _check_memory(
 
 def measurement(
     directory: ModelDirectory,
-    workload: AnyWorkload,
+    asked: PageRequest,
     protocol: passes.Protocol,
     *,
     device: str,
-    dtype: str,
-    flash_attention: bool,
     trust_remote_code: bool,
     profiles: Sequence[Path] | None,
     options: opening.Options,
@@ -162,13 +155,11 @@ def measurement(
         DeviceError: There is no such device, or it has not the memory.
     """
     _computing(device)
-    _check_memory(directory, workload, device, dtype, flash_attention=flash_attention)
+    _check_memory(directory, asked, device)
+    workload = asked.workload
     with streams.announced_steps(in_lines=True) as announce:
         announce("building the model")
-        session = DeepSeekOCRSession.from_directory(
-            directory, device=device, dtype=dtype, flash_attention=flash_attention,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+        session = analysis.Engine(directory, device, trust_remote_code).session(asked)
         model, architecture = session.loaded, session.architecture
         announce("prediction")
         page, source, unpredicted = _predicted(session, workload, protocol, profiles)
@@ -284,22 +275,26 @@ def inferred(
         session.loaded, tokenizer, question, session.architecture, on_progress=announce
     )
     # Derived from the request alone, so that a difference from what ran can show.
-    counted: PageWorkload = session.architecture.plan(
+    counted = PageRequest(
+        architecture=session.architecture,
         page=planned.page,
         base_size=planned.base_size,
         image_size=planned.image_size,
         crop_mode=planned.crop_mode,
         text_tokens=inference.text_tokens(tokenizer, question.prompt),
         max_new_tokens=timed.tokens,
+        dtype=session.dtype.name,
+        flash_attention=session.loaded.attention != "eager",
     )
+    entry = predicted_seconds(session, counted, profiles)
     return inference_report(
-        session, question, timed, counted, predicted_seconds(session, counted, profiles),
+        session, question, timed, counted.workload_of_page, entry,
         has_own_tokenizer=has_own, options=options,
     )  # fmt: skip
 
 
 def predicted_seconds(
-    session: DeepSeekOCRSession, workload: PageWorkload, profiles: Sequence[Path] | None
+    session: DeepSeekOCRSession, asked: PageRequest, profiles: Sequence[Path] | None
 ) -> TimeEntry | None:
     """Seconds predicted by the profile of the session's own device; None if there is none."""
     loaded = session.loaded
@@ -307,10 +302,7 @@ def predicted_seconds(
         device = machine.matching_device(loaded.device, kept_files.gpu_profiles(profiles))
         if device is not None:
             request = time_request([device.gpu.name], {"profile": profiles, "runtime": "eager"})
-            return analysis.Engine(
-                "analytic", loaded.directory, session.dtype.name, loaded.attention != "eager",
-                time=request,
-            ).entries(workload)[0]  # fmt: skip
+            return analysis.Engine(loaded.directory, time=request).entries(asked)[0]
         if loaded.device.type == "cuda":
             raise DeviceError(f"there is no profile of {machine.device_title(loaded.device)}")
     except DeviceError as error:  # keep the measurements anyway
@@ -418,11 +410,24 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
     return tuple(compress(notes, notes.values()))
 
 
-def inference_said(report: measured.InferenceReport, written: Sequence[Path]) -> Said:
-    """What a reader sees of a call, besides its text."""
-    return Said(
-        measured.inference_headline(report),
-        measured.inference_tables(report),
-        [Lines("Notes", report.notes, "- ")],
-        written,
-    )
+class ReadableInference(NamedTuple):
+    """What a reader sees of a call, and of the files that are written."""
+
+    report: measured.InferenceReport
+    written: Sequence[Path]
+
+    def lines(self, width: int) -> Iterator[table.Line]:
+        """Lines for a terminal of that many columns, without the text that was read."""
+        report = self.report
+        return Said(
+            measured.inference_headline(report), measured.inference_tables(report),
+            [Lines("Notes", report.notes, "- ")], self.written,
+        ).lines(width)  # fmt: skip
+
+    def markdown(self) -> str:
+        """The same in Markdown, with the text that was read."""
+        return measured.inference_markdown(self.report)
+
+    def text(self) -> str:
+        """The text that was read."""
+        return f"{self.report.text}\n"

@@ -118,7 +118,7 @@ def fit(
         model, arch, config, sliding_window=sliding_window
     )
     architecture = directory.architecture
-    workload = page_options.workload_of(context, directory)
+    workload = page_options.page_request(context.params, directory).workload_of_page
     dimensions = directory.dimensions()
     words.print_config_findings(context, directory, by_closed_forms=True)
     words.warn(context, architecture.warnings_of(workload))

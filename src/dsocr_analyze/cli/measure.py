@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import tomllib
 from pathlib import Path
@@ -105,17 +104,17 @@ def measure(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    workload = page_options.page_request(context, directory).workload(directory.architecture)
+    asked = page_options.page_request(context.params, directory, engine="trace")
     words.print_config_findings(context, directory, by_closed_forms=False)
-    words.warn(context, directory.architecture.warnings_of(workload))
+    words.warn(context, directory.architecture.warnings_of(asked.workload))
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
     from dsocr_analyze.measuring.passes import Protocol
 
     found = device_runs.measurement(
-        directory, workload, Protocol(repeats, warmups, steps, bool(autocast)), device=device,
-        dtype=dtype, flash_attention=bool(use_flash_attn), trust_remote_code=trust_remote_code,
-        profiles=profile, options=options.options_used(context),
+        directory, asked, Protocol(repeats, warmups, steps, bool(autocast)), device=device,
+        trust_remote_code=trust_remote_code, profiles=profile,
+        options=options.options_used(context),
     )  # fmt: skip
     printing.emit(context, found, device_runs.measurement_said(found))
 
@@ -215,9 +214,9 @@ def infer(
         model, arch, None, trust_remote_code=trust_remote_code
     )
     # Fail on impossible requests before anything is loaded.
-    planned = page_options.workload_of(
-        context, directory, prompt=None, max_new_tokens=1 if most is None else most
-    )
+    planned = page_options.page_request(
+        given, directory, prompt=None, max_new_tokens=1 if most is None else most
+    ).workload_of_page
     words.warn(context, directory.architecture.warnings_of(planned))
     _check_files(directory, random_weights=random_weights)
     prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
@@ -237,17 +236,11 @@ def infer(
             random_weights=random_weights, trust_remote_code=trust_remote_code,
             profiles=given["profile"], announce=announce, options=options.options_used(context),
         )  # fmt: skip
-    from dsocr_analyze.report import measured, opening
-
-    texts = {"json": opening.dump_json(report), "markdown": measured.inference_markdown(report),
-             "text": f"{report.text}\n"}  # fmt: skip
-    context.obj.begin_writing()
-    written = write_files({output / name: texts[each] for name, each in _FILES.items()})
+    files: dict[Path | None, str] = {output / name: each for name, each in _FILES.items()}
+    printing.emit(
+        context, report, device_runs.ReadableInference(report, [*filter(None, files)]), files=files
+    )
     words.warn(context, report.differences)
-    if given["output_format"] in texts:
-        sys.stdout.write(texts[given["output_format"]])
-    else:
-        printing.show("table", report, device_runs.inference_said(report, written))
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:

@@ -19,9 +19,9 @@ from dsocr_analyze.model.trust import record_trust, trust_store
 from dsocr_analyze.output_files import write_files
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures import PageRequest
     from dsocr_analyze.module_tree import TreeNode
     from dsocr_analyze.report.tree import Leaves
-    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["stages", "tree", "trust"]
 
@@ -174,18 +174,18 @@ def tree(
     words.print_config_findings(context, directory, by_closed_forms=False)
     if stage is not None:
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
-    workload = None
-    if asked["trace"] and not leaves and undescribed is None:
-        workload = page_options.page_request(context, directory, max_new_tokens=1).workload(
-            directory.architecture
-        )
-        words.warn(context, directory.architecture.warnings_of(workload))
-    elif idle := [option for name, option in given.items() if name in page_options.OF_A_PAGE]:
+    is_traced = asked["trace"] and not leaves and undescribed is None
+    idle = [option for name, option in given.items() if name in page_options.OF_A_PAGE]
+    if idle and not is_traced:
         raise WorkloadError(
             f"{idle[0]} is for a page that is traced; leave it out with --no-trace and --leaves"
         )
-    engine = Engine("trace", directory, dtype, bool(use_flash_attn), device, trust_remote_code)
-    modules = _modules(engine, workload, leaves=leaves, depth=depth, stage=stage)
+    request = page_options.page_request(asked, directory, max_new_tokens=1, engine="trace")
+    workload = request.workload if is_traced else None
+    if workload is not None:
+        words.warn(context, directory.architecture.warnings_of(workload))
+    engine = Engine(directory, device, trust_remote_code)
+    modules = _modules(engine, request, leaves=leaves, depth=depth, stage=stage, trace=is_traced)
     from dsocr_analyze.report.tree import drawing, tree_document
 
     known, used = directory.recognized, options.options_used(context)
@@ -196,6 +196,7 @@ def tree(
         tree_document(source, modules, stage=stage, workload=workload, options=used),
         drawing(source, modules, f"on {device}{untraced}", is_folded=asked["folded"]),
         instead=output,
+        on_terminal="text",
     )
 
 
@@ -212,15 +213,16 @@ def _refuse_untraceable(given: Mapping[str, str], stage: str | None, *, trace: b
 
 def _modules(
     engine: Engine,
-    workload: AnyWorkload | None,
+    request: PageRequest,
     *,
     leaves: bool,
     depth: int | None,
     stage: str | None,
+    trace: bool,
 ) -> Leaves | TreeNode:
     with streams.announced_steps() as announce:
         announce("importing torch, building the model")
-        session, known = engine.session, engine.directory.recognized
+        session, known = engine.session(request), engine.directory.recognized
         from dsocr_analyze.module_tree import OwnerOf, build_tree, leaf_classes, prune
         from dsocr_analyze.trace.tree import traced_modules
 
@@ -230,9 +232,9 @@ def _modules(
             counts = leaf_classes(session.model, known.stage_names if known else (), owner_of)
             return counts if stage is None else {stage: counts.get(stage, {})}
         traced = None
-        if workload is not None:
+        if trace:
             announce("tracing a page")
-            traced = traced_modules(session.trace(workload).prefill)
+            traced = traced_modules(session.trace(request.workload).prefill)
         root = prune(build_tree(session.model, owner_of, traced), depth=depth, stage=stage)
     if root is None:
         raise WorkloadError(f"the model has no module that stage {stage!r} owns")

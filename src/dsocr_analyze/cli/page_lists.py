@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import typer
 
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.archive import archive_shown, pages, setting, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
 from dsocr_analyze.archive.chart import MOST_SERIES
 from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.cli import list_options, options, page_options, printing, words
 from dsocr_analyze.cli.said import Lines, Said, assumptions
-from dsocr_analyze.cli.streams import LateProgress, complain
+from dsocr_analyze.cli.streams import LateProgress
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
@@ -77,7 +78,8 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     modes = tuple(dict.fromkeys(modes))
     _check(given, time, histogram, len(modes))
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
-    planned = architecture.plan(page=(1, 1), batch_size=batch_size, **lengths)
+    planned = PageRequest(architecture=architecture, batch_size=batch_size, **lengths)
+    lengths["text_tokens"] = planned.workload_of_page.text_tokens
     opening = setting.opening_of(
         directory, architecture, modes, command=context.info_name or "", options=used
     )
@@ -85,7 +87,6 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())
     listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
-    lengths["text_tokens"] = planned.text_tokens
 
     def passing() -> Iterator[pages.Pages]:
         """The pages, whose rows are written before and counted as done after them."""
@@ -110,10 +111,8 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
             found, histogram, given["pages"].name,
             settings_of_model(opening.model, given["config"]),
         ),
+        aside=written,
     )  # fmt: skip
-    if given["output_format"] == "json" and not given["quiet"]:
-        for path in filter(None, written):
-            complain(f"wrote {path}")  # stdout must contain nothing but the document
     words.warn(
         context,
         [

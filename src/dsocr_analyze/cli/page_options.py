@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
-from dsocr_analyze.workload import PageWorkload, text_parts
+from dsocr_analyze.workload import text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.evaluate import TimeRequested
@@ -37,7 +38,6 @@ __all__ = [
     "request_with_report",
     "undescribed_model",
     "with_window",
-    "workload_of",
 ]
 
 SIZES: Final[options.Added] = {
@@ -207,35 +207,40 @@ def _unnamed(
 # --- the page -------------------------------------------------------------------------------------
 
 
-def page_request(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageRequest:
-    """What a command's options ask about a page, with other values `instead` of some.
+def page_request(
+    asked: Mapping[str, Any], directory: ModelDirectory, **instead: Any
+) -> PageRequest:
+    """What the options ask about a page on a model, with other values `instead` of some.
+
+    They are those of a command, or of a workload in a file of budgets.
 
     Raises:
         WorkloadError: Options contradict each other.
         PageError: The image's size cannot be determined.
         ModelDirectoryError: There is no tokenizer for the prompt.
     """
-    values, given = {**context.params, **instead}, dict[str, Any]()
+    values = {
+        "engine": "analytic",
+        **asked,
+        "architecture": directory.architecture,
+        "flash_attention": bool(asked["use_flash_attn"]),
+        **instead,
+    }
+    given: dict[str, Any] = {}
     for each in dataclasses.fields(PageRequest):
-        given[each.name] = values.get(each.name)
+        if values.get(each.name) is not None:
+            given[each.name] = values[each.name]
     if (prompt := values.get("prompt")) is not None:
-        if given["text_tokens"] is not None or given["seq_len"] is not None:
+        if "text_tokens" in given or "seq_len" in given:
             raise WorkloadError(
                 "--prompt sets the text tokens; leave out --text-tokens and --seq-len"
             )
         given["text_tokens"] = _text_tokens_of(prompt, directory)
-    if given["crop_mode"] is not None:
+    if "crop_mode" in given:
         given["crop_mode"] = bool(given["crop_mode"])
-    if given["image"] is not None and given["page"] is None and directory.architecture.modes:
-        given |= {"page": page_of_file(given["image"]), "image": None}
+    if "image" in given and "page" not in given and directory.architecture.modes:
+        given["page"] = page_of_file(given.pop("image"))
     return PageRequest(**given)
-
-
-def workload_of(context: typer.Context, directory: ModelDirectory, **instead: Any) -> PageWorkload:
-    """The workload of `page_request` on a model that reads pages; raises its errors."""
-    workload = page_request(context, directory, **instead).workload(directory.architecture)
-    assert isinstance(workload, PageWorkload), "every architecture with a name reads pages"
-    return workload
 
 
 def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import typer
 
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.output_files import write_files
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.setting import CountOpening
+    from dsocr_analyze.archive.table_files import BatchWriter
+    from dsocr_analyze.cli.device_runs import ReadableInference
     from dsocr_analyze.cli.said import Said
     from dsocr_analyze.gate.renderers import ReadableCheck
     from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.report.markdown import ReadableReport
     from dsocr_analyze.report.tree import Drawing
 
-    Readable: TypeAlias = Said | ReadableReport | ReadableCheck | Drawing
+    Readable: TypeAlias = Said | ReadableReport | ReadableCheck | Drawing | ReadableInference
     """Has `lines` for a terminal, and a method named after every other format."""
 
-__all__ = ["emit", "show"]
+__all__ = ["emit", "row_writer", "show"]
 
 WITHOUT_TERMINAL: Final = 100
 """Width of piped output in columns, unless COLUMNS sets another."""
@@ -38,14 +43,18 @@ def emit(
     files: Mapping[Path | None, str] | None = None,
     instead: Path | None = None,
     picture: Callable[[], Picture] | None = None,
+    aside: Sequence[Path | None] = (),
+    on_terminal: str = "table",
 ) -> None:
     """Writes what a command found to files, all or none of them, and prints it.
 
     Answers `--format`, `--json`, `--quiet` and `--plot`, for which there may be a `picture`.
-    `files` has the formats of further files, `instead` takes what would be printed.
+    `files` has the formats of further files, `instead` takes what would be printed. `aside` are
+    files already written, which stderr names if stdout has a format for programs; `on_terminal` is
+    the format that is laid out for a reader.
     """
     given = context.params
-    json_file, printed = given.get("json_file"), given.get("output_format", "text")
+    json_file, printed = given.get("json_file"), given.get("output_format") or on_terminal
     if json_file == "-":
         json_file, printed = None, "json"
     elif given.get("quiet"):
@@ -64,26 +73,47 @@ def emit(
         write_files(texts)
     if drawn:
         drawn.save(given["plot"])
-    if not instead:
-        show(printed, document, said)
+    if instead or not printed:
+        return
+    if printed == on_terminal:
+        show(said)
+    else:
+        sys.stdout.write(rendered.get(printed) or _rendered(printed, document, said))
+        for path in filter(None, aside):
+            complain(f"wrote {path}")
 
 
-def show(output_format: str | None, document: object, said: Readable) -> None:
-    """Prints what a command found in a format; nothing if there is none."""
-    if output_format in ("table", "text"):  # which are laid out for the terminal
-        terminal = shutil.get_terminal_size((WITHOUT_TERMINAL, 24))  # COLUMNS, if it is set
-        for line in said.lines(max(terminal.columns, LEAST_WIDTH)):
-            if line.is_bold:
-                from rich.console import Console
-                from rich.text import Text
+def show(said: Readable) -> None:
+    """Prints what a reader sees, as wide as the terminal."""
+    terminal = shutil.get_terminal_size((WITHOUT_TERMINAL, 24))  # COLUMNS, if it is set
+    for line in said.lines(max(terminal.columns, LEAST_WIDTH)):
+        if line.is_bold:
+            from rich.console import Console
+            from rich.text import Text
 
-                Console(file=getattr(sys.stdout, "styled", None)).print(
-                    Text(line.text, style="bold"), soft_wrap=True
-                )
-            else:
-                print(line.text)
-    elif output_format is not None:
-        sys.stdout.write(_rendered(output_format, document, said))
+            Console(file=getattr(sys.stdout, "styled", None)).print(
+                Text(line.text, style="bold"), soft_wrap=True
+            )
+        else:
+            print(line.text)
+
+
+def row_writer(
+    context: typer.Context, opening: CountOpening
+) -> AbstractContextManager[BatchWriter | None]:
+    """Takes the rows of a table as they come: into `--output`, or as CSV into a pipe.
+
+    None where there is neither: rows are for a picture, or a reader sees the first of them.
+    """
+    from dsocr_analyze.archive import table_files
+
+    given = context.params
+    if given["output"] is not None:
+        return table_files.table_writer(given["output"], opening)
+    if given["plot"] is not None or given["quiet"] or sys.stdout.isatty():
+        return nullcontext()
+    sys.stdout.flush()
+    return table_files.BatchWriter(sys.stdout.buffer)
 
 
 def _rendered(output_format: str, document: object, said: Readable) -> str:

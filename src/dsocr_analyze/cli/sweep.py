@@ -11,7 +11,7 @@ from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, options, page_options
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import LARGEST_COUNT
+from dsocr_analyze.workload import BOUNDS
 from dsocr_analyze.workload.page import PAPERS
 
 __all__ = ["sweep"]
@@ -189,7 +189,7 @@ def _check_options(context: typer.Context) -> None:
 
 def _one_number(argument: str, text: str) -> int:
     """The single number of an axis."""
-    axis = parse_numbers(argument, text, 1, LARGEST_COUNT)
+    axis = parse_numbers(argument, text, *BOUNDS[argument][:2])
     if len(axis) > 1:
         column = "" if argument == "batch_size" else ", or a column in the list"
         raise WorkloadError(

@@ -94,25 +94,14 @@ def _count(
     opening: CountOpening,
     quantity: str,
 ) -> list[str]:
-    """Writes every row, draws them, and returns the warnings.
-
-    Without a file or a picture, a pipe gets CSV, and a terminal a table of the first rows.
-    """
+    """Writes every row, draws them, and returns the warnings."""
     given = context.params
-    output, plot, quiet = (given[name] for name in ("output", "plot", "quiet"))
+    output, plot = given["output"], given["plot"]
     rows, positions = combinations.rows, counted.dimensions.decoder.max_position_embeddings
-    is_printed = output is None and plot is None and not quiet
-    most_kept = sweep_shown.MOST_SHOWN if is_printed and sys.stdout.isatty() else 0
-    if plot is not None:
-        most_kept = rows
+    most_kept, drawn = sweep_shown.MOST_SHOWN if plot is None else rows, None
     beyond, kept = 0, list[Any]()
     with contextlib.ExitStack() as stack:
-        writer = None
-        if output is not None:
-            writer = stack.enter_context(table_files.table_writer(output, opening))
-        elif is_printed and not most_kept:
-            sys.stdout.flush()
-            writer = stack.enter_context(table_files.BatchWriter(sys.stdout.buffer))
+        writer = stack.enter_context(printing.row_writer(context, opening))
         progress = stack.enter_context(LateProgress("workloads", rows))
         for batch in combinations.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
@@ -124,20 +113,22 @@ def _count(
             progress.advance(batch.num_rows)
         context.obj.begin_writing()
         if plot is not None:  # before the table is in place, since it may fail
-            of_model = settings_of_model(opening.model, given["config"])
-            drawn = (kept, quantity, given["x"], of_model, combinations.time)
-            sweep_shown.sweep_picture(*drawn).save(plot)
-    if is_printed and kept:
+            drawn = sweep_shown.sweep_picture(
+                kept, quantity, given["x"], settings_of_model(opening.model, given["config"]),
+                combinations.time,
+            )  # fmt: skip
+    if writer is None and plot is None:
         rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
-        printing.show("table", None, Said(
+        said = Said(
             f"By closed forms: {model_text(opening.model)}",
             [sweep_shown.sweep_table(kept, rows)],
             [Lines("Notes", [rest], before="", indent="")],
-        ))  # fmt: skip
-    elif not quiet:
+        )  # fmt: skip
+    else:
         beside = None if output is None else table_files.sidecar(output)
         written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
-        printing.show("table", None, Said("", (), written=[*written, plot]))
+        said = Said("", (), written=[*written, plot])
+    printing.emit(context, None, said, picture=None if drawn is None else lambda: drawn)
     exceeding = (
         f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
         f" {positions}; they are counted anyway"

@@ -19,8 +19,8 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.report import opening, time_tables
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures import PageRequest
     from dsocr_analyze.pictures.picture import Picture
-    from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["time"]
 
@@ -97,21 +97,18 @@ def time(
         model, arch, config, sliding_window=sliding_window
     )
     words.print_config_findings(context, directory, by_closed_forms=True)
-    workload = page_options.workload_of(context, directory)
-    words.warn(context, directory.architecture.warnings_of(workload))
+    asked = page_options.page_request(context.params, directory)
+    words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     request = request_from(context, gpus or [*options.all_gpus()], server=server)
     if compares is not None:
-        compares(request, directory, workload)
+        compares(request, directory, asked)
     else:
-        engine = Engine("analytic", directory, dtype, bool(use_flash_attn), time=request)
-        _show(context, engine, workload, is_of_all=not gpus)
+        _show(context, Engine(directory, time=request), asked, is_of_all=not gpus)
 
 
-def _show(
-    context: typer.Context, engine: Engine, workload: PageWorkload, *, is_of_all: bool
-) -> None:
-    entries = engine.entries(workload, _leave_out if is_of_all else None)
+def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_all: bool) -> None:
+    entries = engine.entries(asked, _leave_out if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
     report = time_tables.TimeReport(
@@ -119,15 +116,15 @@ def _show(
         command="time",
         options=options.options_used(context),
         model=engine.directory.source(engine.directory.architecture.name),
-        workload=opening.workload_document(workload),
+        workload=opening.workload_document(asked.workload),
         time=tuple(entries),
     )
 
     def picture() -> Picture:
         from dsocr_analyze.pictures.stage_chart import throughput_picture
 
-        attention = ATTENTION_NAMES[engine.flash_attention]
-        return throughput_picture(report, engine.dtype, attention, context.params["config"])
+        attention = ATTENTION_NAMES[asked.flash_attention]
+        return throughput_picture(report, asked.dtype, attention, context.params["config"])
 
     said = Said(
         time_tables.headline(report.model, report.workload),

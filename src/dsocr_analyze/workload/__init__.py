@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.workload.lengths import Lengths
 
 __all__ = [
+    "BOUNDS",
     "IMAGE_TOKEN",
     "LARGEST_COUNT",
     "LARGEST_VIEW",
-    "SMALLEST_VIEW",
     "AnyWorkload",
     "Mode",
     "PageWorkload",
@@ -25,12 +25,18 @@ __all__ = [
 ]
 
 
-SMALLEST_VIEW: Final = 64
-"""Fewest pixels per side of a view: those of one visual token."""
-
 LARGEST_VIEW: Final = 16_384
 LARGEST_COUNT: Final = 1_048_576
 """Most pages in a batch, text tokens or new tokens."""
+
+BOUNDS: Final = {
+    "base_size": (64, LARGEST_VIEW, " pixels per side"),  # at least one visual token
+    "image_size": (64, LARGEST_VIEW, " pixels per side"),
+    "text_tokens": (1, LARGEST_COUNT, " tokens, including BOS"),
+    "max_new_tokens": (1, LARGEST_COUNT, " tokens"),
+    "batch_size": (1, LARGEST_COUNT, " pages"),
+}
+"""Least, most and unit of what is asked, for one page and for the rows of a sweep or a list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dsocr_analyze.architectures.any_model.description import (
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import LARGEST_COUNT, check_count
+from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, check_count
 from dsocr_analyze.workload.lengths import Lengths
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class DescribedModel(Architecture):
                 f" most {_MOST_IDS // seq_len}",
                 arguments=["batch_size"],
             )
-        check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+        check_count("max_new_tokens", max_new_tokens, *BOUNDS["max_new_tokens"])
         return Lengths(seq_len, batch_size, max_new_tokens if description.decodes else 0)
 
     def notes_of(self, workload: Lengths) -> list[str]:

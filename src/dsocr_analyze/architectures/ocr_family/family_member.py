@@ -13,9 +13,8 @@ from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, OcrMode
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import (
+    BOUNDS,
     LARGEST_COUNT,
-    LARGEST_VIEW,
-    SMALLEST_VIEW,
     PageWorkload,
     ViewBatch,
     check_count,
@@ -101,8 +100,8 @@ class FamilyMember(OcrModel, Architecture):
         if base_size is None:
             # With several pages, the blank patch has the size of a page's view.
             base_size = self.base_size if prompt_pages == 1 else image_size
-        check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
-        check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
+        check_count("base_size", base_size, *BOUNDS["base_size"])
+        check_count("image_size", image_size, *BOUNDS["image_size"])
         if not isinstance(crop_mode, bool):
             raise WorkloadError(
                 f"crop_mode {crop_mode!r} is not a boolean; give True or False",
@@ -110,8 +109,8 @@ class FamilyMember(OcrModel, Architecture):
             )
         if prompt_pages > 1:
             _check_several(base_size, image_size, crop_mode)
-        check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
-        check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+        check_count("batch_size", batch_size, *BOUNDS["batch_size"])
+        check_count("max_new_tokens", max_new_tokens, *BOUNDS["max_new_tokens"])
         self.check_sizes(base_size, image_size, crop_mode)
         grid = self.crop.grid(*page) if crop_mode else (1, 1)
         whole = ViewBatch(1, base_size if crop_mode else image_size)
@@ -254,7 +253,7 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
 def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
     """Tokens besides the visual ones, from either length."""
     if text_tokens is not None:
-        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, including BOS")
+        check_count("text_tokens", text_tokens, *BOUNDS["text_tokens"])
     if seq_len is None:
         return default if text_tokens is None else text_tokens
     if isinstance(seq_len, bool) or not isinstance(seq_len, int):
