@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 
 import pytest
 import torch
 import vendor_like
 from safetensors.torch import save_file
+from transformers.utils import is_torchvision_available
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
@@ -17,324 +20,335 @@ from dsocr_analyze.model.source_package import REMOTE_PACKAGE
 
 pytestmark = pytest.mark.directory
 
-CONFIG, MODELING, PARTS = vendor_like.CONFIG, vendor_like.MODELING, vendor_like.PARTS
+CONFIG, CONFIGURATION = vendor_like.CONFIG, vendor_like.CONFIGURATION
+MODELING, PARTS = vendor_like.MODELING, vendor_like.PARTS
+HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
+META = torch.device("meta")
 
 
-def load(path, device="meta", dtype=torch.float32, **options):
+@pytest.fixture
+def path(tmp_path):
+    return vendor_like.write(tmp_path / "m")
+
+
+def load(directory, device="meta", dtype=torch.float32, **options):
+    if not isinstance(directory, ModelDirectory):
+        directory = ModelDirectory.read(directory)
     return load_model(
-        ModelDirectory.read(path),
-        device=torch.device(device),
-        dtype=dtype,
-        trust_remote_code=True,
-        **options,
+        directory, device=torch.device(device), dtype=dtype, trust_remote_code=True, **options
     )
 
 
-def one_line(error: pytest.ExceptionInfo[AnalyzeError]) -> str:
+# ---------------------------------------------------------------------------------- what is loaded
+
+
+def test_builds_the_class_that_auto_map_names_and_leaves_the_files_as_they_are(path):
+    def snapshot():
+        return {file: file.stat().st_mtime_ns for file in sorted(path.rglob("*"))}
+
+    before = snapshot()
+    loaded = load(path, dtype=torch.bfloat16)
+    assert type(loaded.module).__name__ == "TinyModel"
+    assert {(p.device, p.dtype) for p in loaded.module.parameters()} == {(META, torch.bfloat16)}
+    assert (len(loaded.module.layers), loaded.attention) == (2, "eager")
+    assert not loaded.module.training
+    assert not loaded.has_weights
+    # Asked of the config, without its package.
+    flash = load(path, flash_attention=True).module.config
+    assert flash._attn_implementation == "flash_attention_2"
+    load(path, "cpu")
+    assert snapshot() == before
+
+
+def test_leaves_the_import_machinery_as_it_was(path, tmp_path):
+    meta_path, modules = list(sys.meta_path), set(sys.modules)
+    normal = torch.nn.init.normal_
+    with pytest.raises(ModelCodeError):
+        load(vendor_like.write(tmp_path / "n", parts="raise OSError"))
+    new = {name for name in set(sys.modules) - modules if name.startswith(REMOTE_PACKAGE)}
+    assert new <= {REMOTE_PACKAGE}
+    load(path, dtype=torch.bfloat16)
+    load(vendor_like.write(tmp_path / "n"))
+    assert sys.meta_path == meta_path
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.nn.init.normal_ is normal
+    assert torch.empty(1).device.type == "cpu"
+    if not HAS_TORCHVISION:
+        assert not [name for name in sys.modules if name.startswith("torchvision")]
+        assert not is_torchvision_available()
+
+
+def test_directories_of_one_name_do_not_share_code(tmp_path):
+    where = "import pathlib\nHERE = str(pathlib.Path(__file__).parent)\n"
+    without_bias = PARTS.replace("(width, width)", "(width, width, bias=False)")
+    paths = [
+        vendor_like.write(tmp_path / name / "m", parts=parts + where)
+        for name, parts in (("a", PARTS), ("b", PARTS), ("c", without_bias))
+    ]
+    loaded = [load(path).module.layers[0] for path in (*paths, paths[0])]
+    assert [sys.modules[type(layer).__module__].HERE for layer in loaded] == [
+        str(path) for path in (*paths, paths[0])
+    ]
+    assert [layer.linear.bias is None for layer in loaded] == [False, False, True, False]
+    assert type(loaded[3]) is type(loaded[0])
+
+
+def test_changed_files_are_loaded_anew(path):
+    load(path)
+    vendor_like.write(path, parts=PARTS.replace("relu", "sigmoid"))
+    assert "sigmoid" in load(path).module.layers[0].forward.__code__.co_names
+
+
+def test_files_are_found_in_folders_and_within_a_constructor(path):
+    late = MODELING.replace("from .parts import Layer\n", "").replace(
+        "        self.layers", "        from .sub.deep import Layer\n        self.layers"
+    )
+    vendor_like.write(path, modeling_tiny=late)
+    (path / "sub").mkdir()
+    (path / "sub" / "__init__.py").write_text("")
+    (path / "sub" / "deep.py").write_text("from ..parts import Layer")
+    assert len(load(path).module.layers) == 2
+
+
+def test_the_config_that_was_read_stays_as_it_was_read(path):
+    greedy = CONFIGURATION.replace(
+        "super().__init__", "kwargs.get('nested', {}).clear(); super().__init__"
+    )
+    vendor_like.write(path, {**CONFIG, "nested": {"a": 1}}, configuration_tiny=greedy)
+    directory = ModelDirectory.read(path)
+    digest = directory.source(None).config_digest
+    load(directory)
+    assert directory.source(None).config_digest == digest
+
+
+# ---------------------------------------------------------------------------- what a directory says
+
+
+def test_the_config_of_a_checkout_has_one_digest_however_it_is_written(path, tmp_path):
+    shuffled = json.dumps(dict(reversed(CONFIG.items())), indent=3)
+    one, other = map(ModelDirectory.read, (path, vendor_like.write(tmp_path / "b", shuffled)))
+    assert one.source(None).config_digest == other.source(None).config_digest
+    assert one.code_digest() == other.code_digest()
+
+
+def test_another_config_replaces_all_but_the_files_that_are_named(path):
+    directory = ModelDirectory.read(path)
+    other = directory.with_config({"layers": 3, "auto_map": {"AutoModel": "other.Model"}})
+    assert other.config == {"layers": 3, "auto_map": CONFIG["auto_map"]}
+    assert directory.config == CONFIG
+    assert other.digests() == directory.digests()
+    assert len(load(other).module.layers) == 3
+    vendor_like.write(path, {"layers": 2})
+    with pytest.raises(ConfigError, match="auto_map"):
+        ModelDirectory.read(path).with_config(CONFIG).class_in("AutoModel")
+
+
+def test_the_reference_is_known_by_its_place(path):
+    assert ModelDirectory.read(DEFAULT.reference).is_reference
+    assert not ModelDirectory.read(path).is_reference
+
+
+ELSEWHERE = {**CONFIG, "auto_map": {**CONFIG["auto_map"], "AutoModel": "extra.TinyModel"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "runs"),
+    [
+        (CONFIG, {}, True),
+        (CONFIG, {"parts.py": PARTS + "\n"}, False),
+        (CONFIG, {"parts.py": None}, False),
+        (ELSEWHERE, {"extra.py": "from .modeling_tiny import TinyModel"}, False),
+        *(
+            (CONFIG, {name: "raise SystemExit('executed')"}, True)
+            for name in ("extra.py", "torch.py", "__init__.py", "dsocr_analyze_remote.py",
+                         "parts/__init__.py", "sub/parts.py")
+        ),
+    ],
+)  # fmt: skip
+def test_published_code_runs_where_its_files_are_all_there_whatever_lies_beside(
+    path, config, files, runs
+):
+    """The claim behind `runs_code`: files beside the published ones are not executed."""
+    published = ModelDirectory.read(path).digests()
+    vendor_like.write(path, config)
+    for name, text in files.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        if text is None:
+            (path / name).unlink()
+        else:
+            (path / name).write_text(text)
+    found = ModelDirectory.read(path)
+    assert found.runs_code(published) == runs
+    if runs:
+        assert found.with_config({"layers": 7}).runs_code(published)
+        load(path)
+
+
+# ------------------------------------------------------------------------------ what does not load
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("none", "does not exist"),
+        ("x" * 300, "does not exist"),
+        ("file", "is not a directory"),
+        ("empty", "config.json"),
+    ],
+)
+def test_what_is_no_model_directory_is_said(tmp_path, name, says):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelDirectoryError, match=says) as raised:
+        ModelDirectory.read(tmp_path / name)
+    assert str(tmp_path / name) in str(raised.value)
+
+
+def of_model(reference: str) -> dict[str, object]:
+    return {"config": {**CONFIG, "auto_map": {**CONFIG["auto_map"], "AutoModel": reference}}}
+
+
+def of_map(auto_map: object) -> dict[str, object]:
+    return {"config": {**CONFIG, "auto_map": auto_map}}
+
+
+def ends(line: str) -> dict[str, object]:
+    """A constructor that ends otherwise."""
+    return {"modeling_tiny": MODELING.replace("self.post_init()", line)}
+
+
+NO_MODULE = MODELING + "\nclass Other:\n    def __init__(self, config):\n        pass\n"
+NOT_IMPORTED = "could not be imported"
+WRONG = [
+    ({"config": ""}, ConfigError, "config.json", "not JSON"),
+    ({"config": "{"}, ConfigError, "not JSON"),
+    ({"config": "[" * 100_000}, ConfigError, "not JSON"),
+    ({"config": "1" * 10_000}, ConfigError, "not JSON"),
+    ({"config": '{"a": "\udcff"}'}, ConfigError, "not JSON"),  # a byte that is no UTF-8
+    ({"config": "[1]"}, ConfigError, "a JSON list, not an object"),
+    ({"config": "null"}, ConfigError, "not an object"),
+    (of_map(None), ConfigError, "lacks 'auto_map'"),
+    (of_map([]), ConfigError, "lacks 'auto_map'"),
+    (of_map({}), ConfigError, "'auto_map' in config.json", "'AutoConfig'"),
+    (of_map({"AutoConfig": "x"}), ConfigError, "'auto_map' in config.json", "'AutoConfig'"),
+    (of_map({"AutoConfig": 3}), ConfigError, "'auto_map' in config.json", "'AutoConfig'"),
+    (of_map({"AutoConfig": "configuration_tiny.TinyConfig"}), ConfigError, "'AutoModel'"),
+    (of_model("absent.TinyModel"), ModelDirectoryError, "auto_map", "modeling_tiny.py"),
+    (of_model("..absent.X"), ModelDirectoryError, "auto_map", "modeling_tiny.py"),
+    (of_model("org/repo--absent.X"), ModelDirectoryError, "auto_map", "modeling_tiny.py"),
+    (of_model("modeling_tiny.Absent"), ConfigError, "'Absent'"),
+    (of_model("modeling_tiny.torch"), ConfigError, "'torch'"),
+    (of_model("modeling_tiny.__file__"), ConfigError, "'__file__'"),
+    ({**of_model("modeling_tiny.Other"), "modeling_tiny": NO_MODULE}, ConfigError, "Other"),
+    ({"parts": "raise ValueError('no\\nreally')"}, ModelCodeError, NOT_IMPORTED, "ValueError: no"),
+    ({"parts": "import absent_package"}, ModelCodeError, NOT_IMPORTED,
+     "No module named 'absent_package'"),
+    ({"parts": "from .absent import X"}, ModelCodeError, NOT_IMPORTED, "absent"),
+    ({"parts": "def ("}, ModelCodeError, NOT_IMPORTED, "SyntaxError"),
+    ({"parts": "raise SystemExit(3)"}, ModelCodeError, NOT_IMPORTED, "SystemExit: 3"),
+    ({"parts": "def f(): f()\nf()"}, ModelCodeError, NOT_IMPORTED, "RecursionError"),
+    (ends("raise KeyError('key')"), ModelCodeError, "could not be built", "key"),
+    (ends("raise SystemExit('key')"), ModelCodeError, "could not be built", "key"),
+    pytest.param(
+        (ends("transforms.Compose([])"), ModelCodeError, "torchvision is not installed"),
+        marks=pytest.mark.skipif(HAS_TORCHVISION, reason="torchvision is installed"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_a_directory_is_said_in_one_line(path, case):
+    written, error, *says = case
+    vendor_like.write(path, **written)
+    with pytest.raises(error) as raised:
+        load(path)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert raised.value.exit_code == 2
+    assert [part for part in (str(path), *says) if part not in message] == []
+    assert torch.get_default_dtype() is torch.float32
+
+
+# ----------------------------------------------------------------------------------------- weights
+
+
+def tensors_of(path):
+    return {name: torch.randn(p.shape) for name, p in load(path).module.named_parameters()}
+
+
+def test_weights_are_loaded_where_there_are_values(path):
+    tensors = tensors_of(path)
+    names = sorted(tensors)
+    save_file({n: tensors[n] for n in names[:2]}, path / "model-1.safetensors")
+    save_file({n: tensors[n].double() for n in names[2:]}, path / "model-2.safetensors")
+    loaded = load(path, "cpu")
+    assert loaded.has_weights
+    for name, parameter in loaded.module.named_parameters():
+        assert torch.equal(parameter, tensors[name])
+    (path / "model-1.safetensors").write_bytes(b"not safetensors")  # not read on meta
+    assert not load(path).has_weights
+    with pytest.raises(ModelDirectoryError, match=repr(str(path))):
+        load(path, "cpu")
+
+
+def test_random_weights_are_drawn_where_there_is_a_checkpoint(path):
+    without = load(path, "cpu")
+    tensors = without.module.state_dict()
+    save_file({n: torch.full_like(t, 2) for n, t in tensors.items()}, path / "m.safetensors")
+    drawn, read = load(path, "cpu", random_weights=True), load(path, "cpu")
+    assert (drawn.has_weights, read.has_weights) == (False, True)
+    assert torch.equal(drawn.module.scale, without.module.scale)
+    assert (read.module.scale == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("left_out", "added", "says"),
+    [
+        ("norm.bias", {}, ("lack 1 parameters", "'norm.bias'")),
+        ("", {"other": torch.ones(1)}, ("'other'", "model.safetensors")),
+        ("", {"scale": torch.ones(5)}, ("'scale'", "(5,)", "(4,)")),
+    ],
+)
+def test_weights_that_are_missing_extra_or_of_another_shape_are_named(path, left_out, added, says):
+    tensors = tensors_of(path) | added
+    tensors.pop(left_out, None)
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(ModelDirectoryError) as error:
+        load(path, "cpu")
     message = str(error.value)
     assert "\n" not in message
-    assert error.value.exit_code == 2
-    return message
+    assert [part for part in says if part not in message] == []
 
 
-def snapshot(path):
-    return {file: file.stat().st_mtime_ns for file in sorted(path.rglob("*"))}
-
-
-class TestLoading:
-    def test_builds_the_class_that_auto_map_names(self, tmp_path):
-        loaded = load(vendor_like.write(tmp_path / "m"), dtype=torch.bfloat16)
-        assert type(loaded.module).__name__ == "TinyModel"
-        assert {p.device.type for p in loaded.module.parameters()} == {"meta"}
-        assert {p.dtype for p in loaded.module.parameters()} == {torch.bfloat16}
-        assert len(loaded.module.layers) == 2
-        assert not loaded.module.training
-        assert not loaded.has_weights
-        assert loaded.attention == "eager"
-
-    def test_flash_attention_is_asked_of_the_config_without_its_package(self, tmp_path):
-        loaded = load(vendor_like.write(tmp_path / "m"), flash_attention=True)
-        assert loaded.module.config._attn_implementation == "flash_attention_2"
-
-    def test_leaves_the_files_as_they_are(self, tmp_path):
-        path = vendor_like.write(tmp_path / "m")
-        before = snapshot(path)
-        load(path)
+def test_memory_that_is_not_there_is_said(path):
+    vendor_like.write(path, **ends("torch.empty(10**17)"))
+    with pytest.raises(AnalyzeError, match="not enough memory"):
         load(path, "cpu")
-        assert snapshot(path) == before
-
-    def test_leaves_the_import_machinery_as_it_was(self, tmp_path):
-        meta_path, dtype = list(sys.meta_path), torch.get_default_dtype()
-        normal = torch.nn.init.normal_
-        load(vendor_like.write(tmp_path / "m"), dtype=torch.bfloat16)
-        with pytest.raises(ModelCodeError):
-            load(vendor_like.write(tmp_path / "n", modeling_tiny=MODELING + "\nraise OSError"))
-        assert sys.meta_path == meta_path
-        assert torch.get_default_dtype() is dtype
-        assert torch.nn.init.normal_ is normal
-        assert torch.empty(1).device.type == "cpu"
-        if importlib.util.find_spec("torchvision") is None:
-            assert not [name for name in sys.modules if name.startswith("torchvision")]
-            from transformers.utils import is_torchvision_available
-
-            assert not is_torchvision_available()
-
-    def test_a_failed_import_leaves_no_module(self, tmp_path):
-        before = set(sys.modules)
-        path = vendor_like.write(tmp_path / "m", parts="raise ValueError('no')")
-        with pytest.raises(ModelCodeError):
-            load(path)
-        new = {n for n in set(sys.modules) - before if n.startswith(REMOTE_PACKAGE)}
-        assert new <= {REMOTE_PACKAGE}
-        vendor_like.write(path)
-        assert load(path).module is not None
-
-    def test_directories_of_one_name_do_not_share_code(self, tmp_path):
-        narrow = vendor_like.write(tmp_path / "a" / "m")
-        wide = vendor_like.write(
-            tmp_path / "b" / "m",
-            parts=PARTS.replace("(width, width)", "(width, width, bias=False)"),
-        )
-        first, second, again = load(narrow), load(wide), load(narrow)
-        assert first.module.layers[0].linear.bias is not None
-        assert second.module.layers[0].linear.bias is None
-        assert type(again.module) is type(first.module)
-        assert type(second.module) is not type(first.module)
-
-    def test_equal_files_elsewhere_are_other_files(self, tmp_path):
-        where = "import pathlib\nHERE = str(pathlib.Path(__file__).parent)\n"
-        for name in "ab":
-            path = vendor_like.write(tmp_path / name / "m", parts=PARTS + where)
-            module = load(path).module
-            here = sys.modules[type(module.layers[0]).__module__].HERE
-            assert here == str(path)
-
-    def test_changed_files_are_loaded_anew(self, tmp_path):
-        path = vendor_like.write(tmp_path / "m")
-        load(path)
-        vendor_like.write(path, parts=PARTS.replace("relu", "sigmoid"))
-        x = torch.ones(1, 4)
-        names = load(path).module.layers[0].forward.__code__.co_names
-        assert "sigmoid" in names
-        assert x.sum() == 4
-
-    def test_an_import_within_the_constructor_finds_the_files(self, tmp_path):
-        late = MODELING.replace("from .parts import Layer\n", "").replace(
-            "        self.layers", "        from .parts import Layer\n        self.layers"
-        )
-        assert len(load(vendor_like.write(tmp_path / "m", modeling_tiny=late)).module.layers) == 2
-
-    def test_folders_of_files_are_packages(self, tmp_path):
-        path = vendor_like.write(
-            tmp_path / "m", modeling_tiny=MODELING.replace("from .parts", "from .sub.deep")
-        )
-        (path / "sub").mkdir()
-        (path / "sub" / "__init__.py").write_text("")
-        (path / "sub" / "deep.py").write_text("from ..parts import Layer")
-        assert len(load(path).module.layers) == 2
-
-    def test_the_config_that_was_read_stays_as_it_was_read(self, tmp_path):
-        greedy = vendor_like.CONFIGURATION.replace(
-            "super().__init__", "kwargs.get('nested', {}).clear(); super().__init__"
-        )
-        path = vendor_like.write(
-            tmp_path / "m", {**CONFIG, "nested": {"a": 1}}, configuration_tiny=greedy
-        )
-        directory = ModelDirectory.read(path)
-        digest = directory.source(None).config_digest
-        options = {"device": torch.device("meta"), "dtype": torch.float32}
-        load_model(directory, trust_remote_code=True, **options)
-        assert directory.source(None).config_digest == digest
 
 
-class TestWhatDoesNotLoad:
-    def fails(self, path, error, *parts, **options):
-        with pytest.raises(error) as raised:
-            load(path, **options)
-        message = one_line(raised)
-        for part in (repr(str(path)), *parts):
-            assert part in message
-        return message
-
-    def test_no_directory(self, tmp_path):
-        self.fails(tmp_path / "none", ModelDirectoryError, "does not exist")
-        (tmp_path / "file").write_text("")
-        self.fails(tmp_path / "file", ModelDirectoryError, "is not a directory")
-        self.fails(tmp_path / ("x" * 300), ModelDirectoryError, "does not exist")
-
-    def test_no_config(self, tmp_path):
-        with pytest.raises(ModelDirectoryError, match=r"config\.json"):
-            load(tmp_path)
-
-    @pytest.mark.parametrize(
-        ("text", "says"),
-        [
-            ("", "not JSON"),
-            ("{", "not JSON"),
-            ("[" * 100_000, "not JSON"),
-            ("1" * 10_000, "not JSON"),
-            ("[1]", "a JSON list, not an object"),
-            ("null", "not an object"),
-        ],
-    )
-    def test_a_malformed_config(self, tmp_path, text, says):
-        path = vendor_like.write(tmp_path / "m", text)
-        with pytest.raises(ConfigError) as error:
-            load(path)
-        assert says in one_line(error)
-        assert str(path / "config.json") in one_line(error)
-
-    def test_a_config_in_another_encoding(self, tmp_path):
-        path = vendor_like.write(tmp_path / "m")
-        (path / "config.json").write_bytes(b'{"a": "\xff"}')
-        with pytest.raises(ConfigError, match="not JSON"):
-            load(path)
-
-    @pytest.mark.parametrize("auto_map", [None, [], {}, {"AutoConfig": "x"}, {"AutoConfig": 3}])
-    def test_no_auto_map(self, tmp_path, auto_map):
-        config = {**CONFIG, "auto_map": auto_map}
-        self.fails(vendor_like.write(tmp_path / "m", config), ConfigError, "auto_map")
-
-    def test_auto_map_without_a_model(self, tmp_path):
-        config = {**CONFIG, "auto_map": {"AutoConfig": "configuration_tiny.TinyConfig"}}
-        self.fails(vendor_like.write(tmp_path / "m", config), ConfigError, "'AutoModel'")
-
-    def with_model(self, path, reference):
-        auto_map = {**CONFIG["auto_map"], "AutoModel": reference}
-        return vendor_like.write(path, {**CONFIG, "auto_map": auto_map})
-
-    @pytest.mark.parametrize("reference", ["absent.TinyModel", "..absent.X", "org/repo--absent.X"])
-    def test_auto_map_names_an_absent_file(self, tmp_path, reference):
-        path = self.with_model(tmp_path / "m", reference)
-        self.fails(path, ModelDirectoryError, "auto_map", "modeling_tiny.py")
-
-    @pytest.mark.parametrize("name", ["Absent", "torch", "__file__"])
-    def test_auto_map_names_an_absent_class(self, tmp_path, name):
-        path = self.with_model(tmp_path / "m", f"modeling_tiny.{name}")
-        self.fails(path, ConfigError, repr(name))
-
-    def test_auto_map_names_a_class_that_is_no_module(self, tmp_path):
-        path = self.with_model(tmp_path / "m", "modeling_tiny.Other")
-        code = MODELING + "\nclass Other:\n    def __init__(self, config):\n        pass\n"
-        (path / "modeling_tiny.py").write_text(code)
-        self.fails(path, ConfigError, "Other")
-
-    @pytest.mark.parametrize(
-        ("code", "says"),
-        [
-            ("raise ValueError('no\\nreally')", "ValueError: no"),
-            ("import absent_package", "No module named 'absent_package'"),
-            ("from .absent import X", "absent"),
-            ("def (", "SyntaxError"),
-            ("raise SystemExit(3)", "SystemExit: 3"),
-            ("def f(): f()\nf()", "RecursionError"),
-        ],
-    )
-    def test_code_that_raises_when_imported(self, tmp_path, code, says):
-        path = vendor_like.write(tmp_path / "m", parts=code)
-        self.fails(path, ModelCodeError, "could not be imported", says)
-
-    @pytest.mark.parametrize("raising", ["raise KeyError('key')", "raise SystemExit('key')"])
-    def test_code_that_raises_in_its_constructor(self, tmp_path, raising):
-        code = MODELING.replace("        self.post_init()", f"        {raising}")
-        path = vendor_like.write(tmp_path / "m", modeling_tiny=code)
-        self.fails(path, ModelCodeError, "could not be built", "key")
-        assert torch.get_default_dtype() is torch.float32
-
-    def test_memory_that_is_not_there(self, tmp_path):
-        code = MODELING.replace("self.post_init()", "torch.empty(10**17)")
-        path = vendor_like.write(tmp_path / "m", modeling_tiny=code)
-        with pytest.raises(AnalyzeError, match="not enough memory"):
-            load(path, "cpu")
-
-    @pytest.mark.skipif(
-        importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed"
-    )
-    def test_using_what_only_stands_in_names_the_package(self, tmp_path):
-        code = MODELING.replace("self.post_init()", "transforms.Compose([])")
-        path = vendor_like.write(tmp_path / "m", modeling_tiny=code)
-        self.fails(path, ModelCodeError, "torchvision is not installed")
+@pytest.mark.parametrize("kept", ["scale", "norm.weight"])
+def test_weights_that_are_shared_may_have_either_name(path, kept):
+    vendor_like.write(path, **ends("self.scale = self.norm.weight"))
+    tensors = tensors_of(path)
+    tensors.pop("scale", None)
+    tensors.pop("norm.weight", None)
+    save_file({**tensors, kept: torch.full((4,), 3.0)}, path / "m.safetensors")
+    module = load(path, "cpu").module
+    assert module.scale is module.norm.weight
+    assert (module.scale == 3).all()
 
 
-class TestWeights:
-    @pytest.fixture
-    def path(self, tmp_path):
-        return vendor_like.write(tmp_path / "m")
-
-    def tensors(self, path):
-        return {name: torch.randn(p.shape) for name, p in load(path).module.named_parameters()}
-
-    def test_are_loaded_where_there_are_values(self, path):
-        tensors = self.tensors(path)
-        names = sorted(tensors)
-        save_file({n: tensors[n] for n in names[:2]}, path / "model-1.safetensors")
-        save_file({n: tensors[n].double() for n in names[2:]}, path / "model-2.safetensors")
-        loaded = load(path, "cpu")
-        assert loaded.has_weights
-        for name, parameter in loaded.module.named_parameters():
-            assert torch.equal(parameter, tensors[name])
-
-    def test_random_ones_are_drawn_where_there_is_a_checkpoint(self, path):
-        without = load(path, "cpu")
-        tensors = without.module.state_dict()
-        save_file({n: torch.full_like(t, 2) for n, t in tensors.items()}, path / "m.safetensors")
-        drawn, read = load(path, "cpu", random_weights=True), load(path, "cpu")
-        assert not drawn.has_weights
-        assert torch.equal(drawn.module.scale, without.module.scale)
-        assert read.has_weights
-        assert (read.module.scale == 2).all()
-
-    def test_are_not_read_on_meta(self, path):
-        (path / "model.safetensors").write_bytes(b"not safetensors")
-        assert not load(path).has_weights
-
-    def refused(self, path, *parts):
-        with pytest.raises(ModelDirectoryError) as error:
-            load(path, "cpu")
-        for part in parts:
-            assert part in one_line(error)
-
-    def test_missing_extra_or_of_another_shape_are_named(self, path):
-        tensors = self.tensors(path)
-        file = path / "model.safetensors"
-        save_file({n: t for n, t in tensors.items() if n != "norm.bias"}, file)
-        self.refused(path, "lack 1 parameters", "'norm.bias'")
-        save_file({**tensors, "other": torch.ones(1)}, file)
-        self.refused(path, "'other'", "model.safetensors")
-        save_file({**tensors, "scale": torch.ones(5)}, file)
-        self.refused(path, "'scale'", "(5,)", "(4,)")
-
-    def test_that_cannot_be_read_are_named(self, path):
-        (path / "model.safetensors").write_bytes(b"not safetensors at all")
-        self.refused(path, repr(str(path)))
-
-    @pytest.mark.parametrize("kept", ["scale", "norm.weight"])
-    def test_that_are_shared_may_have_either_name(self, path, kept):
-        tied = MODELING.replace("self.post_init()", "self.scale = self.norm.weight")
-        vendor_like.write(path, modeling_tiny=tied)
-        tensors = self.tensors(path)
-        shared = tensors.pop("norm.weight", None)
-        tensors.pop("scale", None)
-        save_file(
-            {**tensors, kept: torch.ones(4) if shared is None else shared}, path / "m.safetensors"
-        )
-        module = load(path, "cpu").module
-        assert module.scale is module.norm.weight
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-    def test_that_are_drawn_are_the_same_every_time_and_all_numbers(self, path, dtype):
-        first, second = load(path, "cpu", dtype), load(path, "cpu", dtype)
-        assert not first.has_weights
-        for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True):
-            assert torch.equal(a, b)
-            assert a.isfinite().all()
-            assert a.abs().sum() > 0
-        with torch.no_grad():
-            assert first.module(torch.ones(2, 4, dtype=dtype)).isfinite().all()
-
-    def test_that_are_drawn_leave_the_callers_numbers_alone(self, path):
-        torch.manual_seed(1)
-        expected = torch.rand(3)
-        torch.manual_seed(1)
-        load(path, "cpu")
-        assert torch.equal(torch.rand(3), expected)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_drawn_weights_are_the_same_every_time_and_leave_the_callers_numbers_alone(path, dtype):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first, second = load(path, "cpu", dtype), load(path, "cpu", dtype)
+    assert torch.equal(torch.rand(3), expected)
+    assert not first.has_weights
+    for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert a.isfinite().all()
+        assert a.abs().sum() > 0
+    with torch.no_grad():
+        assert first.module(torch.ones(2, 4, dtype=dtype)).isfinite().all()

@@ -8,6 +8,7 @@ import pwd
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,31 +43,24 @@ def load(path, **options):
     return load_model(read(path), device=torch.device("meta"), dtype=torch.float32, **options)
 
 
-def test_an_unknown_directory_is_refused_naming_its_files_and_both_ways(checkout):
+def test_an_unknown_directory_is_refused_and_nothing_of_it_is_executed(checkout, tmp_path):
+    """Naming its files, and both ways to trust them."""
+    mark, before = tmp_path / "executed", set(sys.modules)
+    for name in vendor_like.FILES:
+        file = checkout / name
+        file.write_text(f"open({str(mark)!r}, 'w').close()\n{file.read_text()}")
     with pytest.raises(TrustError) as error:
         load(checkout)
+    assert not mark.exists()
+    assert not {name for name in set(sys.modules) - before if "tiny" in name}
     message = str(error.value)
     assert "\n" not in message
     for part in (*vendor_like.FILES, repr(str(checkout)), "trust_remote_code=True"):
         assert part in message
     assert f"dsocr-analyze trust '{checkout}'" in message  # as a shell takes a path with a space
-
-
-def test_nothing_is_executed_before_trust_is_checked(checkout, tmp_path):
-    mark = tmp_path / "executed"
-    for name in vendor_like.FILES:
-        file = checkout / name
-        file.write_text(f"open({str(mark)!r}, 'w').close()\n{file.read_text()}")
-    with pytest.raises(TrustError):
-        load(checkout)
-    assert not mark.exists()
     load(checkout, trust_remote_code=True)
     assert mark.exists()
-
-
-def test_trust_for_one_run_is_not_recorded(checkout):
-    load(checkout, trust_remote_code=True)
-    assert not trust_store().exists()
+    assert not trust_store().exists()  # trust for one run is not recorded
     with pytest.raises(TrustError):
         load(checkout)
 
@@ -85,38 +79,41 @@ def test_a_second_directory_is_recorded_beside_the_first(checkout, tmp_path):
     other = vendor_like.write(tmp_path / "elsewhere" / checkout.name, parts="# nothing\n")
     record_trust(read(checkout))
     assert not is_trusted(read(other))
+    trust_store().chmod(0o644)
     record_trust(read(other))
     assert is_trusted(read(checkout))
     assert is_trusted(read(other))
+    # It is its owner's alone.
+    assert [path.stat().st_mode & 0o777 for path in (trust_store(), trust_store().parent)] == [
+        0o600, 0o700
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("files", "named"),
     [
-        (lambda path: (path / "parts.py").write_text("import os\n"), "parts.py"),
-        (lambda path: (path / "parts.py").unlink(), "parts.py"),
-        (lambda path: (path / "added.py").write_text(""), "added.py"),
-        (lambda path: (path / "sub").mkdir() or (path / "sub/x.py").write_text(""), "sub/x.py"),
-        (lambda path: (path / "parts.py").rename(path / "renamed.py"), "parts.py, renamed.py"),
+        ({"parts.py": "import os\n"}, "parts.py"),
+        ({"parts.py": None}, "parts.py"),
+        ({"added.py": ""}, "added.py"),
+        ({"sub/x.py": ""}, "sub/x.py"),
+        ({"parts.py": None, "renamed.py": vendor_like.PARTS}, "parts.py, renamed.py"),
+        ({"README.md": "read me", ".git/hook.py": "", "folder.py/x": "", "config.json": "{}"}, ""),
     ],
 )
-def test_changed_added_removed_files_break_trust_and_are_named(checkout, change, named):
+def test_changed_added_removed_files_of_code_break_trust_and_are_named(checkout, files, named):
     record_trust(read(checkout))
-    change(checkout)
-    assert not is_trusted(read(checkout))
+    for name, text in files.items():
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).unlink(missing_ok=True)
+        if text is not None:
+            (checkout / name).write_text(text)
+    assert is_trusted(read(checkout)) == (named == "")
+    if not named:
+        require_trust(read(checkout))
+        return
     with pytest.raises(TrustError, match="changed since they were trusted") as error:
         load(checkout)
     assert f"({named})" in str(error.value)
-
-
-def test_other_files_do_not_break_trust(checkout):
-    record_trust(read(checkout))
-    (checkout / "README.md").write_text("read me")
-    (checkout / ".git").mkdir()
-    (checkout / ".git" / "hook.py").write_text("")
-    (checkout / "folder.py").mkdir()
-    vendor_like.write(checkout, {**vendor_like.CONFIG, "hidden_size": 8})
-    require_trust(read(checkout))
 
 
 def test_what_was_read_is_executed_whatever_lies_there_later(checkout):
@@ -131,11 +128,10 @@ def test_what_was_read_is_executed_whatever_lies_there_later(checkout):
 
 def test_trust_belongs_to_the_directory_not_to_the_way_there(checkout, tmp_path, monkeypatch):
     record_trust(read(checkout))
-    link = tmp_path / "link"
-    link.symlink_to(checkout)
-    assert is_trusted(read(link))
+    (tmp_path / "link").symlink_to(checkout)
+    assert is_trusted(read(tmp_path / "link"))
     monkeypatch.chdir(tmp_path)
-    assert is_trusted(ModelDirectory.read(type(checkout)(checkout.name)))
+    assert is_trusted(read(Path(checkout.name)))
 
 
 def test_the_reference_needs_no_record():
@@ -143,15 +139,61 @@ def test_the_reference_needs_no_record():
     assert not trust_store().exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"/a": "b"}', '{"/a": null}', "[" * 100_000])
-def test_a_broken_record_trusts_nobody_and_is_named(checkout, text):
-    trust_store().parent.mkdir(parents=True)
-    trust_store().write_text(text)
+# ------------------------------------------------------------------------------------- the record
+# Only the user says what the user trusts, and nothing that was said is lost.
+
+
+@pytest.fixture
+def store(checkout):
+    record_trust(read(checkout))
+    return trust_store()
+
+
+def refusal(checkout, error=TrustError):
+    """What is said whatever a record is asked for; it stays as it was."""
     for act in (is_trusted, require_trust, record_trust):
-        with pytest.raises(TrustError) as error:
+        with pytest.raises(error) as refused:
             act(read(checkout))
-        assert "trust.json" in str(error.value)
-    assert trust_store().read_text() == text
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"/a": "b"}', '{"/a": null}', "[" * 100_000])
+def test_a_broken_record_trusts_nobody_and_is_named(store, checkout, text):
+    store.write_text(text)
+    assert "trust.json" in refusal(checkout)
+    assert store.read_text() == text
+
+
+@pytest.mark.parametrize("mode", [0o622, 0o666, 0o620, 0o602])
+def test_one_that_others_can_write_is_refused(store, checkout, mode):
+    store.chmod(mode)
+    assert f"chmod go-w {store}" in refusal(checkout)
+
+
+def test_one_in_a_folder_that_everybody_can_write_is_refused(store, checkout):
+    store.parent.chmod(0o777)
+    assert "is writable by others" in refusal(checkout)
+    store.parent.chmod(0o775)  # the folder of a user whose umask is 002
+    assert is_trusted(read(checkout))
+
+
+def test_somebody_elses_is_refused(store, checkout, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    os.chown(store.parent, 4711, -1)
+    assert is_trusted(read(checkout))  # root's is as good as one's own
+    os.chown(store, 4712, -1)
+    assert "belongs to user 4712" in refusal(checkout)
+    os.chown(store.parent, 4712, -1)
+    assert repr(str(store.parent)) in refusal(checkout)
+
+
+def test_a_link_is_refused_and_left_alone(store, checkout, tmp_path):
+    elsewhere = store.rename(tmp_path / "elsewhere.json")
+    before = elsewhere.read_text()
+    store.symlink_to(elsewhere)
+    assert "is a link" in refusal(checkout)
+    assert store.is_symlink()
+    assert elsewhere.read_text() == before
 
 
 def test_a_record_that_cannot_be_written_is_named(checkout, config_home):
@@ -161,124 +203,70 @@ def test_a_record_that_cannot_be_written_is_named(checkout, config_home):
     assert config_home.read_text() == "a file where the folder would be"
 
 
-def test_refusing_imports_nothing(checkout):
-    before = set(sys.modules)
-    with pytest.raises(TrustError):
-        load(checkout)
-    assert not {name for name in set(sys.modules) - before if "tiny" in name}
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"XDG_CONFIG_HOME": "config"}, "XDG_CONFIG_HOME is 'config'"),
+        ({"XDG_CONFIG_HOME": "", "HOME": "home"}, "HOME is 'home'"),
+    ],
+)
+def test_a_place_that_depends_on_where_a_command_runs_is_refused(
+    checkout, monkeypatch, variables, message
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert message in refusal(checkout, OwnFolderError)
+    with pytest.raises(OwnFolderError):
+        trust_store()
 
 
-class TestTheRecord:
-    """Only the user says what the user trusts, and nothing that was said is lost."""
-
-    @pytest.fixture
-    def store(self, checkout):
+@pytest.mark.parametrize("home", ["", None])
+def test_without_a_home_nothing_is_trusted_and_nothing_recorded(checkout, monkeypatch, home):
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: (_ for _ in ()).throw(KeyError()))
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    assert trust_store() is None
+    assert not is_trusted(read(checkout))
+    with pytest.raises(TrustError, match="contains Python code"):
+        require_trust(read(checkout))
+    with pytest.raises(OwnFolderError, match="no home directory"):
         record_trust(read(checkout))
-        return trust_store()
 
-    def refusal(self, checkout):
-        for act in (is_trusted, require_trust, record_trust):
-            with pytest.raises(TrustError) as refused:
-                act(read(checkout))
-        return str(refused.value)
 
-    def test_it_is_its_owners_alone(self, store, checkout, tmp_path):
-        assert store.stat().st_mode & 0o777 == 0o600
-        assert store.parent.stat().st_mode & 0o777 == 0o700
-        store.chmod(0o644)
-        record_trust(read(vendor_like.write(tmp_path / "other")))
-        assert store.stat().st_mode & 0o777 == 0o600
+@pytest.mark.exhaustive
+def test_records_made_at_once_are_all_kept(tmp_path, config_home):
+    paths = [vendor_like.write(tmp_path / f"model {number}") for number in range(16)]
+    code = (
+        "import sys; from pathlib import Path;"
+        "from dsocr_analyze.model.directory import ModelDirectory;"
+        "from dsocr_analyze.model.trust import record_trust;"
+        "models = [ModelDirectory.read(Path(each)) for each in sys.argv[1:]];"
+        "sys.stdin.read();"  # all have started
+        "[record_trust(each) for each in models]"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, *map(str, some)], stdin=subprocess.PIPE)
+        for some in (paths[:4], paths[4:8], paths[8:12], paths[12:])
+    ]
+    for process in running:
+        process.stdin.close()
+    assert [process.wait(60) for process in running] == [0] * 4
+    assert set(json.loads(trust_store().read_text())) == set(map(str, paths))
+    assert [file.name for file in trust_store().parent.iterdir()] == ["trust.json"]
 
-    @pytest.mark.parametrize("mode", [0o622, 0o666, 0o620, 0o602])
-    def test_one_that_others_can_write_is_refused(self, store, checkout, mode):
-        store.chmod(mode)
-        assert f"chmod go-w {store}" in self.refusal(checkout)
 
-    def test_one_in_a_folder_that_everybody_can_write_is_refused(self, store, checkout):
-        store.parent.chmod(0o777)
-        assert "is writable by others" in self.refusal(checkout)
-        store.parent.chmod(0o775)  # the folder of a user whose umask is 002
-        assert is_trusted(read(checkout))
-
-    def test_somebody_elses_is_refused(self, store, checkout, monkeypatch):
-        monkeypatch.setattr(os, "geteuid", lambda: 4711)
-        os.chown(store.parent, 4711, -1)
-        assert is_trusted(read(checkout))  # root's is as good as one's own
-        os.chown(store, 4712, -1)
-        assert "belongs to user 4712" in self.refusal(checkout)
-        os.chown(store.parent, 4712, -1)
-        assert repr(str(store.parent)) in self.refusal(checkout)
-
-    def test_a_link_is_refused_and_left_alone(self, store, checkout, tmp_path):
-        elsewhere = store.rename(tmp_path / "elsewhere.json")
-        before = elsewhere.read_text()
-        store.symlink_to(elsewhere)
-        assert "is a link" in self.refusal(checkout)
-        assert store.is_symlink()
-        assert elsewhere.read_text() == before
-
-    def test_a_place_that_depends_on_where_a_command_runs_is_refused(self, checkout, monkeypatch):
-        monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-        for act in (trust_store, lambda: is_trusted(read(checkout))):
-            with pytest.raises(OwnFolderError, match="XDG_CONFIG_HOME is 'config'"):
-                act()
-
-    def test_a_home_that_depends_on_it_is_refused_too(self, checkout, monkeypatch):
-        monkeypatch.delenv("XDG_CONFIG_HOME")
-        monkeypatch.setenv("HOME", "home")
-        with pytest.raises(OwnFolderError, match="HOME is 'home'"):
+def test_what_is_locked_for_long_is_said(store, checkout, monkeypatch):
+    monkeypatch.setattr(output_files, "_LONGEST_WAIT_SECONDS", 0.05)
+    lock = (
+        "import fcntl, os, sys;fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+    with output_files.locked(store.parent):
+        held = subprocess.run([sys.executable, "-c", lock, store.parent], capture_output=True)
+        assert b"BlockingIOError" in held.stderr
+        with pytest.raises(OutputError, match="is locked by another process"):
             record_trust(read(checkout))
-
-    def test_an_empty_home_is_none(self, checkout, monkeypatch):
-        monkeypatch.delenv("XDG_CONFIG_HOME")
-        monkeypatch.setenv("HOME", "")
-        assert trust_store() is None
-
-    def test_without_a_home_nothing_is_trusted_and_nothing_recorded(self, checkout, monkeypatch):
-        monkeypatch.delenv("XDG_CONFIG_HOME")
-        monkeypatch.delenv("HOME", raising=False)
-        monkeypatch.setattr(pwd, "getpwuid", lambda _: (_ for _ in ()).throw(KeyError()))
-        assert trust_store() is None
-        assert not is_trusted(read(checkout))
-        with pytest.raises(TrustError, match="contains Python code"):
-            require_trust(read(checkout))
-        with pytest.raises(OwnFolderError, match="no home directory"):
-            record_trust(read(checkout))
-
-    @pytest.mark.exhaustive
-    def test_records_made_at_once_are_all_kept(self, tmp_path, config_home):
-        paths = [vendor_like.write(tmp_path / f"model {number}") for number in range(16)]
-        code = (
-            "import sys; from pathlib import Path;"
-            "from dsocr_analyze.model.directory import ModelDirectory;"
-            "from dsocr_analyze.model.trust import record_trust;"
-            "models = [ModelDirectory.read(Path(each)) for each in sys.argv[1:]];"
-            "sys.stdin.read();"  # all have started
-            "[record_trust(each) for each in models]"
-        )
-        running = [
-            subprocess.Popen([sys.executable, "-c", code, *map(str, some)], stdin=subprocess.PIPE)
-            for some in (paths[:4], paths[4:8], paths[8:12], paths[12:])
-        ]
-        for process in running:
-            process.stdin.close()
-        assert [process.wait(60) for process in running] == [0] * 4
-        assert set(json.loads(trust_store().read_text())) == set(map(str, paths))
-        assert [file.name for file in trust_store().parent.iterdir()] == ["trust.json"]
-
-    def test_what_is_locked_for_long_is_said(self, store, checkout, monkeypatch):
-        monkeypatch.setattr(output_files, "_LONGEST_WAIT_SECONDS", 0.05)
-        with output_files.locked(store.parent):
-            code = [
-                sys.executable,
-                "-c",
-                "import fcntl, os, sys;"
-                "fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)",
-            ]
-            held = subprocess.run([*code, store.parent], capture_output=True, check=False)
-            assert b"BlockingIOError" in held.stderr
-            with pytest.raises(OutputError, match="is locked by another process"):
-                record_trust(read(checkout))
 
 
 @pytest.mark.exhaustive

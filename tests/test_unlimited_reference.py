@@ -1,4 +1,7 @@
-"""Unlimited-OCR's reference network against masks, integers worked out by hand, and itself."""
+"""Unlimited-OCR's window of generated tokens: masks, integers worked out by hand, and itself.
+
+`test_reference_networks.py` has what it shares with the other networks.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,24 @@ from sampling import named, sampled
 from test_golden import flops_by_stage, repeats_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
-from unlimited import CPU, META, REFERENCE, Generation, decoder, load, small, traced, workload
+from unlimited import META, REFERENCE, Generation, decoder, load, small, traced, workload
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
-from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
 from dsocr_analyze.architectures.key_value_cache import CacheStep, lengthened
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
-from dsocr_analyze.architectures.unlimited_ocr.reference import (
-    modeling_deepseekv2,
-    modeling_unlimitedocr,
-)
+from dsocr_analyze.architectures.unlimited_ocr.reference import modeling_deepseekv2
 from dsocr_analyze.errors import ConfigError, ModelCodeError
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace.summary import ledger_of
 from dsocr_analyze.workload import ViewBatch
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "unlimited_decode_steps.json").read_text())
-
 WINDOW = 4
-
 DENSE = {"n_routed_experts": None}
 """No router, whose choice a rounding may turn over where the order of sums differs."""
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
 def tokens_of(batch: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -41,7 +40,8 @@ def tokens_of(batch: int, length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(50, (batch, length), generator=generator)
 
 
-# --------------------------------------------------------------------------------- one decode step
+def model_of(**config):
+    return decoder(small(**config), torch.float32, vendor=False)
 
 
 @pytest.mark.parametrize(
@@ -70,59 +70,48 @@ def test_a_decode_step_knows_what_it_finds_and_what_it_overwrites(
 # -------------------------------------------------------------------------------------- the window
 
 
-def visible(prompt: int, length: int, window: int | None) -> torch.Tensor:
-    """Ones where a query may look: all of the prompt before it, and the last W generated."""
+def recomputed(model, tokens, prompt, window):
+    """Logits of one pass over all tokens, without a cache, under the mask of the window.
+
+    A query may look at all of the prompt before it, and at the last W generated tokens.
+    """
+    batch, length = tokens.shape
     mask = torch.zeros(length, length, dtype=torch.long)
     for query in range(length):
         for key in range(query + 1):
-            recent = window is None or query - key < window
-            mask[query, key] = key < prompt or recent
-    return mask
-
-
-def recomputed(model, tokens, prompt, window):
-    """Logits of one pass over all tokens, without a cache, under the mask of the window."""
-    batch, length = tokens.shape
+            mask[query, key] = key < prompt or window is None or query - key < window
     model.config._ring_window = None
-    mask = visible(prompt, length, window).expand(batch, 1, -1, -1)
     with torch.no_grad():
+        mask = mask.expand(batch, 1, -1, -1)
         return model(tokens, attention_mask=mask, use_cache=False).logits
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_window_is_the_mask_of_the_prompt_and_the_last_generated_tokens(seed):
     draw = random.Random(seed)
-    window, prompt = draw.choice([1, 2, 4, 5]), draw.randint(2, 9)
-    heads = draw.choice([1, 2, 4])
-    model = decoder(small(num_key_value_heads=heads, **DENSE), torch.float32, vendor=False)
+    window, prompt = draw.choice([1, 2, 4, 5]), draw.choice([1, 2, 5, 9])
+    model = model_of(num_key_value_heads=draw.choice([1, 2, 4]), **DENSE)
     tokens = tokens_of(draw.randint(1, 3), prompt + 4 * window + 3, seed)
-    got = Generation(model, tokens, prompt, window).logits
-    torch.testing.assert_close(got, recomputed(model, tokens, prompt, window), atol=1e-4, rtol=1e-4)
-    unbounded = recomputed(model, tokens, prompt, None)
+    generation = Generation(model, tokens, prompt, window)
+    got, unbounded = generation.logits, recomputed(model, tokens, prompt, None)
+    torch.testing.assert_close(got, recomputed(model, tokens, prompt, window), **CLOSE)
     first = prompt + window  # step W + 1 is the first that no longer sees a generated token
-    torch.testing.assert_close(got[:, :first], unbounded[:, :first], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got[:, :first], unbounded[:, :first], **CLOSE)
     assert ((got - unbounded)[:, first:].abs().amax(-1) > 1e-3).all()
+    steps = range(4 * window + 4)
+    assert generation.lengths == [prompt + min(step, window) for step in steps]
 
 
 def test_without_a_window_every_token_stays():
-    model = decoder(small(**DENSE), torch.float32, vendor=False)
-    tokens = tokens_of(2, 20)
+    model, tokens = model_of(**DENSE), tokens_of(2, 20)
     generation = Generation(model, tokens, 5, None)
-    expected = recomputed(model, tokens, 5, None)
-    torch.testing.assert_close(generation.logits, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(generation.logits, recomputed(model, tokens, 5, None), **CLOSE)
     assert generation.lengths == list(range(5, 21))
     assert not hasattr(generation.cache, "_prefill_length")
 
 
-def test_the_cache_stops_growing_at_the_window():
-    model = decoder(small(), torch.float32, vendor=False)
-    generation = Generation(model, tokens_of(1, 20), 5, WINDOW)
-    assert generation.lengths == [5, 6, 7, 8, *[9] * 12]
-
-
 def test_a_full_ring_is_written_in_place_at_the_oldest_slot():
-    model = decoder(small(), torch.float32, vendor=False)
-    tokens, cache = tokens_of(1, 5 + WINDOW + 2), DynamicCache()
+    model, tokens, cache = model_of(), tokens_of(1, 5 + WINDOW + 2), DynamicCache()
     Generation(model, tokens[:, : 5 + WINDOW], 5, WINDOW, cache)
     before = [part.clone() for part in (*cache.key_cache, *cache.value_cache)]
     addresses = [part.data_ptr() for part in (*cache.key_cache, *cache.value_cache)]
@@ -138,8 +127,7 @@ def test_a_full_ring_is_written_in_place_at_the_oldest_slot():
 
 
 def test_a_window_holds_for_pairs_and_the_reference_s_own_cache():
-    model = decoder(small(), torch.float32, vendor=False)
-    tokens = tokens_of(2, 18)
+    model, tokens = model_of(), tokens_of(2, 18)
     expected = Generation(model, tokens, 5, WINDOW)
     got = Generation(model, tokens, 5, WINDOW, KeyValueCache())
     assert got.lengths == expected.lengths
@@ -148,24 +136,14 @@ def test_a_window_holds_for_pairs_and_the_reference_s_own_cache():
         first = model(tokens[:, :5]).past_key_values
         pairs = first.to_legacy_cache()
         again = model(tokens[:, 5:6], past_key_values=pairs).past_key_values
-    assert isinstance(first, DynamicCache)
-    assert isinstance(again, DynamicCache)  # never pairs: the window's state is on the cache
+    # never pairs: the window's state is on the cache
+    assert (type(first), type(again)) == (DynamicCache, DynamicCache)
     assert again.get_seq_length() == 6
     assert len(pairs[0][0][0, 0]) == 5
 
 
-def test_a_prompt_of_one_token_is_a_prompt():
-    model = decoder(small(**DENSE), torch.float32, vendor=False)
-    tokens = tokens_of(1, 12)
-    generation = Generation(model, tokens, 1, WINDOW)
-    assert generation.lengths == [1, 2, 3, 4, *[5] * 8]
-    expected = recomputed(model, tokens, 1, WINDOW)
-    torch.testing.assert_close(generation.logits, expected, atol=1e-4, rtol=1e-4)
-
-
 def test_what_lies_in_the_cache_before_the_first_step_is_the_prompt():
-    model = decoder(small(**DENSE), torch.float32, vendor=False)
-    tokens = tokens_of(1, 16)
+    model, tokens = model_of(**DENSE), tokens_of(1, 16)
     model.config._ring_window = None
     with torch.no_grad():
         cache = model(tokens[:, :6], past_key_values=DynamicCache()).past_key_values
@@ -175,16 +153,43 @@ def test_what_lies_in_the_cache_before_the_first_step_is_the_prompt():
             place = torch.tensor([[position]])
             logits = model(step, position_ids=place, past_key_values=cache).logits
     assert cache.get_seq_length() == 6 + WINDOW
-    expected = recomputed(model, tokens, 6, WINDOW)[:, -1:]
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits, recomputed(model, tokens, 6, WINDOW)[:, -1:], **CLOSE)
+
+
+def slots_of(cache) -> list[int]:
+    """What each of three layers overwrites next; the first slot where none was written yet."""
+    written = getattr(cache, "_ring_pos", {})
+    return [written.get(layer, 0) for layer in range(3)]
+
+
+def test_a_cache_is_made_as_real_steps_leave_it():
+    model = model_of()
+    first = Generation(model, tokens_of(1, 5), 5, WINDOW).cache
+    for number in range(2, 3 * WINDOW):
+        real = Generation(model, tokens_of(1, 5 + number - 1), 5, WINDOW).cache
+        made = UNLIMITED_OCR.decode_cache(first, CacheStep(5, number, WINDOW))
+        assert [part.shape for part in made.key_cache] == [part.shape for part in real.key_cache]
+        assert made._prefill_length == real._prefill_length
+        assert slots_of(made) == slots_of(real) == [(number - 1) % WINDOW * (number > WINDOW)] * 3
+    plain = lengthened(first, CacheStep(5, 9))
+    assert plain.get_seq_length() == 5 + 8
+    assert not hasattr(plain, "_ring_pos")
 
 
 # ---------------------------------------------------------------------- what is built, what is not
 
 
-def test_flash_attention_is_refused_by_name():
-    with pytest.raises(ModelCodeError, match=r"flash_attention_2.*known: eager"):
-        load(REFERENCE, None, flash_attention=True)
+@pytest.mark.parametrize(
+    ("window", "options", "error", "message"),
+    [
+        (None, {"flash_attention": True}, ModelCodeError, "flash_attention_2.*known: eager"),
+        (0, {}, ConfigError, "sliding window of 0 .* give 1 or more"),
+        (-3, {}, ConfigError, "sliding window of -3 .* give 1 or more"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(window, options, error, message):
+    with pytest.raises(error, match=message):
+        load(REFERENCE, window, **options)
 
 
 def test_latent_attention_keeps_its_own_classes_and_knows_no_window():
@@ -193,66 +198,18 @@ def test_latent_attention_keeps_its_own_classes_and_knows_no_window():
         "mla_eager",
         "mla_flash_attention_2",
     }
-    latent = {
-        "use_mla": True,
-        "num_key_value_heads": 4,
-        "kv_lora_rank": 8,
-        "q_lora_rank": None,
-        "qk_nope_head_dim": 8,
-        "qk_rope_head_dim": 4,
-        "v_head_dim": 8,
-    }
-    model = decoder(small(**latent), torch.float32, vendor=False)
-    assert Generation(model, tokens_of(1, 14), 4, WINDOW).lengths == list(range(4, 15))
+    latent = {"use_mla": True, "num_key_value_heads": 4, "kv_lora_rank": 8, "q_lora_rank": None,
+              "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}  # fmt: skip
+    generation = Generation(model_of(**latent), tokens_of(1, 14), 4, WINDOW)
+    assert generation.lengths == list(range(4, 15))
 
 
 @pytest.mark.exhaustive
 def test_the_window_is_off_unless_it_is_asked_for():
     assert load(REFERENCE, None).sliding_window is None
     model = load(REFERENCE, 7)
-    assert model.sliding_window == 7
-    assert model.module.config._ring_window == 7
+    assert (model.sliding_window, model.module.config._ring_window) == (7, 7)
     assert model.module.model.layers[0].self_attn.config is model.module.config
-
-
-@pytest.mark.parametrize("window", [0, -3])
-def test_a_window_below_one_is_refused(window):
-    with pytest.raises(ConfigError, match=f"sliding window of {window} .* give 1 or more"):
-        load(REFERENCE, window)
-
-
-@pytest.mark.exhaustive
-def test_parameters_are_the_checkpoints():
-    module = load(REFERENCE, None).module
-    assert sum(p.numel() for p in module.parameters()) == 3_336_106_240
-    assert len(list(module.parameters())) == 2_710
-    assert len(list(module.modules())) == 4_083
-
-
-def test_pages_of_one_prompt_are_looked_at_one_by_one():
-    config = modeling_unlimitedocr.UnlimitedOCRConfig(**small())
-    model = modeling_unlimitedocr.UnlimitedOCRForCausalLM(config).eval()
-    seen = []
-    model.model.sam_model.register_forward_hook(lambda _, given, __: seen.append(given[0]))
-    pages = torch.rand(3, 3, 64, 64)
-    tokens = 1 * (1 + 1) + 1  # one query and a newline, and a separator after each page
-    mask = torch.tensor([[False, *[True] * (3 * tokens), False]])
-    with torch.no_grad(), running(CPU, has_weights=True):
-        embeds = {}
-        model.model.layers[0].register_forward_pre_hook(
-            lambda _, given, kwargs: embeds.update(x=given[0]), with_kwargs=True
-        )
-        model(
-            torch.zeros(1, mask.shape[1], dtype=torch.long),
-            images=[(torch.zeros(1, 3, 64, 64), pages)],
-            images_seq_mask=mask,
-            images_spatial_crop=torch.ones(3, 2, dtype=torch.long),
-        )
-    assert [tuple(given.shape) for given in seen] == [(1, 3, 64, 64)] * 3
-    assert torch.equal(torch.cat(seen), pages)
-    rows = embeds["x"][0, 1:-1].view(3, tokens, -1)
-    assert torch.equal(rows[:, 1], model.model.image_newline.expand(3, -1))
-    assert torch.equal(rows[:, 2], model.model.view_seperator.expand(3, -1))
 
 
 # --------------------------------------------------------------------------------- as it is traced
@@ -272,64 +229,42 @@ SMALL_DECODER = {
 def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
     page = workload((ViewBatch(1, 128),), 7, 3, base_size=128, batch_size=batch)
     model = load(REFERENCE, window, config=SMALL_DECODER)
-    steps = range(3 * WINDOW + 1)
-    generated = traced(model, page, step_numbers=steps)
+    generated = traced(model, page, step_numbers=range(3 * WINDOW + 1)).decode_steps
     for number in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
         alone = traced(model, page, step_numbers=(number,))
-        assert alone.decode_steps == (generated.decode_steps[number],)
+        assert alone.decode_steps == (generated[number],)
 
 
 @pytest.mark.exhaustive
 def test_a_step_writes_in_place_from_the_window_on():
     model = load(REFERENCE, WINDOW, config=SMALL_DECODER)
-    traces = traced(model, PAGE, step_numbers=(0, WINDOW - 1, WINDOW, 1000))
+    steps = traced(model, PAGE, step_numbers=(0, WINDOW - 1, WINDOW, 1000)).decode_steps
     slot_bytes = 10 * 128 * 2
-    for trace, in_place in zip(traces.decode_steps, (False, False, True, True), strict=True):
-        attention = [kernel for kernel in trace.kernels if kernel.path.endswith("self_attn")]
-        copies = [kernel for kernel in attention if kernel.operator == "copy"]
-        held = [
-            kernel
-            for kernel in attention
-            if kernel.operator == "cat" and kernel.work.bytes_written > slot_bytes
-        ]
-        assert len(copies) == (2 * 2 if in_place else 0)  # key and value in two layers
-        assert len(held) == (0 if in_place else 2 * 2)
-        assert all(
-            kernel.work.bytes_read == kernel.work.bytes_written == slot_bytes for kernel in copies
-        )
+    of_slot = {(slot_bytes, slot_bytes)}
+    for trace, in_place in zip(steps, (False, False, True, True), strict=True):
+        work = {
+            operator: [
+                (kernel.work.bytes_read, kernel.work.bytes_written)
+                for kernel in trace.kernels
+                if kernel.path.endswith("self_attn") and kernel.operator == operator
+            ]
+            for operator in ("copy", "cat")
+        }
+        appended = [written for _, written in work["cat"] if written > slot_bytes]
+        # key and value in two layers
+        assert (len(work["copy"]), len(appended)) == ((4, 0) if in_place else (0, 4))
+        assert set(work["copy"]) <= of_slot
         assert ledger_of(trace).unknown == {}
-    *_, first, late = traces.decode_steps
+    *_, first, late = steps
     assert (first.kernels, first.peak) == (late.kernels, late.peak)
 
 
 @pytest.mark.exhaustive
 def test_declared_repetition_changes_nothing():
-    deepseek = load(DEFAULT.reference, None)
-    model = load(REFERENCE, WINDOW)
-    steps = (0, WINDOW - 1, WINDOW, WINDOW + 1, 100)
-    repeated = traced(model, PAGE, step_numbers=steps, repeats=repeats_of(deepseek))
+    model, steps = load(REFERENCE, WINDOW), (0, WINDOW - 1, WINDOW, WINDOW + 1, 100)
+    alike = repeats_of(load(DEFAULT.reference, None))
+    repeated = traced(model, PAGE, step_numbers=steps, repeats=alike)
     assert repeated == traced(model, PAGE, step_numbers=steps)
-
-
-def slots_of(cache) -> list[int]:
-    """What each of three layers overwrites next; the first slot where none was written yet."""
-    written = getattr(cache, "_ring_pos", {})
-    return [written.get(layer, 0) for layer in range(3)]
-
-
-def test_a_cache_is_made_as_real_steps_leave_it():
-    model = decoder(small(), torch.float32, vendor=False)
-    first = Generation(model, tokens_of(1, 5), 5, WINDOW)
-    for number in range(2, 3 * WINDOW):
-        real = Generation(model, tokens_of(1, 5 + number - 1), 5, WINDOW).cache
-        made = UNLIMITED_OCR.decode_cache(first.cache, CacheStep(5, number, WINDOW))
-        shapes = ([part.shape for part in cache.key_cache] for cache in (made, real))
-        assert next(shapes) == next(shapes)
-        assert made._prefill_length == real._prefill_length
-        assert slots_of(made) == slots_of(real) == [(number - 1) % WINDOW * (number > WINDOW)] * 3
-    plain = lengthened(first.cache, CacheStep(5, 9))
-    assert plain.get_seq_length() == 5 + 8
-    assert not hasattr(plain, "_ring_pos")
 
 
 # ------------------------------------------------------------------------------- recorded workloads
@@ -351,6 +286,14 @@ def workload_of(golden):
     )
 
 
+def recorded(golden):
+    """Windows and what was recorded of decode steps under each."""
+    return (
+        (128, golden["decode_steps"]),
+        (None, [golden["decode_step_1000_without_ring"]]),
+    )
+
+
 DIRECTORIES = [
     pytest.param(REFERENCE, id="reference"),
     pytest.param(VENDOR_UNLIMITED, id="vendor", marks=[pytest.mark.vendor, needs_vendor_unlimited]),
@@ -366,13 +309,9 @@ def witnessed(model, inputs, cache):
         arguments = inputs()
         with FlopCounterMode(display=False) as counter:
             cache = model.module(**arguments, past_key_values=cache).past_key_values
-    heads = {
-        sum(flops.values())
-        for name, flops in counter.get_flop_counts().items()
-        if name.endswith("lm_head")
-    }
-    (head,) = heads
-    return counter.get_total_flops(), head, cache
+    counts = counter.get_flop_counts().items()
+    (head,) = {sum(flops.values()) for name, flops in counts if name.endswith("lm_head")}
+    return (counter.get_total_flops(), head), cache
 
 
 @pytest.mark.exhaustive
@@ -380,25 +319,20 @@ def witnessed(model, inputs, cache):
 @pytest.mark.parametrize("path", DIRECTORIES)
 def test_the_outside_witness_counts_what_was_recorded(path, golden):
     page, prompt = workload_of(golden), golden["seq_len"]
-    for window, recorded in (
-        (128, golden["decode_steps"]),
-        (None, [golden["decode_step_1000_without_ring"]]),
-    ):
+    for window, rows in recorded(golden):
         model = load(path, window)
-        total, head, cache = witnessed(
+        counts, cache = witnessed(
             model, lambda: DEFAULT.prefill_inputs(META, torch.bfloat16, page), DynamicCache()
         )
-        counts = golden["matrix_flops"]
-        assert (total, head) == (counts["total"], counts["lm_head"])
-        for row in recorded:
+        assert counts == (golden["matrix_flops"]["total"], golden["matrix_flops"]["lm_head"])
+        for row in rows:
             step = CacheStep(prompt, row["step"], window)
             found = UNLIMITED_OCR.decode_cache(cache, step)
             assert found.get_seq_length() == row["cache_before"]
-            position = step.position
-            total, head, after = witnessed(
-                model, lambda at=position: DEFAULT.decode_inputs(META, page, at), found
+            counts, after = witnessed(
+                model, lambda at=step.position: DEFAULT.decode_inputs(META, page, at), found
             )
-            assert (total, head) == (row["total"], row["lm_head"])
+            assert counts == (row["total"], row["lm_head"])
             assert after.get_seq_length() == row["cache_after"] == step.keys
             assert step.keys == row["keys_attended"]
             held = sum(part.numel() * part.element_size() for pair in after for part in pair)
@@ -410,28 +344,20 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
 def test_the_trace_counts_what_was_recorded(path, golden):
     page = workload_of(golden)
     assert page.seq_len == golden["seq_len"]
-    for window, recorded in (
-        (128, golden["decode_steps"]),
-        (None, [golden["decode_step_1000_without_ring"]]),
-    ):
-        model, architecture = load(path, window), ARCHITECTURES["unlimited-ocr"]
-        alike = architecture.forms.repeats(architecture.forms.dimensions(model.directory.config))
+    for window, rows in recorded(golden):
+        model = load(path, window)
+        forms, numbers = UNLIMITED_OCR.forms, [row["step"] - 1 for row in rows]
+        # Which changes nothing: a test above says so. Of other code nothing is declared.
+        alike = forms.repeats(forms.dimensions(model.directory.config))
         traces = traced(
-            model,
-            page,
-            step_numbers=[row["step"] - 1 for row in recorded],
-            # Which changes nothing: a test above says so. Of other code nothing is declared.
-            repeats=alike if path == REFERENCE else None,
+            model, page, step_numbers=numbers, repeats=alike if path == REFERENCE else None
         )
         assert flops_by_stage(traces) == golden["matrix_flops"]
         assert traces.kv_cache_bytes == BYTES_A_TOKEN * page.seq_len
         assert ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
-        assert [step_flops(step, "") for step in traces.decode_steps] == [
-            row["total"] for row in recorded
-        ]
-        assert [step_flops(step, "lm_head") for step in traces.decode_steps] == [
-            row["lm_head"] for row in recorded
-        ]
+        for step, row in zip(traces.decode_steps, rows, strict=True):
+            assert step_flops(step, "") == row["total"]
+            assert step_flops(step, "lm_head") == row["lm_head"]
 
 
 def step_flops(step, path: str) -> int:

@@ -76,10 +76,13 @@ FILES = {
 
 
 def write(path: Path, config: object = CONFIG, **replaced: str) -> Path:
-    """Writes a checkout; `replaced` gives other text for a file, by its stem."""
+    """Writes a checkout; `replaced` gives other text for a file, by its stem.
+
+    Of a config that is text, surrogates are written as the bytes that they escape.
+    """
     path.mkdir(parents=True, exist_ok=True)
     text = config if isinstance(config, str) else json.dumps(config)
-    (path / "config.json").write_text(text, encoding="utf-8")
+    (path / "config.json").write_text(text, encoding="utf-8", errors="surrogateescape")
     for name, source in FILES.items():
         (path / name).write_text(replaced.get(name.removesuffix(".py"), source), encoding="utf-8")
     return path

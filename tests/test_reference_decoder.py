@@ -1,0 +1,449 @@
+"""The reference decoder against hand-written formulas and plain loops."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference_networks import LATENT, built, config_of, decoder, normal, randomised
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2 as reference
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-4}
+CLOSE_LOGITS = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def test_defaults_are_the_published_ones_and_one_kv_head_a_head_is_the_default_for_none():
+    config = DeepseekV2Config(num_key_value_heads=None, num_attention_heads=6)
+    assert (config.rope_theta, config.rms_norm_eps, config.hidden_size) == (1e4, 1e-6, 4096)
+    assert (config.topk_method, config.use_mla, config.bos_token_id) == ("gready", True, 100000)
+    assert config.num_key_value_heads == 6
+
+
+def test_a_config_is_what_it_is_given_whatever_transformers_makes_of_such_keys():
+    class Relative(type(config_of())):
+        model_type = "relative"
+
+    scaling = {"type": "linear", "factor": 2.0}
+    given = {"hidden_size": 7, "pad_token_id": 3, "rope_scaling": scaling, "rope_theta": 5e3,
+             "vision_config": {"a": 1}}  # fmt: skip
+    defaults = {"num_key_value_heads": 32, "kv_lora_rank": 512, "eos_token_id": 100001,
+                "use_return_dict": True}  # fmt: skip
+    for kind in (DeepseekV2Config, type(config_of()), Relative):
+        config = kind(**given, num_key_value_heads=None)
+        assert {key: getattr(config, key) for key in given | defaults} == given | defaults
+        assert scaling == {"type": "linear", "factor": 2.0}
+
+
+# ---------------------------------------------------------------------------- rotary embeddings
+
+
+def table(frequencies, length, magnitude=1.0):
+    """Cosines and sines by loops over positions and dimensions; halves repeat."""
+    angles = [[position * each for each in frequencies] * 2 for position in range(length)]
+    cos = [[math.cos(angle) * magnitude for angle in row] for row in angles]
+    sin = [[math.sin(angle) * magnitude for angle in row] for row in angles]
+    return torch.tensor(cos), torch.tensor(sin)
+
+
+def frequencies(dim=8, base=10000.0):
+    return [base ** (-2 * i / dim) for i in range(dim // 2)]
+
+
+def blended_frequencies(dim=16, base=10000.0, factor=8.0, original=64):
+    """YaRN's, for waves that turn between 1 and 8 times over the original length."""
+
+    def turning(times):  # the dimension whose wave turns that often
+        return dim / 2 * math.log(original / (times * 2 * math.pi), base)
+
+    first, last = max(math.floor(turning(8)), 0), min(math.ceil(turning(1)), dim - 1)
+    assert 0 < first + 1 < last < dim // 2
+    shares = [min(max((i - first) / (last - first), 0.0), 1.0) for i in range(dim // 2)]
+    pairs = zip(frequencies(dim, base), shares, strict=True)
+    return [each * (1 - share) + each / factor * share for each, share in pairs]
+
+
+YARN = {"scaling_factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 8,
+        "beta_slow": 1, "mscale": 0.9, "mscale_all_dim": 0.4}  # fmt: skip
+DYNAMIC = {"max_position_embeddings": 16, "scaling_factor": 3.0}
+ROTARY = [
+    ("", {"base": 100.0}, 11, frequencies(base=100.0), 1.0),
+    ("LinearScaling", {"scaling_factor": 4.0}, 13, [each / 4 for each in frequencies()], 1.0),
+    ("DynamicNTKScaling", DYNAMIC, 10, frequencies(), 1.0),
+    ("DynamicNTKScaling", DYNAMIC, 16, frequencies(), 1.0),
+    # beyond the trained length, the base is 3 x 40 / 16 - 2 = 5.5 to the power of 8 / 6 higher
+    ("DynamicNTKScaling", DYNAMIC, 40, frequencies(base=10000 * 5.5 ** (8 / 6)), 1.0),
+    ("Yarn", YARN, 30, blended_frequencies(),
+     (0.09 * math.log(8) + 1) / (0.04 * math.log(8) + 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "length", "expected", "magnitude"), ROTARY)
+def test_rotary_tables_are_position_times_frequency(kind, options, length, expected, magnitude):
+    rotary = getattr(reference, f"DeepseekV2{kind}RotaryEmbedding")(2 * len(expected), **options)
+    rotary(torch.zeros(1), seq_len=3)  # a longer table replaces it, and a shorter one is a part
+    for asked in (length, 5):
+        found = rotary(torch.zeros(1), seq_len=asked)
+        torch.testing.assert_close(found, table(expected, asked, magnitude), atol=2e-5, rtol=0)
+    with pytest.raises(ValueError, match="seq_len is None"):
+        rotary(torch.zeros(1))
+
+
+@pytest.mark.parametrize(("scaling", "divisor"), [(None, 1), ({"type": "linear", "factor": 2}, 2)])
+def test_plain_attention_rotates_by_the_position_ids_it_is_given(scaling, divisor):
+    rotary = reference.LlamaRotaryEmbedding(config_of(rope_scaling=scaling))
+    places = [0, 7, 3]
+    found = rotary(torch.zeros(1), torch.tensor([places]))
+    cos, sin = table([each / divisor for each in frequencies()], 8)
+    torch.testing.assert_close(found, (cos[None, places], sin[None, places]), atol=2e-5, rtol=0)
+
+
+# -------------------------------------------------------------------------------------- attention
+
+
+def causal(length):
+    return torch.full((length, length), -1e30).triu(1)[None, None]
+
+
+@pytest.fixture
+def latent():
+    return randomised(reference.DeepseekV2Attention(config_of(**LATENT), 0))
+
+
+def test_latent_attention_equals_the_same_attention_with_keys_and_values_projected_up(latent):
+    x = normal(2, 9, 32)
+    out, weights, _ = latent(x, causal(9), output_attentions=True)
+
+    heads, nope, rope, value_size, rank = 4, 6, 4, 5, 12
+    query = latent.q_b_proj(latent.q_a_layernorm(latent.q_a_proj(x)))
+    query = query.view(2, 9, heads, nope + rope).transpose(1, 2)
+    joint = latent.kv_a_proj_with_mqa(x)
+    up = latent.kv_b_proj(latent.kv_a_layernorm(joint[..., :rank]))
+    up = up.view(2, 9, heads, nope + value_size).transpose(1, 2)
+    cos, sin = table(frequencies(rope), 9)
+
+    def rotated(pairs):  # complex multiplication, a pair of neighbours at a time
+        even, odd = pairs[..., 0::2], pairs[..., 1::2]
+        c, s = cos[:, : rope // 2], sin[:, : rope // 2]
+        return torch.cat([even * c - odd * s, odd * c + even * s], dim=-1)
+
+    scores = query[..., :nope] @ up[..., :nope].mT
+    scores = scores + rotated(query[..., nope:]) @ rotated(joint[:, None, :, rank:]).mT
+    expected_weights = (scores / math.sqrt(nope + rope) + causal(9)).softmax(-1)
+    mixed = (expected_weights @ up[..., nope:]).transpose(1, 2).reshape(2, 9, -1)
+    torch.testing.assert_close((out, weights), (latent.o_proj(mixed), expected_weights), **CLOSE)
+
+
+def test_latent_attention_caches_latent_and_rotary_key_and_goes_on_after_its_cache(latent):
+    calls = []
+    latent.kv_b_proj.register_forward_hook(lambda *_: calls.append(1))
+    x, mask, cache = normal(2, 7, 32), causal(7), reference.KeyValueCache()
+    whole, *_ = latent(x, mask, torch.arange(7)[None])
+    parts = [latent(x[:, first:end], mask[:, :, first:end, :end], past_key_value=cache)[0]
+             for first, end in ((0, 4), (4, 7))]  # fmt: skip
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, **CLOSE)
+    assert [part.shape for part in cache[0]] == [(2, 1, 7, 4), (2, 1, 7, 12)]
+    assert calls == []
+
+
+def test_latent_softmax_scale_takes_yarns_magnitude_squared():
+    scaling = {"type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5}
+    attention = reference.DeepseekV2Attention(config_of(**LATENT, rope_scaling=scaling), 0)
+    assert attention.softmax_scale == pytest.approx(10**-0.5 * (0.05 * math.log(4.0) + 1) ** 2)
+    assert attention.rotary_emb.mscale_all_dim == 0.5
+
+
+def test_plain_attention_equals_fused_attention_on_rotated_heads():
+    attention = randomised(reference.LlamaAttention(config_of()))
+    x = normal(2, 9, 32)
+    found = attention(x, causal(9))
+    cos, sin = table(frequencies(), 9)
+
+    def heads_of(projection, count):
+        return projection(x).view(2, 9, count, 8).transpose(1, 2)
+
+    def rotated(heads):
+        return heads * cos + torch.cat([-heads[..., 4:], heads[..., :4]], dim=-1) * sin
+
+    query = rotated(heads_of(attention.q_proj, 4))
+    key = rotated(heads_of(attention.k_proj, 2)).repeat_interleave(2, dim=1)
+    value = heads_of(attention.v_proj, 2).repeat_interleave(2, dim=1)
+    fused = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    expected = attention.o_proj(fused.transpose(1, 2).reshape(2, 9, 32))
+    torch.testing.assert_close(found[0], expected, **CLOSE)
+    assert found[1:] == (None, None)
+    with pytest.raises(ValueError, match="layer_idx is None"):
+        attention(x, causal(9), past_key_value=reference.KeyValueCache())
+
+
+def flash_stand_in(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False):
+    assert (causal, dropout_p) == (True, 0.0)
+    mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+    groups = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=softmax_scale)
+    return out.transpose(1, 2)
+
+
+def varlen_stand_in(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
+):  # fmt: skip
+    rows = []
+    ends = zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True)
+    for (first_q, last_q), (first_k, last_k) in ends:
+        assert last_q - first_q <= max_seqlen_q
+        assert last_k - first_k <= max_seqlen_k
+        parts = (q[first_q:last_q], k[first_k:last_k], v[first_k:last_k])
+        rows.append(flash_stand_in(*(part[None] for part in parts), **options)[0])
+    return torch.cat(rows)
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    monkeypatch.setattr(reference, "flash_attn_func", flash_stand_in)
+    monkeypatch.setattr(reference, "flash_attn_varlen_func", varlen_stand_in)
+
+
+@pytest.mark.parametrize("changes", [{}, LATENT], ids=["mha", "mla"])
+def test_flash_attention_gives_the_logits_of_eager_attention(changes, flash):
+    """Of a prompt, of tokens behind it, and of a prompt with padding, which is left out."""
+    ids, mask = torch.arange(20).view(2, 10), torch.ones(2, 8, dtype=torch.long)
+    mask[0, :3] = 0
+    logits = []
+    for implementation in ("eager", "flash_attention_2"):
+        model = decoder(**changes, attn_implementation=implementation)
+        with torch.no_grad():
+            first = model(ids[:, :8], use_cache=True)
+            steps = model(ids[:, 8:], past_key_values=first.past_key_values)
+            padded = model(ids[:, :8], attention_mask=mask).logits[mask.bool()]
+        logits.append((first.logits, steps.logits, padded))
+    torch.testing.assert_close(*logits, **CLOSE_LOGITS)
+
+
+def test_flash_attention_keeps_packed_sequences_apart(flash):
+    model = decoder(attn_implementation="flash_attention_2")
+    ids, positions = torch.arange(9)[None], torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    with torch.no_grad():
+        packed = model(ids, position_ids=positions).logits
+        apart = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
+    torch.testing.assert_close(packed, torch.cat(apart, dim=1), **CLOSE_LOGITS)
+
+
+def test_flash_attention_without_its_kernels_says_so(monkeypatch):
+    monkeypatch.setattr(reference, "flash_attn_func", None)
+    with pytest.raises(ImportError, match="flash-attn"):
+        decoder(attn_implementation="flash_attention_2")(torch.zeros(1, 3, dtype=torch.long))
+
+
+# ---------------------------------------------------------------------------------------- the MoE
+
+
+def test_mixture_equals_every_expert_on_every_token_weighted_by_the_router():
+    """In evaluation as in training, where the balance loss reaches the router besides."""
+    moe = randomised(reference.DeepseekV2MoE(config_of(aux_loss_alpha=0.5)))
+    x = normal(2, 7, 32)
+    with torch.no_grad():
+        probabilities = (x @ moe.gate.weight.T).softmax(-1)
+        expected = moe.shared_experts(x)
+        for b in range(2):
+            for t in range(7):
+                for e in probabilities[b, t].topk(3).indices.tolist():
+                    expected[b, t] += probabilities[b, t, e] * moe.experts[e](x[b, t])
+        torch.testing.assert_close(moe(x), expected, **CLOSE)
+    y = moe.train()(x)
+    torch.testing.assert_close(y, expected, **CLOSE)
+    (y * 0).sum().backward()
+    assert moe.gate.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("seq_aux", [True, False])
+def test_balance_loss_is_alpha_times_share_times_mean_score(seq_aux):
+    gate = randomised(reference.MoEGate(config_of(aux_loss_alpha=0.5, seq_aux=seq_aux))).train()
+    x = normal(2, 5, 32)
+    experts, _, loss = gate(x)
+    rows = 2 if seq_aux else 1
+    scores = (x @ gate.weight.T).softmax(-1).view(rows, -1, 8)
+    expected = 0.0
+    for row_scores, row_experts in zip(scores, experts.view(rows, -1), strict=True):
+        for e in range(8):
+            share = (row_experts == e).sum().item() / row_experts.numel() * 8
+            expected += 0.5 * share * row_scores[:, e].mean().item() / rows
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def ranked_by_loops(scores, corrections, method):
+    """Scores by which a token's experts are chosen: 4 groups of 2, of which 2 are kept."""
+    if method in ("greedy", "gready"):  # as the published config spells it
+        return scores
+    if method == "noaux_tc":
+        scores = [score + more for score, more in zip(scores, corrections, strict=True)]
+    groups = [scores[2 * g : 2 * g + 2] for g in range(4)]
+    worth = [sum(group) if method == "noaux_tc" else max(group) for group in groups]
+    best = sorted(range(4), key=lambda g: -worth[g])[:2]
+    return [score if e // 2 in best else 0.0 for e, score in enumerate(scores)]
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("method", ["greedy", "gready", "group_limited_greedy", "noaux_tc"])
+@pytest.mark.parametrize("normed", [False, True])
+def test_gate_picks_experts_as_a_loop_does(scoring, method, normed):
+    config = config_of(scoring_func=scoring, topk_method=method, norm_topk_prob=normed,
+                       routed_scaling_factor=2.5, n_group=4, topk_group=2)  # fmt: skip
+    gate = randomised(reference.MoEGate(config))
+    x = normal(1, 11, 32)
+    logits = (x[0] @ gate.weight.T).detach()
+    scores = logits.softmax(-1) if scoring == "softmax" else logits.sigmoid()
+    corrections = gate.e_score_correction_bias.tolist() if method == "noaux_tc" else None
+    experts, weights, _ = gate(x)
+    for token, *found in zip(scores.tolist(), experts.tolist(), weights.tolist(), strict=True):
+        ranked = ranked_by_loops(token, corrections, method)
+        picks = sorted(range(8), key=lambda e: -ranked[e])[:3]
+        total = sum(token[e] for e in picks) if normed else 1.0
+        expected = {e: token[e] / total * 2.5 for e in picks}
+        assert dict(zip(*found, strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_auxiliary_loss_leaves_its_input_alone_and_gets_a_gradient_of_one():
+    x, loss = normal(3, 2).requires_grad_(), torch.tensor(5.0, requires_grad=True)
+    y = reference.AddAuxiliaryLoss.apply(x, loss)
+    assert torch.equal(y, x)
+    (y * 3.0).sum().backward()
+    assert torch.equal(x.grad, torch.full((3, 2), 3.0))
+    assert loss.grad.item() == 1.0
+    context, still = SimpleNamespace(), loss.detach()
+    assert reference.AddAuxiliaryLoss.forward(context, x, still) is x
+    assert reference.AddAuxiliaryLoss.backward(context, x) == (x, None)
+    with pytest.raises(ValueError, match="one element, not 2"):
+        reference.AddAuxiliaryLoss.apply(normal(3), torch.zeros(2))
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square():
+    norm = randomised(reference.DeepseekV2RMSNorm(6, eps=0.5))
+    x = normal(4, 6)
+    expected = norm.weight * x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt()
+    torch.testing.assert_close(norm(x), expected)
+    assert norm.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
+
+# ------------------------------------------------------------------------------- the whole decoder
+
+
+def test_a_layer_returns_what_is_asked_for():
+    layer = randomised(reference.DeepseekV2DecoderLayer(config_of(), 0))
+    x, cache = normal(1, 3, 32), reference.KeyValueCache()
+    hidden, weights, present = layer(
+        x, past_key_value=cache, output_attentions=True, use_cache=True
+    )
+    assert (hidden.shape, weights.shape) == (x.shape, (1, 4, 3, 3))
+    assert present is cache
+    assert len(layer(x)) == 1
+    assert layer(x, use_cache=True)[1:] == (None,)
+
+
+def test_states_and_weights_come_back_when_asked_for():
+    output = decoder()(torch.arange(6)[None], output_hidden_states=True, output_attentions=True)
+    assert [tuple(state.shape) for state in output.hidden_states] == [(1, 6, 32)] * 4
+    assert [tuple(weights.shape) for weights in output.attentions] == [(1, 4, 6, 6)] * 3
+
+
+def test_a_cache_object_is_extended_in_place_and_pairs_come_back_as_pairs():
+    model, ids = decoder(), torch.arange(6)[None]
+    with torch.no_grad():
+        pairs = model(ids, use_cache=True).past_key_values
+        cache = reference.KeyValueCache(pairs)
+        assert model(ids[:, :1], past_key_values=cache).past_key_values is cache
+    assert isinstance(pairs, tuple)
+    assert pairs[0][0].shape == (1, 2, 6, 8)
+    assert cache.get_seq_length() == 7
+    key, value = pairs[0]
+    assert reference.KeyValueCache().update(key, value, 0)[0] is key  # the first uncopied
+    with pytest.raises(IndexError, match="layer 4 came before layer 3"):
+        cache.update(key, value, 4)
+
+
+def test_padding_on_the_left_changes_nothing_for_the_tokens_after_it():
+    model, ids = decoder(), torch.arange(5)[None]
+    mask, positions = torch.tensor([[0, 0, 1, 1, 1, 1, 1]]), torch.arange(-2, 5).clamp(0)[None]
+    with torch.no_grad():
+        alone = model(ids).logits
+        padded = model(F.pad(ids, (2, 0)), attention_mask=mask, position_ids=positions).logits
+    torch.testing.assert_close(padded[:, 2:], alone, **CLOSE_LOGITS)
+
+
+def test_the_loss_is_that_of_predicting_the_next_token():
+    model, ids, labels = decoder(), torch.arange(6)[None], torch.tensor([[9, 3, -100, 7, 5, 1]])
+    output = model(ids, labels=labels)
+    log_probabilities = output.logits[0].log_softmax(-1)
+    expected = -sum(log_probabilities[t, labels[0, t + 1]] for t in (0, 2, 3, 4)) / 4
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert len(model(ids, labels=labels, return_dict=False, use_cache=False)) == 2
+
+
+def classifier(**changes):
+    return decoder(reference.DeepseekV2ForSequenceClassification, **changes)
+
+
+def test_classification_reads_the_last_token_before_the_padding():
+    ids = torch.tensor([[1, 2, 3, 39, 39], [4, 5, 6, 7, 8]])
+    model = classifier(num_labels=3, pad_token_id=39)
+    with torch.no_grad():
+        states = [model.model(part).last_hidden_state[0, -1] for part in (ids[:1, :3], ids[1:])]
+        torch.testing.assert_close(
+            model(ids).logits, model.score(torch.stack(states)), **CLOSE_LOGITS
+        )
+    with pytest.raises(ValueError, match="pad_token_id"):
+        classifier(num_labels=3)(ids)
+
+
+def test_the_classification_loss_follows_the_labels():
+    ids = torch.arange(8).view(2, 4)
+
+    def found(classes, labels):
+        output = classifier(num_labels=classes, pad_token_id=39)(ids, labels=torch.tensor(labels))
+        return output.loss, output.logits
+
+    loss, logits = found(3, [2, 0])
+    torch.testing.assert_close(loss, F.cross_entropy(logits, torch.tensor([2, 0])))
+    loss, logits = found(1, [0.5, 1.0])
+    torch.testing.assert_close(loss, ((logits[:, 0] - torch.tensor([0.5, 1.0])) ** 2).mean())
+    loss, logits = found(2, [[1.0, 0.0], [1.0, 1.0]])
+    likelihood = logits.sigmoid() * torch.tensor([[1, -1], [1, 1]]) + torch.tensor([[0, 1], [0, 0]])
+    torch.testing.assert_close(loss, -likelihood.log().mean())
+
+
+class Names(TorchDispatchMode):
+    """Operators that are run, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_tables_are_made_in_every_layer_and_the_head_runs_on_all_positions_and_casts_last():
+    model, shapes = decoder().bfloat16(), []
+    model.lm_head.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.shape)))
+    with torch.no_grad(), Names() as names:
+        logits = model(torch.arange(6)[None]).logits
+    assert shapes == [(1, 6, 40)]
+    assert logits.dtype == torch.float32
+    assert names.seen[-1] == "_to_copy"
+    assert names.seen.count("cos") == names.seen.count("sin") == 3
+
+
+def test_without_experts_the_decoder_asks_no_values_of_meta_tensors():
+    model = built("deepseek-ocr", "meta", n_routed_experts=None).eval()
+    output = model(torch.zeros(1, 9, dtype=torch.long, device="meta"))
+    assert output.logits.shape == (1, 9, 40)

@@ -1,0 +1,317 @@
+"""The vision sides of the reference networks against hand-written formulas and transformers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference_networks import VISION, normal, randomised
+from torch import nn
+from transformers import Qwen2Config
+from transformers.models.qwen2 import modeling_qwen2
+
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder
+from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-4}
+
+# -------------------------------------------------------------------------------------- projector
+
+
+def projector(kind, n_embed=10, **settings):
+    return randomised(
+        deepencoder.MlpProjector({"projector_type": kind, "n_embed": n_embed, **settings})
+    )
+
+
+VARIANTS = [
+    ("identity", {}, (2, 25, 6)),
+    ("linear", {"input_dim": 6}, (2, 25, 10)),
+    ("mlp_gelu", {"input_dim": 6, "depth": 2}, (2, 25, 10)),
+    ("downsample_mlp_gelu",
+     {"input_dim": 6, "downsample_ratio": 2, "mlp_ratio": 3, "depth": 3}, (2, 9, 10)),
+    ("normlayer_downsample_mlp_gelu",
+     {"input_dim": 6, "downsample_ratio": 2, "depth": 2}, (2, 9, 10)),
+    ("hybrid_split_feature_mlp_gelu", {"input_dim": [2, 4], "channel_div": 0.3}, (2, 25, 10)),
+    ("low_high_hybrid_split_mlp_gelu", {"input_dim": 6, "depth": 2}, (2, 25, 10)),
+    ("low_high_split_mlp_gelu", {"input_dim": 5, "depth": 2}, (2, 25, 10)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "settings", "shape"), VARIANTS)
+def test_projector_variants(kind, settings, shape):
+    """Of one map of features, or of a pair."""
+    width = 5 if kind == "low_high_split_mlp_gelu" else 6
+    maps = (normal(2, 25, width), normal(2, 25, width, seed=1))
+    given = maps if kind.startswith("low_high") else maps[0]
+    assert projector(kind, **settings)(given).shape == shape
+    assert {kind for kind, *_ in VARIANTS} == set(deepencoder.MlpProjector.VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "replaced", "side", "expected"),
+    [
+        ("downsample_mlp_gelu", {"downsample_ratio": 2}, "layers", 3,
+         [[1, 2, 4, 5], [3, 0, 6, 0], [7, 8, 0, 0], [9, 0, 0, 0]]),  # a zero-padded grid
+        ("identity", {"token_pooling": True}, "token_pooling_layer", 4,
+         [[1, 2, 5, 6], [3, 4, 7, 8], [9, 10, 13, 14], [11, 12, 15, 16]]),
+    ],
+)  # fmt: skip
+def test_neighbours_are_stacked(kind, settings, replaced, side, expected):
+    module = projector(kind, n_embed=1, input_dim=1, **settings)
+    setattr(module, replaced, nn.Identity())
+    grid = torch.arange(1.0, side * side + 1).view(1, -1, 1)
+    assert module(grid).tolist() == [expected]
+
+
+def test_fusion_adds_the_low_map_to_the_projected_high_one():
+    module = projector("identity", n_embed=4, input_dim=4, conv_fusion_high_low_features=True)
+    x = normal(2, 2, 5, 4)
+    torch.testing.assert_close(module(x), module.fusion_layer(x[:, 0]) + x[:, 1])
+
+
+# ------------------------------------------------------------------------------------------- CLIP
+
+
+def test_layer_norm_fp32_computes_in_fp32_and_returns_the_input_dtype():
+    norm = randomised(deepencoder.LayerNormfp32(16))
+    x = (normal(3, 16) * 100).bfloat16()
+    wide = F.layer_norm(x.float(), (16,), norm.weight, norm.bias, norm.eps)
+    assert torch.equal(norm(x), wide.bfloat16())
+
+
+def resized(grid, side):
+    """`[1, h, w, C]` as `[1, side, side, C]`."""
+    size = (side, side)
+    found = F.interpolate(grid.permute(0, 3, 1, 2), size=size, mode="bicubic", antialias=True)
+    return found.permute(0, 2, 3, 1)
+
+
+def test_positions_are_resized_as_a_grid_those_of_clip_around_the_class_token():
+    learned = normal(1, 17, 6)
+    assert deepencoder.get_abs_pos(learned, 17) is learned
+    expected = resized(learned[:, 1:].view(1, 4, 4, 6), 3).reshape(1, 9, 6)
+    found = deepencoder.get_abs_pos(learned, 9 + 1)
+    torch.testing.assert_close(found, torch.cat([learned[:, :1], expected], dim=1))
+    learned = normal(1, 4, 4, 6).bfloat16()
+    assert deepencoder.get_abs_pos_sam(learned, 4) is learned
+    found = deepencoder.get_abs_pos_sam(learned, 6)
+    torch.testing.assert_close(found, resized(learned.float(), 6).bfloat16())
+
+
+def test_clip_attention_equals_softmax_of_scaled_products():
+    attention = randomised(deepencoder.NoTPAttention({"hidden_size": 12, "num_attention_heads": 3}))
+    x = normal(2, 5, 12)
+    q, k, v = (part.view(2, 5, 3, 4).transpose(1, 2) for part in attention.qkv_proj(x).chunk(3, -1))
+    mixed = ((q @ k.mT) / 2.0).softmax(-1) @ v
+    expected = attention.out_proj(mixed.transpose(1, 2).reshape(2, 5, 12))
+    torch.testing.assert_close(attention(x), expected, **CLOSE)
+
+
+CLIP = {"hidden_size": 12, "num_attention_heads": 3, "ffn_hidden_size": 20, "num_layers": 2,
+        "image_size": 28, "patch_size": 14, "layernorm_epsilon": 1e-5}  # fmt: skip
+
+
+def test_clip_embeds_given_features_or_its_own_patches():
+    clip, calls = randomised(deepencoder.VitModel(CLIP)), []
+    clip.embeddings.patch_embedding.register_forward_hook(lambda *_: calls.append(1))
+    images = normal(2, 3, 42, 42)
+    assert clip(images, normal(2, 12, 4, 4)).shape == (2, 17, 12)
+    assert calls == []
+    assert clip(images, None).shape == (2, 10, 12)
+    assert calls == [1]
+
+
+def test_clip_can_freeze_its_ends_and_norm_in_fp32():
+    clip = deepencoder.VitModel({**CLIP, "fp32norm": True}, freeze_embed=True, freeze_pre_norm=True)
+    frozen = {name.split(".")[0] for name, p in clip.named_parameters() if not p.requires_grad}
+    assert frozen == {"embeddings", "pre_layrnorm"}
+    assert isinstance(clip.pre_layrnorm, deepencoder.LayerNormfp32)
+
+
+def test_quick_gelu():
+    x = torch.linspace(-4, 4, 9)
+    expected = [v / (1 + math.exp(-1.702 * v)) for v in x.tolist()]
+    torch.testing.assert_close(deepencoder.quick_gelu(x), torch.tensor(expected))
+
+
+# -------------------------------------------------------------------------------------------- SAM
+
+
+def summed(query, rows, columns, place, key):
+    """A query's products with the rows of two tables for the distance to a key, of 3 x 4 places."""
+    return query @ rows[place[0] - key[0] + 2] + query @ columns[place[1] - key[1] + 3]
+
+
+@pytest.mark.parametrize("lengths", [(5, 7), (9, 13)], ids=["tables-fit", "tables-resized"])
+def test_decomposed_positions_equal_loops_over_every_pair(lengths):
+    q, tables = normal(2, 12, 4), [normal(length, 4) for length in lengths]
+    bias = sum(deepencoder.add_decomposed_rel_pos(q, *tables, (3, 4), (3, 4)))
+    fitting = [
+        table if len(table) == length
+        else F.interpolate(table.T[None], size=length, mode="linear")[0].T
+        for table, length in zip(tables, (5, 7), strict=True)
+    ]  # fmt: skip
+    places = [(y, x) for y in range(3) for x in range(4)]
+    expected = [
+        [[summed(query, *fitting, place, key) for key in places]
+         for query, place in zip(queries, places, strict=True)]
+        for queries in q
+    ]  # fmt: skip
+    torch.testing.assert_close(bias.flatten(2), torch.tensor(expected), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "expected"),
+    [(2, 4, [[3, 2, 1, 0], [5, 4, 3, 2]]), (4, 2, [[2, 0], [3, 1], [4, 2], [5, 3]])],
+)
+def test_relative_positions_scale_to_the_longer_axis(queries, keys, expected):
+    found = deepencoder.get_rel_pos(queries, keys, torch.arange(7.0)[:, None])
+    assert found[..., 0].tolist() == expected
+
+
+@pytest.mark.parametrize("rel_pos", [False, True])
+def test_grid_attention_equals_softmax_of_scaled_products_plus_bias(rel_pos):
+    attention = randomised(
+        deepencoder.Attention(12, num_heads=3, use_rel_pos=rel_pos, input_size=(3, 4))
+    )
+    x = normal(2, 3, 4, 12)
+    parts = attention.qkv(x).chunk(3, dim=-1)
+    q, k, v = (part.reshape(2, 12, 3, 4).transpose(1, 2) for part in parts)
+    scores = (q @ k.mT) / 2.0
+    if rel_pos:
+        terms = deepencoder.add_decomposed_rel_pos(
+            q.reshape(6, 12, 4), attention.rel_pos_h, attention.rel_pos_w, (3, 4), (3, 4)
+        )
+        scores = scores + sum(terms).reshape(2, 3, 12, 12)
+    mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(2, 3, 4, 12)
+    torch.testing.assert_close(attention(x), attention.proj(mixed), **CLOSE)
+    with pytest.raises(ValueError, match="input_size"):
+        deepencoder.Attention(12, use_rel_pos=True)
+
+
+def test_a_windowed_block_equals_attention_window_by_window():
+    """Of a grid of 6 x 7, padded to windows of 4 x 4."""
+    block = randomised(deepencoder.Block(12, num_heads=3, window_size=4, use_rel_pos=True))
+    x = normal(2, 6, 7, 12)
+    padded = F.pad(block.norm1(x), (0, 0, 0, 1, 0, 2))
+    rows = [
+        torch.cat([block.attn(window) for window in row.split(4, dim=2)], dim=2)
+        for row in padded.split(4, dim=1)
+    ]
+    h = x + torch.cat(rows, dim=1)[:, :6, :7]
+    torch.testing.assert_close(block(x), h + block.mlp(block.norm2(h)))
+
+
+def test_layer_norm_2d_normalises_the_channels():
+    norm = randomised(deepencoder.LayerNorm2d(6))
+    x = normal(2, 6, 3, 5)
+    expected = F.layer_norm(x.permute(0, 2, 3, 1), (6,), norm.weight, norm.bias, norm.eps)
+    torch.testing.assert_close(norm(x), expected.permute(0, 3, 1, 2), **CLOSE)
+
+
+@pytest.mark.parametrize("resolution", [128, 192])
+def test_sam_divides_the_resolution_by_64(resolution):
+    sam, side = randomised(deepencoder.build_sam_vit_b(VISION)), resolution // 64
+    assert sam(normal(2, 3, resolution, resolution)).shape == (2, 20, side, side)
+
+
+def test_sam_may_go_without_positions():
+    sam = deepencoder.ImageEncoderViT(
+        img_size=64, embed_dim=12, depth=1, num_heads=2, use_abs_pos=False
+    )
+    assert sam.pos_embed is None
+    assert sam(normal(1, 3, 64, 64)).shape == (1, 1024, 1, 1)
+
+
+# ------------------------------------------------------------------------- DeepSeek-OCR-2's encoder
+
+
+def encoder(heads=6, shared=2, **changes):
+    settings = {"decoder_layer": 2, "hidden_dimension": 24, "num_attention_heads": heads,
+                "num_key_value_heads": shared, "intermediate_size": 40, "max_query": 400,
+                "view_sizes": (64, 128, 192), **changes}  # fmt: skip
+    return randomised(deepencoderv2.Qwen2Decoder2Encoder(**settings))
+
+
+def qwen2_like(ours, heads, shared):
+    """Transformers' Qwen2 with the weights of an encoder."""
+    config = Qwen2Config(
+        vocab_size=1, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=heads, num_key_value_heads=shared, rope_theta=1e6, rms_norm_eps=1e-6,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    theirs = modeling_qwen2.Qwen2Model(config).eval()
+    missing, unexpected = theirs.load_state_dict(ours.model.model.state_dict(), strict=False)
+    assert (missing, unexpected) == (["embed_tokens.weight"], [])
+    return theirs
+
+
+def mixed_mask(kinds, padding=()):
+    """Image tokens (0) see those alone; a query (1) sees them and queries up to itself."""
+    low = torch.finfo(torch.float32).min
+    places = range(len(kinds))
+
+    def sees(query, key):
+        is_seen = kinds[key] == 0 or (kinds[query] == 1 and key <= query)
+        return is_seen and key not in padding
+
+    rows = [[0.0 if sees(query, key) else low for key in places] for query in places]
+    return torch.tensor(rows)[None, None]
+
+
+@pytest.mark.parametrize(("heads", "shared"), [(6, 2), (3, 3), (6, 1)])
+@pytest.mark.parametrize("side", [1, 2, 3])
+def test_the_encoder_is_transformers_qwen2_under_the_mixed_mask(heads, shared, side):
+    ours, n = encoder(heads, shared), side * side
+    theirs = qwen2_like(ours, heads, shared)
+    features = normal(3, 24, side, side)
+    with torch.no_grad():
+        found = ours(features)
+        queries = getattr(ours, f"query_{64 * side}").weight.expand(3, n, 24)
+        sequence = torch.cat([features.flatten(2).mT, queries], dim=1)
+        mask = mixed_mask([0] * n + [1] * n).expand(3, 1, 2 * n, 2 * n)
+        expected = theirs(inputs_embeds=sequence, attention_mask=mask).last_hidden_state[:, n:]
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "padding"),
+    [([0, 0, 0, 0], ()), ([1, 1, 1, 1], ()), ([1, 0, 1, 0, 1], ()), ([0, 0, 0, 1, 1], (2,))],
+    ids=["image tokens", "queries", "in any order", "padding"],
+)
+def test_a_sequence_may_hold_its_kinds_in_any_order_or_one_alone_and_padding(kinds, padding):
+    ours, sequence = encoder(), normal(1, len(kinds), 24)
+    seen = torch.tensor([[int(place not in padding) for place in range(len(kinds))]])
+    with torch.no_grad():
+        found = ours.model(sequence, torch.tensor([kinds]), attention_mask=seen)
+        dropped = ours.model(sequence, torch.tensor([kinds]), seen, use_cache=False)
+        mask = mixed_mask(kinds, padding)
+        expected = qwen2_like(ours, 6, 2)(inputs_embeds=sequence, attention_mask=mask)
+    torch.testing.assert_close(
+        found.last_hidden_state, expected.last_hidden_state, atol=2e-6, rtol=1e-5
+    )
+    assert torch.equal(dropped.last_hidden_state, found.last_hidden_state)
+    assert dropped.past_key_values is None
+    shapes = [tuple(part.shape for part in pair) for pair in found.past_key_values]
+    assert shapes == [((1, 2, len(kinds), 4),) * 2] * 2
+
+
+def test_the_encoder_has_one_attention():
+    for other in ("eager", "flash_attention_2"):
+        with pytest.raises(ValueError, match="'sdpa' only"):
+            encoder(attn_implementation=other)
+    layer = encoder().model.model.layers[0]
+    with pytest.raises(ValueError, match="no attention weights"):
+        layer(normal(1, 3, 24), output_attentions=True)
+
+
+def test_attention_without_a_mask_is_causal_and_makes_its_own_tables():
+    layer, x = encoder().model.model.layers[0], normal(1, 4, 24)
+    low = mixed_mask([1] * 4)
+    with torch.no_grad():
+        free = layer(x)
+        masked = layer(x, attention_mask=low, position_ids=torch.arange(4)[None])
+    torch.testing.assert_close(free, masked, atol=1e-6, rtol=1e-5)
