@@ -25,7 +25,7 @@ def git(folder, *arguments):
 
 def commit(folder):
     git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "a state")
+    git(folder, "commit", "--quiet", "--allow-empty", "--message", "a state")
     return git(folder, "rev-parse", "HEAD")
 
 

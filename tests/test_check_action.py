@@ -1,4 +1,4 @@
-"""The action, the hook and the workflows of docs/check.md, and what a stranger can do there."""
+"""The action and the comment of docs/check.md, and what a stranger can do there."""
 
 from __future__ import annotations
 
@@ -20,121 +20,44 @@ import gated
 import msgspec
 import pytest
 import yaml
+from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from dsocr_analyze.gate.budgets import budgets_in
 from dsocr_analyze.gate.compared import Amounts, InputChange, Move
 from dsocr_analyze.gate.judge import Baseline, Verdict, WorkloadCheck, whole_check
 from dsocr_analyze.gate.renderers import ReadableCheck
 
 ROOT = Path(__file__).resolve().parent.parent
-ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-COMMENT = ROOT / ".github" / "actions" / "comment"
-COMMENT_ACTION = yaml.safe_load((COMMENT / "action.yml").read_text(encoding="utf-8"))
-PAGE = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
-EXAMPLES = dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
-SCRIPTS = [step["run"] for action in (ACTION, COMMENT_ACTION) for step in action["runs"]["steps"]]
+STEPS = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["runs"]["steps"]
+COMMENT = ROOT / ".github" / "actions" / "comment" / "comment.py"
 
 
-def example(name):
-    return yaml.load(EXAMPLES[name], Loader=yaml.BaseLoader)
+def test_the_budgets_of_the_page_are_budgets():
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"^```toml\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    found = budgets_in(text, "docs/check.md", is_pyproject=False)
+    assert {name: len(each.budgets) for name, each in found.items()}["gundam"] == 3
+    assert set(found) == {"gundam", "batch"}
 
 
-CHECKING = ".github/workflows/cost.yml"
-COMMENTING = ".github/workflows/cost-comment.yml"
-
-
-class TestExamples:
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("name", [CHECKING, COMMENTING])
-    def test_a_workflow_is_valid_by_githubs_schema(self, tmp_path, name):
-        file = tmp_path / "workflow.yml"
-        file.write_text(EXAMPLES[name])
-        check = [sys.executable, "-m", "check_jsonschema"]
-        done = subprocess.run(
-            [*check, "--builtin-schema", "vendor.github-workflows", str(file)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("action", [ROOT / "action.yml", COMMENT / "action.yml"])
-    def test_an_action_is_valid_by_githubs_schema(self, action):
-        check = [sys.executable, "-m", "check_jsonschema"]
-        done = subprocess.run(
-            [*check, "--builtin-schema", "vendor.github-actions", str(action)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def test_what_runs_a_pull_requests_files_can_only_read(self):
-        workflow = example(CHECKING)
-        assert workflow["on"] == "pull_request"
-        assert workflow["permissions"] == {"contents": "read"}
-        [job] = workflow["jobs"].values()
-        assert "permissions" not in job
-        assert "secrets" not in EXAMPLES[CHECKING]
-        [checkout] = [each for each in job["steps"] if "checkout" in each["uses"]]
-        assert checkout["with"]["persist-credentials"] == "false"
-
-    def test_what_may_write_runs_nothing_of_a_pull_request(self):
-        workflow = example(COMMENTING)
-        assert set(workflow["on"]) == {"workflow_run"}
-        assert workflow["on"]["workflow_run"]["workflows"] == [example(CHECKING)["name"]]
-        assert workflow["permissions"] == {}
-        [job] = workflow["jobs"].values()
-        assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
-        assert "'pull_request'" in job["if"]
-        [step] = job["steps"]
-        assert "checkout" not in step["uses"]
-
-    def test_actions_of_others_are_pinned_by_commit(self):
-        used = re.findall(r"uses: (\S+)", PAGE)
-        assert len(used) == 4
-        for each in used:
-            assert re.fullmatch(r"\S+@[0-9a-f]{40}", each), each
-
-    def test_what_the_action_uploads_is_what_it_writes_and_the_comment_reads(self):
-        [_, check, upload] = example(CHECKING)["jobs"]["check"]["steps"]
-        assert upload["with"]["path"].rstrip("/") == ACTION["inputs"]["output"]["default"]
-        assert upload["with"]["name"] == COMMENT_ACTION["inputs"]["artifact"]["default"]
-        assert upload["if"] == "always()"
-        assert set(check["with"]) <= set(ACTION["inputs"])
-
-    @pytest.mark.parametrize("script", SCRIPTS)
-    def test_inputs_reach_scripts_through_the_environment_only(self, script):
-        assert "${{" not in script
-        assert not re.search(r"python3? (?!-I)", script)
-
-    def test_the_budgets_of_the_page_are_budgets(self):
-        from dsocr_analyze.gate.budgets import budgets_in
-
-        [text] = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-        found = budgets_in(text, "docs/check.md", is_pyproject=False)
-        assert set(found) == {"gundam", "batch"}
-        assert len(found["gundam"].budgets) == 3
-
-    def test_the_hook_is_the_command(self):
-        [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
-        assert (hook["entry"], hook["pass_filenames"]) == ("dsocr-analyze check", False)
-        for file in ("dsocr-budgets.toml", "a/config.json", "pyproject.toml", "net/modeling.py"):
-            assert re.search(hook["files"], file)
-        [repo] = yaml.safe_load(EXAMPLES[".pre-commit-config.yaml"])["repos"]
-        assert repo["hooks"][0]["id"] == hook["id"]
+def program(file, script):
+    """A stand-in for a program."""
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
 
 
 def test_the_action_installs_what_the_main_job_needs_by_hash(tmp_path):
     """The run script installs by hash: tests/test_repository.py."""
-    python = tmp_path / "bin" / "python3"
-    python.parent.mkdir()
-    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$ASKED"\n')
-    python.chmod(0o755)
+    program(tmp_path / "bin" / "python3", 'printf "%s\\n" "$@" > "$ASKED"')
     environment = {
-        "PATH": f"{python.parent}:{os.environ['PATH']}", "ACTION_PATH": str(ROOT),
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "ACTION_PATH": str(ROOT),
         "ASKED": str(tmp_path / "asked"),
     }  # fmt: skip
-    [install, check] = [step["run"] for step in ACTION["runs"]["steps"]]
+    [install, check] = [step["run"] for step in STEPS]
     subprocess.run(["bash", "-e", "-c", install], cwd=tmp_path, env=environment, check=True)
     isolated, script, task, *options = (tmp_path / "asked").read_text().splitlines()
     assert (isolated, Path(script), options) == ("-I", ROOT / "scripts" / "run.py", ["--version"])
@@ -161,18 +84,15 @@ def test_the_action_installs_what_the_main_job_needs_by_hash(tmp_path):
 def test_the_actions_script_checks(tmp_path, inputs, code):
     here = tmp_path / "r"
     gated.repository(here, '[workloads.a]\nmode = "tiny"\n')
-    program = tmp_path / "action" / ".venv" / "bin" / "dsocr-analyze"
-    program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dsocr_analyze "$@"\n')
-    program.chmod(0o755)
+    program(tmp_path / "action" / ".venv" / "bin" / "dsocr-analyze",
+            f'exec "{sys.executable}" -m dsocr_analyze "$@"')  # fmt: skip
     environment = os.environ | {
         "BUDGETS": "", "AGAINST": "", "STRICT": "false", "OUTPUT": "out put",
         "ACTION_PATH": str(tmp_path / "action"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
     } | inputs  # fmt: skip
-    script = ACTION["runs"]["steps"][-1]["run"]
     done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=here, env=environment, capture_output=True, text=True,
-        check=False,
+        ["bash", "-e", "-c", STEPS[-1]["run"]], cwd=here, env=environment, capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert not (here / "mark").exists()
@@ -187,7 +107,7 @@ def test_the_actions_script_checks(tmp_path, inputs, code):
 
 @pytest.fixture(scope="module")
 def comment():
-    spec = importlib.util.spec_from_file_location("comment", COMMENT / "comment.py")
+    spec = importlib.util.spec_from_file_location("comment", COMMENT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -280,18 +200,14 @@ class TestShownText:
 
     @pytest.mark.exhaustive
     def test_what_a_check_writes_is_shown_as_it_is(self, comment, tmp_path, monkeypatch, capsys):
-        from command_line import run
-
-        gated.repository(
-            tmp_path / "r", '[workloads.a]\nconfig = "c.json"\n',
-            **{"c.json": json.dumps(gated.published())},
-        )  # fmt: skip
+        here, config = tmp_path / "r", gated.published()
+        gated.repository(here, '[workloads.a]\nconfig = "c.json"', **{"c.json": json.dumps(config)})
         monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-        monkeypatch.chdir(tmp_path / "r")
-        changed = gated.with_values(gated.published(), num_experts_per_tok=64)
-        (tmp_path / "r" / "c.json").write_text(json.dumps(changed))
+        monkeypatch.chdir(here)
+        changed = gated.with_values(config, num_experts_per_tok=64)
+        (here / "c.json").write_text(json.dumps(changed))
         assert run(capsys, "check", "--against", "HEAD", "-q", "--markdown", "c.md")[0] == 1
-        text = (tmp_path / "r" / "c.md").read_text()
+        text = (here / "c.md").read_text()
         assert "num_experts_per_tok: 6 -> 64" in text
         assert comment.shown(text) == text
 
@@ -308,23 +224,14 @@ class GitHub(BaseHTTPRequestHandler):
     """As much of GitHub's interface as the comment needs."""
 
     def do_GET(self):
-        server = self.server
+        self.server.asked.append((self.path, self.headers.get("Authorization")))
         path = self.path.partition("?")[0].removeprefix("/repos/us/model")
-        server.asked.append((self.path, self.headers.get("Authorization")))
-        if path == "/pulls":
-            self._answer(json.dumps(server.pulls).encode())
-        elif path == "/actions/runs/7/artifacts":
-            self._answer(json.dumps({"artifacts": [{"id": 3}]}).encode())
-        elif path == "/actions/artifacts/3/zip":
+        if path == "/actions/artifacts/3/zip":
             self.send_response(302)
-            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/elsewhere")
             self.end_headers()
-        elif path == "/elsewhere":
-            self._answer(server.archive)
-        elif path.endswith("/comments"):
-            self._answer(json.dumps(server.comments).encode())
         else:
-            self.send_error(404)
+            self._answer(self.server.answers[path])
 
     def _write(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -343,8 +250,12 @@ class GitHub(BaseHTTPRequestHandler):
         pass
 
 
-def pull(number, sha="a" * 40, base="us/model"):
-    return {"number": number, "head": {"sha": sha}, "base": {"repo": {"full_name": base}}}
+def pulls(*found):
+    """Open pull requests: a number, the commit and the repository that it is into."""
+    return json.dumps([
+        {"number": number, "head": {"sha": sha}, "base": {"repo": {"full_name": base}}}
+        for number, sha, base in found
+    ]).encode()  # fmt: skip
 
 
 def archive(text, name="check.md"):
@@ -358,12 +269,16 @@ def archive(text, name="check.md"):
 @pytest.fixture
 def github(monkeypatch, tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), GitHub)
-    server.pulls = [pull(5), pull(6, sha="b" * 40), pull(8, base="them/model")]
-    server.comments, server.asked, server.written = [], [], []
-    server.archive = archive("## Cost check: passed\n")
+    server.asked, server.written = [], []
+    server.answers = {
+        "/pulls": pulls((5, "a" * 40, "us/model"), (6, "b" * 40, "us/model"),
+                        (8, "a" * 40, "them/model")),
+        "/actions/runs/7/artifacts": b'{"artifacts": [{"id": 3}]}',
+        "/elsewhere": archive("## Cost check: passed\n"),
+        "/issues/5/comments": b"[]",
+    }  # fmt: skip
     run = {"id": 7, "event": "pull_request", "head_sha": "a" * 40, "head_branch": "x&state=closed",
            "head_repository": {"owner": {"login": "them"}}}  # fmt: skip
-    server.run = run
     for name, value in {
         "GITHUB_EVENT_NAME": "workflow_run", "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
         "GITHUB_API_URL": f"http://127.0.0.1:{server.server_port}", "TOKEN": "secret",
@@ -379,64 +294,61 @@ def github(monkeypatch, tmp_path):
     server.server_close()
 
 
+REFUSED = (1, [])
+NEW, OLD = "/repos/us/model/issues/5/comments", "/repos/us/model/issues/comments/3"
+
+
 class TestComment:
     def test_it_goes_to_the_pull_request_of_the_event(self, github, comment):
         assert comment.main() == 0
-        [(method, path, body)] = github.written
-        assert (method, path) == ("POST", "/repos/us/model/issues/5/comments")
-        assert body == f"{comment.MARKER}\n## Cost check: passed\n"
-        asked = [path for path, _ in github.asked if "/pulls?" in path]
-        assert asked == [
-            "/repos/us/model/pulls?state=open&head=them%3Ax%26state%3Dclosed&per_page=100"
-        ]
-
-    def test_the_token_does_not_follow_the_artifact(self, github, comment):
-        comment.main()
+        body = f"{comment.MARKER}\n## Cost check: passed\n"
+        assert github.written == [("POST", NEW, body)]
         tokens = dict(github.asked)
+        [asked] = [path for path in tokens if "/pulls?" in path]
+        assert asked.endswith("/pulls?state=open&head=them%3Ax%26state%3Dclosed&per_page=100")
+        # The token does not follow the artifact.
         assert tokens["/repos/us/model/actions/artifacts/3/zip"] == "Bearer secret"
         assert tokens["/elsewhere"] is None
 
+    @pytest.mark.parametrize(
+        ("served", "event", "answer"),
+        [
+            ({"/pulls": b"[]"}, "workflow_run", (0, [])),
+            ({"/elsewhere": b""}, "workflow_run", REFUSED),
+            ({"/elsewhere": b"PK"}, "workflow_run", REFUSED),
+            ({"/elsewhere": archive("x", name="../check.md")}, "workflow_run", REFUSED),
+            ({"/elsewhere": archive("x")[:-30]}, "workflow_run", REFUSED),
+            ({"/elsewhere": b"\0" * 500}, "workflow_run", REFUSED),
+            ({}, "push", REFUSED),
+            ({}, "pull_request_target", REFUSED),
+        ],
+    )  # fmt: skip
+    def test_without_a_pull_request_an_artifact_or_the_event_nothing_is_written(
+        self, github, comment, monkeypatch, capsys, served, event, answer
+    ):
+        github.answers |= served
+        monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+        assert (comment.main(), github.written) == answer
+        assert ("no comment" in capsys.readouterr().err) == (answer is REFUSED)
+
     def test_an_earlier_comment_of_ours_is_replaced_and_nobody_elses(self, github, comment):
-        github.comments = [
+        comments = [
             {"id": 1, "user": {"login": "them"}, "body": comment.MARKER},
             {"id": 2, "user": {"login": comment.AUTHOR}, "body": f"see {comment.MARKER}"},
             {"id": 3, "user": {"login": comment.AUTHOR}, "body": f"{comment.MARKER}\nold"},
         ]
+        github.answers["/issues/5/comments"] = json.dumps(comments).encode()
         assert comment.main() == 0
-        [(method, path, _)] = github.written
-        assert (method, path) == ("PATCH", "/repos/us/model/issues/comments/3")
-
-    def test_hostile_text_is_fenced(self, github, comment):
-        github.archive = archive("@all <img src=x> [x](http://x)\n````\n")
-        assert comment.main() == 0
-        [(_, _, body)] = github.written
-        assert body.startswith(f"{comment.MARKER}\n`````text\n| @\u2060all")
-        assert body.endswith("\n`````")
+        assert [each[:2] for each in github.written] == [("PATCH", OLD)]
 
     @pytest.mark.parametrize(
-        "data",
-        [b"", b"PK", archive("x", name="../check.md"), archive("x")[:-30], b"\0" * 500],
+        "text", ["@all <img src=x> [x](http://x)\n````\n", "@all" + "a" * 50_000_000]
     )
-    def test_an_artifact_that_is_none_is_refused(self, github, comment, data, capsys):
-        github.archive = data
-        assert comment.main() == 1
-        assert github.written == []
-        assert "no comment" in capsys.readouterr().err
-
-    @pytest.mark.exhaustive
-    def test_a_bomb_is_not_unpacked(self, github, comment):
-        github.archive = archive("a" * 50_000_000)
+    def test_hostile_text_is_fenced_and_a_bomb_is_not_unpacked(self, github, comment, text):
+        github.answers["/elsewhere"] = archive(text)
         assert comment.main() == 0
         [(_, _, body)] = github.written
+        fence = "`" * (5 if "`" in text else 3)
+        assert body.startswith(f"{comment.MARKER}\n{fence}text\n| @\u2060all")
+        assert body.endswith(f"\n{fence}") or "b" not in text
         assert len(body) < 65_536
-
-    def test_without_a_pull_request_nothing_is_written(self, github, comment):
-        github.pulls = []
-        assert comment.main() == 0
-        assert github.written == []
-
-    @pytest.mark.parametrize("event", ["push", "pull_request_target"])
-    def test_another_event_is_refused(self, github, comment, monkeypatch, event):
-        monkeypatch.setenv("GITHUB_EVENT_NAME", event)
-        assert comment.main() == 1
-        assert github.written == []

@@ -22,7 +22,6 @@ __all__ = [
     "DEFAULTS",
     "LEVELS",
     "NEW_FILE",
-    "OF_CHANGES",
     "OF_VALUES",
     "PYPROJECT",
     "Budget",
@@ -55,7 +54,7 @@ max_new_tokens = 1024
 LEVELS: Final = ("warn", "error")
 """What exceeding a budget may be."""
 
-OF_VALUES, OF_CHANGES = ("max", "min"), ("max_increase", "max_decrease")
+OF_VALUES, _OF_CHANGES = ("max", "min"), ("max_increase", "max_decrease")
 """What a budget may limit: a figure's value, and its change against the baseline."""
 
 _CHANGE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
@@ -147,7 +146,7 @@ class BudgetedWorkload:
     @property
     def default(self) -> Budget:
         """The budget of figures that no other names."""
-        limits = tuple(replace(self.tolerance, name=name) for name in OF_CHANGES)
+        limits = tuple(replace(self.tolerance, name=name) for name in _OF_CHANGES)
         return Budget("", "error", limits)
 
 
@@ -229,7 +228,7 @@ def _options(table: TomlTable) -> Options:
 def _budget(table: TomlTable) -> Budget:
     key, level = table.text("key", REQUIRED), table.choice("level", LEVELS, "error")
     most, least = (_number(table, name) for name in OF_VALUES)
-    changes = [_change(table, name) for name in OF_CHANGES]
+    changes = [_change(table, name) for name in _OF_CHANGES]
     table.done()
     limits = [
         Limit(name, value, f"{value:,}".removesuffix(".0"))
