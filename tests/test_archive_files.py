@@ -74,21 +74,36 @@ ONE, OTHER = {256: 30, 257: 20}, {256: 31, 257: 21}
 THREE = [ONE, {256: 40, 257: 25, 274: 6}, {256: 7, 257: 9, 274: 3}]
 
 
+SIZES = [(30, 20), (25, 40), (7, 9)]
+
+
 class TestTiff:
     @pytest.mark.parametrize(
-        ("content", "sizes"),
+        ("content", "sizes", "rejected"),
         [
-            (tiff(THREE, "<"), [(30, 20), (25, 40), (7, 9)]),
-            (tiff(THREE, ">"), [(30, 20), (25, 40), (7, 9)]),
-            (tiff(THREE, "<", big=True), [(30, 20), (25, 40), (7, 9)]),
-            (tiff([ONE | {254: 1}]), [(30, 20)]),  # a copy, but of nothing
-            (tiff([ONE, OTHER], after_last=8), [(30, 20), (31, 21)]),  # a chain that comes back
-            (tiff([ONE, OTHER], after_last=8 + 2 + 6 * 12 + 4), [(30, 20), (31, 21)]),
+            (tiff(THREE, "<"), SIZES, {}),
+            (tiff(THREE, ">"), SIZES, {}),
+            (tiff(THREE, "<", big=True), SIZES, {}),
+            (tiff([ONE | {254: 1}]), [(30, 20)], {}),  # a copy, but of nothing
+            (tiff([ONE, OTHER], after_last=8), [(30, 20), (31, 21)], {}),  # it comes back
+            (tiff([ONE, OTHER], after_last=8 + 2 + 6 * 12 + 4), [(30, 20), (31, 21)], {}),
+            (tiff([ONE, ONE], after_last=4), [(30, 20)] * 2, {3: "next frame"}),
+            (tiff([ONE, ONE], after_last=10**6), [(30, 20)] * 2, {3: "next frame"}),
+            (tiff([ONE, {256: 31}]), [(30, 20)], {2: "without width and height"}),
+            (tiff([ONE] * 4), [(30, 20)] * 3, {4: "more than 3 frames"}),
         ],
     )
-    def test_every_frame_has_its_own_size_and_orientation(self, tmp_path, content, sizes):
-        (tmp_path / "scan.tif").write_bytes(content)
-        assert sizes_in(tmp_path / "scan.tif") == sizes
+    def test_every_frame_has_its_own_size_and_orientation_up_to_a_damaged_one_that_is_named(
+        self, tmp_path, monkeypatch, content, sizes, rejected
+    ):
+        monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
+        (tmp_path / "a.tif").write_bytes(content)
+        found, reasons, files = counted(tmp_path)
+        assert (found, list(reasons)) == (sizes, list(rejected))
+        assert all(
+            "a.tif" in reasons[row] and said in reasons[row] for row, said in rejected.items()
+        )
+        assert files.images == CountedFiles(1, len(sizes))
 
     @settings(max_examples=20, deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=6))
@@ -96,9 +111,8 @@ class TestTiff:
         path = tmp_path_factory.mktemp("scans") / "scan.tiff"
         first, *others = (Image.new("L", size) for size in sizes)
         first.save(path, save_all=True, append_images=others)
-        assert sizes_in(path) == sizes
         with Image.open(path) as image:
-            assert image.n_frames == len(sizes)
+            assert (sizes_in(path), image.n_frames) == (sizes, len(sizes))
 
     def test_smaller_copies_and_masks_are_no_pages_and_are_counted(self, tmp_path):
         frames = [ONE, ONE | {254: 1}, {256: 9, 257: 9, 254: 2}, ONE | {254: 4}]
@@ -106,25 +120,6 @@ class TestTiff:
         sizes, rejected, files = counted(tmp_path)
         assert (sizes, rejected) == ([(30, 20), (9, 9)], {})
         assert (files.images, files.tiff_copies) == (CountedFiles(1, 2), 2)
-
-    @pytest.mark.parametrize(
-        ("content", "good", "reason"),
-        [
-            (tiff([ONE, ONE], after_last=4), 2, "next frame"),
-            (tiff([ONE, ONE], after_last=10**6), 2, "next frame"),
-            (tiff([ONE, {256: 31}]), 1, "without width and height"),
-            (tiff([ONE] * 4), 3, "more than 3 frames"),
-        ],
-    )
-    def test_frames_before_a_damaged_one_count_and_the_damage_is_named(
-        self, tmp_path, monkeypatch, content, good, reason
-    ):
-        monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
-        (tmp_path / "a.tif").write_bytes(content)
-        sizes, rejected, files = counted(tmp_path)
-        assert (sizes, list(rejected)) == ([(30, 20)] * good, [good + 1])
-        assert (reason in rejected[good + 1], "a.tif" in rejected[good + 1]) == (True, True)
-        assert files.images == CountedFiles(1, good)
 
     @pytest.mark.benchmark
     def test_thousands_of_frames_take_no_minutes(self, tmp_path):
@@ -151,50 +146,77 @@ def test_an_animation_is_one_page_and_said_to_have_more_frames(tmp_path, suffix)
     assert files.images_with_more_frames == 1
 
 
+GROUP = "<< /Type /Pages /Parent 2 0 R /Kids [{} 0 R {} 0 R] /MediaBox [0 0 {} 10] >>"
+
+BOXES = {
+    "[0 0 612 792]": (612, 792),
+    "[612 792 0 0]": (612, 792),  # any two corners
+    "[-100 50 512 842]": (612, 792),
+    "[0 0 612 792] /CropBox [100 100 400 300]": (300, 200),
+    "[0 0 612 792] /CropBox [-50 -50 306 9999]": (306, 792),
+    "[0 0 612 792] /CropBox [700 0 800 10]": (612, 792),
+    "[0 0 612 792] /UserUnit 2.5": (1530, 1980),
+    "[0 0 612 792] /Rotate 90": (792, 612),
+    "[0 0 612 792] /Rotate -90": (792, 612),
+    "[0 0 612 792] /Rotate 450": (792, 612),
+    "[0 0 612 792] /Rotate 180": (612, 792),
+}
+"""A page's box with what changes it, and its size at 72 dpi."""
+
+WITHOUT_SIZE = {
+    "": "no MediaBox",
+    "/MediaBox [0 0 612]": "box of 3 numbers",
+    "/MediaBox [0 0 /a 4]": "instead of a number",
+    "/MediaBox [0 0 612 792] /Rotate 45": "Rotate 45",
+    "/MediaBox [0 0 612 792] /UserUnit 0": "UserUnit 0",
+    "/MediaBox [0 0 0 792]": "0 x 792 pixels",
+}
+INCH = "/MediaBox [0 0 72 72]"
+
+PDFS = [
+    *((book(f"/MediaBox {box}"), 72, [size], {}) for box, size in BOXES.items()),
+    (book("/MediaBox [0 0 595 842]"), 150, [(1240, 1754)], {}),  # 1239.58 x 1754.17
+    (book("/MediaBox [0 0 595.276 841.89]"), 300, [(2480, 3508)], {}),
+    (book("/MediaBox [0 0 1 1]"), 36, [(1, 1)], {}),  # half a pixel
+    # Pages inherit boxes and turns, but no UserUnit, and keep their own.
+    (book("", "/Rotate 0", "/CropBox [0 0 100 100]", "/MediaBox [0 0 150 792]",
+          above="/MediaBox [0 0 612 792] /CropBox [0 0 300 200] /Rotate 90 /UserUnit 9"), 72,
+     [(200, 300), (300, 200), (100, 100), (200, 150)], {}),
+    (pdf([CATALOG, "<< /Type /Pages /Kids [3 0 R 6 0 R 4 0 R] /MediaBox [0 0 3 3] >>",
+          GROUP.format(4, 5, 11), "<< /Type /Page >>", "<< /Type /Page >>", GROUP.format(7, 8, 12),
+          "<< /Type /Page >>", "<< /Type /Page /MediaBox [0 0 13 10] >>"]), 72,
+     [(11, 10), (11, 10), (12, 10), (13, 10), (3, 3)], {}),
+    # A page without a size is named and spoils no other; a broken file is named.
+    *((book(INCH, page, INCH), 72, [(72, 72)] * 2, {2: said}) for page, said in
+      WITHOUT_SIZE.items()),
+    *((content, 72, [], {1: "a.pdf"}) for content in (
+        b"", b"no PDF at all", b"%PDF-1.7\n", book("/MediaBox [0 0 9 9]")[:40],
+        pdf(["<< /Type /Catalog >>"]),
+        pdf([CATALOG, "<< /Type /Pages /Kids [] /Count 7 >>"]),
+        pdf([CATALOG, "<< /Type /Pages /Kids [2 0 R] >>"]),
+        pdf([CATALOG, "<< /Kids [3 0 R] >>", "<< /Kids [2 0 R] >>"]),
+        pdf([CATALOG, "[1 2 3]"]),
+        pdf([CATALOG, "<< /Type /Pages /Kids 5 >>"]),
+    )),
+]  # fmt: skip
+
+
 @needs_pypdf
 class TestPdf:
-    @pytest.mark.parametrize(
-        ("page", "dpi", "size"),
-        [
-            ("/MediaBox [0 0 595 842]", 150, (1240, 1754)),  # 1239.58 x 1754.17
-            ("/MediaBox [0 0 595.276 841.89]", 300, (2480, 3508)),
-            ("/MediaBox [0 0 612 792]", 72, (612, 792)),
-            ("/MediaBox [612 792 0 0]", 72, (612, 792)),  # any two corners
-            ("/MediaBox [-100 50 512 842]", 72, (612, 792)),
-            ("/MediaBox [0 0 612 792] /CropBox [100 100 400 300]", 72, (300, 200)),
-            ("/MediaBox [0 0 612 792] /CropBox [-50 -50 306 9999]", 72, (306, 792)),
-            ("/MediaBox [0 0 612 792] /CropBox [700 0 800 10]", 72, (612, 792)),
-            ("/MediaBox [0 0 612 792] /UserUnit 2.5", 72, (1530, 1980)),
-            ("/MediaBox [0 0 612 792] /Rotate 90", 72, (792, 612)),
-            ("/MediaBox [0 0 612 792] /Rotate -90", 72, (792, 612)),
-            ("/MediaBox [0 0 612 792] /Rotate 450", 72, (792, 612)),
-            ("/MediaBox [0 0 612 792] /Rotate 180", 72, (612, 792)),
-            ("/MediaBox [0 0 1 1]", 36, (1, 1)),  # half a pixel
-        ],
-    )
-    def test_a_page_is_as_large_as_its_boxes_say(self, tmp_path, page, dpi, size):
-        (tmp_path / "a.pdf").write_bytes(book(page))
-        assert list(pdf_pages(tmp_path / "a.pdf", dpi)) == [size]
-
-    GROUP = "<< /Type /Pages /Parent 2 0 R /Kids [{} 0 R {} 0 R] /MediaBox [0 0 {} 10] >>"
-
-    @pytest.mark.parametrize(
-        ("content", "sizes"),
-        [
-            (book("", "/Rotate 0", "/CropBox [0 0 100 100]", "/MediaBox [0 0 150 792]", above=(
-                "/MediaBox [0 0 612 792] /CropBox [0 0 300 200] /Rotate 90 /UserUnit 9"
-            )), [(200, 300), (300, 200), (100, 100), (200, 150)]),  # UserUnit is not inherited
-            (pdf([CATALOG, "<< /Type /Pages /Kids [3 0 R 6 0 R 4 0 R] /MediaBox [0 0 3 3] >>",
-                  GROUP.format(4, 5, 11), "<< /Type /Page >>", "<< /Type /Page >>",
-                  GROUP.format(7, 8, 12), "<< /Type /Page >>",
-                  "<< /Type /Page /MediaBox [0 0 13 10] >>"]),
-             [(11, 10), (11, 10), (12, 10), (13, 10), (3, 3)]),
-        ],
-        ids=["pages", "groups"],
-    )  # fmt: skip
-    def test_pages_inherit_boxes_and_turns_and_keep_their_own(self, tmp_path, content, sizes):
+    @pytest.mark.parametrize(("content", "dpi", "sizes", "rejected"), PDFS, ids=range(len(PDFS)))
+    def test_a_page_is_as_large_as_its_boxes_say_or_named_with_a_reason_on_one_line(
+        self, tmp_path, capfd, content, dpi, sizes, rejected
+    ):
         (tmp_path / "a.pdf").write_bytes(content)
-        assert list(pdf_pages(tmp_path / "a.pdf", 72)) == sizes
+        found, reasons, files = counted(tmp_path, pdf_dpi=dpi)
+        assert (found, list(reasons)) == (sizes, list(rejected))
+        for row, said in rejected.items():
+            assert said in reasons[row]
+            assert "a.pdf" in reasons[row]
+            assert reasons[row].startswith(f"page {row} of PDF") or not sizes
+            assert "\n" not in reasons[row]
+        assert files.pdfs == CountedFiles(bool(sizes), len(sizes))
+        assert capfd.readouterr() == ("", "")
 
     @settings(max_examples=40, deadline=None)
     @given(
@@ -214,48 +236,6 @@ class TestPdf:
         (found,) = pdf_pages(path, dpi)
         is_size = min(expected) >= 1 and max(expected) <= 10**6
         assert found == expected if is_size else isinstance(found, PageError)
-
-    @pytest.mark.parametrize(
-        ("page", "reason"),
-        [
-            ("", "no MediaBox"),
-            ("/MediaBox [0 0 612]", "box of 3 numbers"),
-            ("/MediaBox [0 0 /a 4]", "instead of a number"),
-            ("/MediaBox [0 0 612 792] /Rotate 45", "Rotate 45"),
-            ("/MediaBox [0 0 612 792] /UserUnit 0", "UserUnit 0"),
-            ("/MediaBox [0 0 0 792]", "0 x 1650 pixels"),
-        ],
-    )
-    def test_a_page_without_a_size_is_named_and_spoils_no_other(self, tmp_path, page, reason):
-        good = "/MediaBox [0 0 72 72]"
-        (tmp_path / "a.pdf").write_bytes(book(good, page, good))
-        sizes, rejected, files = counted(tmp_path)
-        assert (sizes, list(rejected)) == ([(150, 150)] * 2, [2])
-        assert (rejected[2].startswith("page 2 of PDF"), reason in rejected[2]) == (True, True)
-        assert files.pdfs == CountedFiles(1, 2)
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            b"",
-            b"no PDF at all",
-            b"%PDF-1.7\n",
-            book("/MediaBox [0 0 9 9]")[:40],
-            pdf(["<< /Type /Catalog >>"]),
-            pdf([CATALOG, "<< /Type /Pages /Kids [] /Count 7 >>"]),
-            pdf([CATALOG, "<< /Type /Pages /Kids [2 0 R] >>"]),
-            pdf([CATALOG, "<< /Kids [3 0 R] >>", "<< /Kids [2 0 R] >>"]),
-            pdf([CATALOG, "[1 2 3]"]),
-            pdf([CATALOG, "<< /Type /Pages /Kids 5 >>"]),
-        ],
-        ids=range(10),
-    )
-    def test_a_broken_file_is_named_with_a_reason_on_one_line(self, tmp_path, capfd, content):
-        (tmp_path / "a.pdf").write_bytes(content)
-        sizes, rejected, files = counted(tmp_path)
-        assert (sizes, list(rejected), files.pdfs) == ([], [1], CountedFiles(0, 0))
-        assert ("a.pdf" in rejected[1], "\n" in rejected[1]) == (True, False)
-        assert capfd.readouterr() == ("", "")
 
     # Each group holds the next one ten times, 10^12 empty groups and no page; or a chain of groups.
     @pytest.mark.parametrize(
