@@ -3,6 +3,7 @@
 import datetime as dt
 import functools
 import json
+import operator
 import os
 import re
 import subprocess
@@ -86,190 +87,136 @@ def _replace(file):
         temporary.write_text("new")
 
 
-class TestKeys:
-    def test_the_top_level(self, document):
-        assert list(document) == [
-            "schema_version", "metadata", "workload", "total", "stages", "unassigned", "memory",
-            "agreement", "time", "operator_ledger", "warnings", "notes",
-        ]  # fmt: skip
-        assert document["schema_version"] == "2"
+AGREES = {"params": True, "macs": True}
 
-    def test_metadata(self, document):
-        metadata = document["metadata"]
-        assert metadata["model"] == {
-            "architecture": "small-model",
-            "source": "directory",
-            "id": "my-model",
-            "config_digest": "c0ffee" * 10,
-            "code_digest": "decade" * 10,
-            "class": "SmallModel",
-            "weights": "none",
-            "config_text": None,
-        }
-        assert metadata["created"] == "2026-01-02T03:04:05+00:00"
-        assert (metadata["engine"], metadata["device"]) == ("trace", "meta")
-        assert (metadata["dtype"], metadata["attention"]) == ("bfloat16", "eager")
-        assert metadata["versions"] == {"tool": "0.1.0"}
 
-    def test_the_workload(self, document):
-        assert document["workload"] == {
-            "page": [600, 500],
-            "base_size": 512,
-            "image_size": 512,
-            "crop_mode": False,
-            "grid": [1, 1],
-            "views": [{"count": 1, "resolution": 512}],
-            "visual_tokens": 73,
-            "text_tokens": 10,
-            "seq_len": 83,
-            "batch_size": 1,
-            "max_new_tokens": 3,
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (("schema_version",), "2"),
+        (("metadata", "model"), {
+            "architecture": "small-model", "source": "directory", "id": "my-model",
+            "config_digest": "c0ffee" * 10, "code_digest": "decade" * 10, "class": "SmallModel",
+            "weights": "none", "config_text": None,
+        }),
+        (("metadata", "created"), "2026-01-02T03:04:05+00:00"),
+        (("metadata", "engine"), "trace"),
+        (("metadata", "device"), "meta"),
+        (("metadata", "dtype"), "bfloat16"),
+        (("metadata", "attention"), "eager"),
+        (("metadata", "versions"), {"tool": "0.1.0"}),
+        (("workload",), {
+            "page": [600, 500], "base_size": 512, "image_size": 512, "crop_mode": False,
+            "grid": [1, 1], "views": [{"count": 1, "resolution": 512}], "visual_tokens": 73,
+            "text_tokens": 10, "seq_len": 83, "batch_size": 1, "max_new_tokens": 3,
             "prompt_pages": 1,
-        }
-
-    def test_stages_keep_the_order_of_the_figures(self, document):
-        assert list(document["stages"]) == ["eye", "prefill", "decode"]
-
-    def test_every_row_has_its_own_work_class_calls_and_parameters(self, document):
-        assert document["stages"]["eye"]["by_module"]["model.eye"] == {
-            "macs": 2000,
-            "matrix_flops": 4000,
-            "vector_flops": 52,
-            "flops": 4052,
-            "activations": 4,
-            "bytes_read": 60 + 200,
-            "bytes_written": 8 + 100,
-            "class": "Eye",
-            "calls": 1,
-            "params": 500,
+        }),
+        (("stages", "eye", "by_module", "model.eye"), {
+            "macs": 2000, "matrix_flops": 4000, "vector_flops": 52, "flops": 4052,
+            "activations": 4, "bytes_read": 60 + 200, "bytes_written": 8 + 100, "class": "Eye",
+            "calls": 1, "params": 500,
             "own": {
-                "macs": 0,
-                "matrix_flops": 0,
-                "vector_flops": 50,
-                "flops": 50,
-                "activations": 0,
-                "bytes_read": 200,
-                "bytes_written": 100,
+                "macs": 0, "matrix_flops": 0, "vector_flops": 50, "flops": 50, "activations": 0,
+                "bytes_read": 200, "bytes_written": 100,
             },
-        }
-
-    def test_without_a_model_class_and_parameters_of_a_module_are_null(self, analytic):
-        row = analytic.stages["eye"].by_module["model.eye.fc"]
-        assert (row.class_name, row.params, row.calls) == (None, None, 2)
-        assert row.own.flops == row.flops == 4002
-
-    def test_families_are_keyed_by_kind(self, document):
-        assert document["stages"]["eye"]["operator_families"] == {
+        }),
+        (("stages", "eye", "operator_families"), {
             "gemm": {"operators": ["linear"], "flops": 4002, "bytes": 68},
             "elementwise": {"operators": ["add"], "flops": 50, "bytes": 300},
-        }
+        }),
+        (("stages", "eye", "notes"), ["it only has one"]),
+        (("stages", "eye", "causal_savable_flops"), 0),
+        (("stages", "prefill", "causal_savable_flops"), 77),
+        (("stages", "decode", "causal_savable_flops"), 0),
+        (("stages", "decode", "arithmetic_intensity"), 181 / 34),
+        (("total", "causal_savable_flops"), 77),
+        (("total", "batch"), {
+            "macs": 3581, "matrix_flops": 7162, "vector_flops": 66, "flops": 7228,
+            "activations": 12, "bytes_read": 400, "bytes_written": 1,
+            "arithmetic_intensity": 7228 / 401, "max_new_tokens": 3, "decode_steps": 2,
+        }),
+        (("memory",), {
+            "weights_bytes": 1686, "inputs_bytes": 99, "kv_cache_bytes": 1700,
+            "peak_activation_bytes": 5000, "peak_module": "model.eye.fc",
+            "stated_for": {
+                "weights_bytes": "all parameters in bfloat16",
+                "inputs_bytes":
+                    "inputs of the prefill pass of 1 page: pixels, token ids, masks",
+                "kv_cache_bytes":
+                    "85 tokens of 1 page: the prompt and every new token but the last",
+                "peak_activation_bytes": "the prefill pass: tensors alive at once, without"
+                " weights and inputs but with the KV cache",
+            },
+        }),
+        (("agreement",), {
+            "agrees": True, "stages": {"eye": AGREES, "prefill": AGREES, "decode": AGREES},
+            "kv_cache_bytes": True, "batch": True,
+            "peak_activation_bytes": {"traced": 5000, "analytic": 5000, "agrees": True},
+            "first_difference": None, "not_modelled": [], "not_modelled_share": {},
+        }),
+        (("unassigned",), {"params": 3, "names": ["model.separator"]}),
+        (("operator_ledger",),
+         {"counted": {"linear": 5, "add": 2}, "free": {"view": 4}, "unknown": {}}),
+        (("warnings",), ["mind the gap"]),
+        (("notes",), ["mind the gap", "nothing was run"]),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_what_the_document_holds(document, path, expected):
+    assert functools.reduce(operator.getitem, path, document) == expected
 
-    def test_memory_says_what_each_figure_is_stated_for(self, document):
-        memory = document["memory"]
-        assert memory["peak_module"] == "model.eye.fc"
-        figures = {"weights_bytes": 1686, "inputs_bytes": 99, "kv_cache_bytes": 1700,
-                   "peak_activation_bytes": 5000}  # fmt: skip
-        assert {key: memory[key] for key in figures} == figures
-        assert list(memory["stated_for"]) == list(figures)
-        assert memory["stated_for"]["kv_cache_bytes"].startswith("85 tokens of 1 page:")
 
-    def test_unassigned_parameters_and_the_ledger(self, document):
-        assert document["unassigned"] == {"params": 3, "names": ["model.separator"]}
-        assert document["operator_ledger"] == {
-            "counted": {"linear": 5, "add": 2},
-            "free": {"view": 4},
-            "unknown": {},
-        }
+def test_keys_stand_in_order(document):
+    assert list(document) == [
+        "schema_version", "metadata", "workload", "total", "stages", "unassigned", "memory",
+        "agreement", "time", "operator_ledger", "warnings", "notes",
+    ]  # fmt: skip
+    assert list(document["stages"]) == ["eye", "prefill", "decode"]
 
-    def test_warnings_and_notes_are_those_of_the_figures(self, document):
-        assert document["warnings"] == ["mind the gap"]
-        assert document["notes"] == ["mind the gap", "nothing was run"]
-        assert document["stages"]["eye"]["notes"] == ["it only has one"]
 
-    def test_what_a_causal_kernel_may_skip_is_the_prefill_stages(self, document):
-        assert document["total"]["causal_savable_flops"] == 77
-        assert [stage["causal_savable_flops"] for stage in document["stages"].values()] == [
-            0,
-            77,
-            0,
-        ]
+def test_without_a_model_class_and_parameters_of_a_module_are_null(analytic):
+    row = analytic.stages["eye"].by_module["model.eye.fc"]
+    assert (row.class_name, row.params, row.calls) == (None, None, 2)
+    assert row.own.flops == row.flops == 4002
 
 
 class TestSums:
-    def test_stages_add_up_to_the_total(self, document):
-        stages = document["stages"]
-        for key in COUNTS:
-            in_prefill_pass = [s[key] for name, s in stages.items() if name != "decode"]
-            assert sum(in_prefill_pass) == document["total"][key]
-            assert stages["decode"][key] == document["total"]["decode_step"][key]
+    @pytest.mark.parametrize("key", COUNTS)
+    def test_modules_add_up_to_their_stage_and_stages_to_the_total(self, document, key):
+        stages, total = document["stages"], document["total"]
+        assert stages["decode"][key] == total["decode_step"][key]
+        assert stages["eye"][key] + stages["prefill"][key] == total[key]
+        for stage in stages.values():
+            sums = {path: row["own"][key] for path, row in stage["by_module"].items()}
+            for path in sorted(filter(None, sums), key=len, reverse=True):
+                sums[path.rpartition(".")[0]] += sums[path]
+            assert sums == {path: row[key] for path, row in stage["by_module"].items()}
+            assert sums[""] == stage[key]
+            assert type(stage[key]) is int
 
     def test_operators_and_families_add_up_to_their_stage(self, document):
         for stage in document["stages"].values():
-            assert sum(stage["operators"].values()) == stage["flops"]
-            assert stage["operator_bytes"].keys() == stage["operators"].keys()
-            for family in stage["operator_families"].values():
-                names = family["operators"]
-                assert sum(stage["operators"][name] for name in names) == family["flops"]
-                assert sum(stage["operator_bytes"][name] for name in names) == family["bytes"]
+            flops, nbytes = stage["operators"], stage["operator_bytes"]
             families = stage["operator_families"].values()
+            for family in families:
+                names = family["operators"]
+                assert sum(flops[name] for name in names) == family["flops"]
+                assert sum(nbytes[name] for name in names) == family["bytes"]
             assert sum(family["flops"] for family in families) == stage["flops"]
             moved = sum(family["bytes"] for family in families)
             assert moved == stage["bytes_read"] + stage["bytes_written"]
 
-    def test_modules_add_up_to_their_parent_and_to_their_stage(self, document):
-        for stage in document["stages"].values():
-            rows = stage["by_module"]
-            for key in COUNTS:
-                assert rows[""][key] == stage[key]
-                for path, row in rows.items():
-                    below = [
-                        rows[other][key]
-                        for other in rows
-                        if other and other != path and other.rpartition(".")[0] == path
-                    ]
-                    assert row[key] == row["own"][key] + sum(below), (path, key)
-
-    def test_counts_are_integers_all_the_way(self, document):
-        total = document["total"]
-        parts = [total, total["decode_step"], total["batch"]]
-        for stage in document["stages"].values():
-            parts += [stage, *stage["by_module"].values()]
-            parts += [row["own"] for row in stage["by_module"].values()]
-        assert all(type(part[key]) is int for part in parts for key in COUNTS)
-
-    def test_intensity_is_flops_a_byte_and_null_where_no_byte_moves(self, document):
-        assert document["stages"]["decode"]["arithmetic_intensity"] == 181 / 34
+    def test_intensity_is_null_where_no_byte_moves(self):
         still = replace(FIGURES, batch=Work(macs=1))
         assert build_report(still, None, CREATED).total.batch.arithmetic_intensity is None
 
-
-class TestBatchAndPage:
-    def test_the_batch_is_in_integers(self, document):
-        assert document["total"]["batch"] == {
-            "macs": 3581,
-            "matrix_flops": 7162,
-            "vector_flops": 66,
-            "flops": 7228,
-            "activations": 12,
-            "bytes_read": 400,
-            "bytes_written": 1,
-            "arithmetic_intensity": 7228 / 401,
-            "max_new_tokens": 3,
-            "decode_steps": 2,
-        }
-
-    def test_a_page_is_its_share_of_the_batch_in_floats(self):
-        page = build_report(batch_of(3), None, CREATED).total.page
-        assert page.pages == 3
-        assert page.flops == 7228 / 3
-        assert page.bytes_moved == 400 / 3 + 1 / 3
+    @pytest.mark.parametrize("pages", [1, 3])
+    def test_a_page_is_its_share_of_the_batch_in_floats(self, pages):
+        page = build_report(batch_of(pages), None, CREATED).total.page
+        assert (page.pages, page.flops, page.macs) == (pages, 7228 / pages, 3581 / pages)
+        assert page.bytes_moved == 400 / pages + 1 / pages
         assert page.arithmetic_intensity == 7228 / 401
-
-    def test_a_page_alone_is_the_batch(self, report):
-        batch, page = report.total.batch, report.total.page
-        for key in COUNTS:
-            assert getattr(page, key) == getattr(batch, key)
-            assert type(getattr(page, key)) is float
+        assert {type(getattr(page, key)) for key in COUNTS} == {float}
 
     def test_integers_stay_exact_beyond_64_bits(self):
         large = replace(FIGURES, batch=Work(macs=10**22 + 1))
@@ -324,32 +271,18 @@ class TestSchema:
 
 
 class TestAgreement:
-    def test_what_agrees_is_told_by_stage_and_quantity(self, document):
-        agreement = document["agreement"]
-        agrees = {"params": True, "macs": True}
-        assert agreement["agrees"] is True
-        assert agreement["stages"] == {"eye": agrees, "prefill": agrees, "decode": agrees}
-        assert agreement["kv_cache_bytes"] is True
-        assert agreement["batch"] is True
-        assert agreement["peak_activation_bytes"] == {
-            "traced": 5000,
-            "analytic": 5000,
-            "agrees": True,
-        }
-        assert agreement["first_difference"] is None
-        assert agreement["not_modelled"] == []
-
     def test_what_is_left_out_is_told_with_its_work_and_share(self):
         figures = replace(traced(), flops_analytic={"eye": 4040})
-        report = build_report(figures, LEFT_OUT, CREATED)
-        assert report.agreement is not None
-        [not_modelled] = report.agreement.not_modelled
-        assert (not_modelled.stage, not_modelled.reason) == ("eye", "nobody knows why")
-        assert (not_modelled.operators, not_modelled.flops) == (("add", "gt"), 5)
-        [(stage, share)] = report.agreement.not_modelled_share.items()
-        assert (stage, share.vector_flops, share.bytes) == ("eye", 0.25, 0.125)
-        assert report.agreement.batch is None
-        assert report.stages["eye"].flops_analytic == 4040
+        document = json.loads(dump_json(build_report(figures, LEFT_OUT, CREATED)))
+        assert document["stages"]["eye"]["flops_analytic"] == 4040
+        agreement = document["agreement"]
+        assert agreement["batch"] is None
+        assert agreement["not_modelled_share"] == {"eye": {"vector_flops": 0.25, "bytes": 0.125}}
+        assert agreement["not_modelled"] == [{
+            "stage": "eye", "modules": r"model\.eye", "operators": ["add", "gt"],
+            "reason": "nobody knows why", "macs": 0, "matrix_flops": 0, "vector_flops": 5,
+            "flops": 5, "activations": 0, "bytes_read": 7, "bytes_written": 0,
+        }]  # fmt: skip
 
     def test_a_difference_is_shown(self):
         agreement = msgspec.structs.replace(
@@ -361,11 +294,10 @@ class TestAgreement:
         )
         report = build_report(traced(), agreement, CREATED)
         table = next(t for t in tables_of(report) if t.title.startswith("Agreement"))
-        verdicts = {row[0]: row[-1] for row in table.rows}
-        assert verdicts["eye, FLOPs"] == "differ: macs"
-        assert verdicts["decode, FLOPs"] == "all 2 agree"
-        assert verdicts["peak activation, bytes"] == "differ"
-        assert report.agreement.first_difference == "macs of 'model.eye.fc'"
+        assert {row[0]: row[-1] for row in table.rows}.items() >= {
+            "eye, FLOPs": "differ: macs", "decode, FLOPs": "all 2 agree",
+            "peak activation, bytes": "differ",
+        }.items()  # fmt: skip
 
     def test_flops_analytic_come_from_whoever_knows_them(self, report, analytic):
         for name, stage in STAGES.items():
@@ -415,21 +347,19 @@ class TestTexts:
         assert sum(shown[:-1]) == shown[-1] == 843
         assert stages.rows[-1][0] == "prefill pass"
 
-    def test_a_batch_shows_its_own_total_and_a_pages_share(self):
-        table = tables_of(build_report(batch_of(3), None, CREATED))[2]
-        assert [row[0] for row in table.rows[-2:]] == [
-            "batch of 3 pages: prefill + 2 decode steps",
-            "page: 1/3 of the batch",
-        ]
-        assert [row[-1] for row in table.rows[-2:]] == ["7,228", "2,409.33"]
-
-    def test_one_page_shows_one_total(self, report):
-        rows = tables_of(report)[2].rows
-        assert [row[0] for row in rows] == [
-            "prefill pass",
-            "decode step over 83 tokens",
-            "page: prefill + 2 decode steps",
-        ]
+    @pytest.mark.parametrize(
+        ("pages", "totals"),
+        [
+            (1, {"prefill pass": "6,864", "decode step over 83 tokens": "181",
+                 "page: prefill + 2 decode steps": "7,228"}),
+            (3, {"prefill pass": "6,864", "decode step over 83 tokens": "181",
+                 "batch of 3 pages: prefill + 2 decode steps": "7,228",
+                 "page: 1/3 of the batch": "2,409.33"}),
+        ],
+    )  # fmt: skip
+    def test_a_batch_shows_its_own_total_and_a_pages_share(self, pages, totals):
+        rows = tables_of(build_report(batch_of(pages), None, CREATED))[2].rows
+        assert {row[0]: row[-1] for row in rows} == totals
 
     def test_top_modules_fold_layers_and_leave_out_the_decode_step(self, report):
         table = tables_of(report)[4]
@@ -475,20 +405,22 @@ class TestTexts:
     def test_scaled_numbers_keep_four_digits(self, count, text):
         assert scaled(count) == text
 
-    def test_bytes_exact_numbers_shares_and_ratios(self):
-        assert bytes_text(6_672_212_480) == "6.672 GB"
-        assert bytes_text(12) == "12 B"
-        assert exact(1234567) == "1,234,567"
-        assert share_text(1234567 / 2) == "617,283.50"
-        assert share_text(1234567.0) == "1,234,567"
-        assert ratio_text(None) == "-"
-        assert [ratio_text(r) for r in (0.90374, 66.6, 104.06, 999.96, 1234.5)] == [
-            "0.9037", "66.60", "104.1", "1,000", "1,234",
-        ]  # fmt: skip
-        assert [percent_text(s) for s in (0, 1e-5, 0.0005, 0.169, 1)] == [
-            "0.0 %", "<0.1 %", "0.1 %", "16.9 %", "100.0 %",
-        ]  # fmt: skip
-        assert (counted(1, "page"), counted(16, "page")) == ("1 page", "16 pages")
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            (bytes_text(6_672_212_480), "6.672 GB"), (bytes_text(12), "12 B"),
+            (exact(1234567), "1,234,567"), (share_text(1234567 / 2), "617,283.50"),
+            (share_text(1234567.0), "1,234,567"), (ratio_text(None), "-"),
+            (ratio_text(0.90374), "0.9037"), (ratio_text(66.6), "66.60"),
+            (ratio_text(104.06), "104.1"), (ratio_text(999.96), "1,000"),
+            (ratio_text(1234.5), "1,234"), (percent_text(0), "0.0 %"),
+            (percent_text(1e-5), "<0.1 %"), (percent_text(0.0005), "0.1 %"),
+            (percent_text(0.169), "16.9 %"), (percent_text(1), "100.0 %"),
+            (counted(1, "page"), "1 page"), (counted(16, "page"), "16 pages"),
+        ],
+    )  # fmt: skip
+    def test_other_figures(self, text, expected):
+        assert text == expected
 
 
 class TestFiles:
