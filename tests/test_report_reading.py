@@ -1,7 +1,10 @@
 """Saved reports, of both schema versions, and files that are none."""
 
+import copy
 import gzip
 import json
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -51,29 +54,29 @@ def test_keys_that_are_not_known_are_no_error(tmp_path):
 
 
 class TestVersion1:
-    def test_what_it_called_page_is_the_batch(self, upgrade):
+    def test_what_it_called_page_is_the_batch_of_which_a_page_is_a_share(self, upgrade):
         old, report = upgrade
-        page = old["total"]["page"]
-        assert report.total.batch.flops == page["flops"]
-        assert report.total.batch.bytes_moved == page["bytes_read"] + page["bytes_written"]
-        assert report.total.batch.max_new_tokens == page["new_tokens"]
-        assert report.total.batch.decode_steps == page["decode_steps"]
-
-    def test_a_page_is_its_share(self, upgrade):
-        old, report = upgrade
-        pages = old["workload"]["batch_size"]
-        assert report.total.page.pages == pages
-        assert report.total.page.flops == old["total"]["page"]["flops"] / pages
-        assert report.total.page.bytes_read == old["total"]["page"]["bytes_read"] / pages
+        whole, pages = old["total"]["page"], old["workload"]["batch_size"]
+        batch, page = report.total.batch, report.total.page
+        assert (batch.flops, batch.bytes_read, batch.bytes_written) == (
+            whole["flops"], whole["bytes_read"], whole["bytes_written"]
+        )  # fmt: skip
+        assert batch.bytes_moved == whole["bytes_read"] + whole["bytes_written"]
+        assert (batch.max_new_tokens, batch.decode_steps) == (
+            whole["new_tokens"], whole["decode_steps"]
+        )  # fmt: skip
+        assert (page.pages, page.flops, page.bytes_read) == (
+            pages, whole["flops"] / pages, whole["bytes_read"] / pages
+        )  # fmt: skip
 
     def test_stages_keep_their_figures(self, upgrade):
         old, report = upgrade
+        keys = ("flops", "params", "calls", "flops_analytic", "arithmetic_intensity", "operators")
         assert list(report.stages) == ["sam", "clip", "projector", "prefill", "decode"]
         for name, stage in report.stages.items():
-            before = old["stages"][name]
-            for key in ("flops", "params", "calls", "flops_analytic", "arithmetic_intensity"):
-                assert getattr(stage, key) == before[key]
-            assert stage.operators == before["operators"]
+            assert {key: getattr(stage, key) for key in keys} == {
+                key: old["stages"][name][key] for key in keys
+            }
 
     def test_a_module_without_its_own_work_owns_all_of_it(self, upgrade):
         old, report = upgrade
@@ -88,27 +91,26 @@ class TestVersion1:
 
     def test_what_it_did_not_know_is_none(self, upgrade):
         _, report = upgrade
+        memory = report.memory
+        assert (memory.inputs_bytes, memory.peak_module) == (None, None)
         assert report.metadata.model.architecture is None
-        assert report.memory.inputs_bytes is None
-        assert report.memory.peak_module is None
-        assert {stage.experts_touched for stage in report.stages.values()} == {None}
-        assert {stage.bytes_read_expected for stage in report.stages.values()} == {None}
         is_analytic = report.metadata.engine == "analytic"
         for stage in report.stages.values():
+            assert (stage.experts_touched, stage.bytes_read_expected) == (None, None)
             for module in stage.by_module.values():
-                for value in (module.class_name, module.calls, module.params):
-                    assert (value is None) == is_analytic
+                unknown = [
+                    each is None for each in (module.class_name, module.calls, module.params)
+                ]
+                assert unknown == [is_analytic] * 3
 
     def test_the_agreement_never_judged_the_peak(self, upgrade):
-        old, report = upgrade
-        if old["agreement"] is None:
-            assert report.agreement is None
-            return
-        assert report.agreement.agrees is old["agreement"]["agrees"]
-        assert report.agreement.batch is old["agreement"]["page"]
-        peak = report.agreement.peak_activation_bytes
-        assert peak.traced == old["agreement"]["peak_activation_bytes"]["traced"]
-        assert peak.agrees is None
+        before, agreement = upgrade[0]["agreement"], upgrade[1].agreement
+        assert (before is None) == (agreement is None)
+        if before is not None:
+            peak = agreement.peak_activation_bytes
+            assert (agreement.agrees, agreement.batch, peak.traced, peak.agrees) == (
+                before["agrees"], before["page"], before["peak_activation_bytes"]["traced"], None
+            )  # fmt: skip
 
     def test_it_can_be_shown_and_written_in_this_version(self, upgrade, tmp_path):
         _, report = upgrade
@@ -118,22 +120,22 @@ class TestVersion1:
         assert load_report(path) == report
 
 
+CURRENT = json.loads(dump_json(build_report(compared(), AGREEMENT, CREATED)))
+
+
 def changed(path, value):
     """A report's text, with one value replaced."""
-    document = json.loads(dump_json(build_report(compared(), AGREEMENT, CREATED)))
-    inner = document
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
+    *above, key = path
+    document = copy.deepcopy(CURRENT)
+    reduce(getitem, above, document)[key] = value
     return json.dumps(document)
 
 
 def old_without(*path):
     """A report of version 1 that lacks a key."""
-    document = inner = old_document("trace")
-    for key in path[:-1]:
-        inner = inner[key]
-    del inner[path[-1]]
+    *above, key = path
+    document = old_document("trace")
+    del reduce(getitem, above, document)[key]
     return json.dumps(document)
 
 
