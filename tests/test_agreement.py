@@ -44,25 +44,20 @@ def with_counts(figures, stage, path, operator, **counts):
 
 def test_all_quantities_are_reported_for_every_stage(page):
     found = compared(page.traced, page.analytic)
-    assert found.agrees
-    assert found.first_difference is None
-    assert found.warnings == []
-    assert found.kv_cache_bytes
-    assert found.batch
-    assert found.peak_activation_bytes.agrees
-    assert found.not_modelled == ()
-    assert tuple(found.stages) == DEFAULT.stage_names
-    quantities = (
-        "params",
-        "macs",
-        "matrix_flops",
-        "activations",
-        "vector_flops",
-        "bytes_read",
-        "bytes_written",
+    peak = page.analytic.memory.peak.nbytes
+    quantities = ("params", "macs", "matrix_flops", "activations", "vector_flops", "bytes_read",
+                  "bytes_written")  # fmt: skip
+    assert found == agreement.Agreement(
+        agrees=True,
+        stages=dict.fromkeys(DEFAULT.stage_names, dict.fromkeys(quantities, True)),
+        kv_cache_bytes=True,
+        batch=True,
+        peak_activation_bytes=agreement.PeakAgreement(traced=peak, analytic=peak, agrees=True),
+        first_difference=None,
+        not_modelled=(),
+        not_modelled_share={},
     )
-    for stage in found.stages.values():
-        assert stage == dict.fromkeys(quantities, True)
+    assert found.warnings == []
 
 
 def test_the_first_difference_is_named_with_both_values(page):
@@ -103,27 +98,31 @@ def test_modules_that_only_one_side_has(page):
     assert "of 'model.sam_model.net_3' is 0 traced" in found.first_difference
 
 
-def test_parameters_cache_batch_and_peak_that_differ(page):
+def test_parameters_that_differ(page):
     stage = dataclasses.replace(page.traced.stages["projector"], params=5)
     traced = dataclasses.replace(page.traced, stages={**page.traced.stages, "projector": stage})
     found = compared(traced, page.analytic)
     assert found.first_difference.startswith("stage projector: params of the model itself is 5 ")
 
-    memory = dataclasses.replace(page.traced.memory, kv_cache_bytes=7)
-    found = compared(dataclasses.replace(page.traced, memory=memory), page.analytic)
-    assert not found.agrees
-    assert "the KV cache" in found.first_difference
 
-    found = compared(dataclasses.replace(page.traced, batch=Work(macs=3)), page.analytic)
-    assert found.batch is False
-    assert not found.agrees
-    assert "macs of the batch is 3 traced" in found.first_difference
-
-    peak = Peak(page.analytic.memory.peak.nbytes + 1, "")
-    memory = dataclasses.replace(page.traced.memory, peak=peak)
-    found = compared(dataclasses.replace(page.traced, memory=memory), page.analytic)
-    assert not found.agrees
-    assert f"peak activation is {peak.nbytes} bytes traced" in found.first_difference
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"memory": {"kv_cache_bytes": 7}}, "the KV cache differs in size"),
+        ({"memory": {"prefill_cache_bytes": 7}}, "the KV cache differs in size"),
+        ({"batch": {"macs": 3}}, "macs of the batch is 3 traced"),
+        ({"memory": {"peak": Peak(7, "")}}, "peak activation is 7 bytes traced"),
+    ],
+)
+def test_cache_batch_and_peak_that_differ(page, changes, said):
+    [(name, values)] = changes.items()
+    figure = getattr(page.traced, name)
+    other = figure._replace(**values) if name == "batch" else dataclasses.replace(figure, **values)
+    found = compared(dataclasses.replace(page.traced, **{name: other}), page.analytic)
+    assert said in found.first_difference
+    assert (found.agrees, found.batch) == (False, name != "batch")
+    assert found.kv_cache_bytes == ("KV" not in said)
+    assert found.peak_activation_bytes.agrees == ("peak" not in said)
 
 
 def test_operators_not_modelled_are_listed_with_their_share(page):

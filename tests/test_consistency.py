@@ -30,6 +30,7 @@ COMMANDS = {"": ROOT, **ROOT.commands}
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "pages.csv").write_text("width,height\n100,200\n", encoding="utf-8")
 
 
 def options_of(command):
@@ -54,35 +55,20 @@ class TestOneSpelling:
     LISTS: ClassVar = {"LIST": "several values between commas", "FILE ...": "several files"}
     """What --help calls the value of an option that takes several."""
 
-    def test_one_meaning_has_one_help_text(self):
-        found = defaultdict(lambda: defaultdict(set))
+    def test_one_meaning_has_one_help_text_one_metavar_and_one_name(self):
+        helps, metavars, names = defaultdict(set), defaultdict(set), defaultdict(set)
         for command in COMMANDS:
             for name, option in options_of(command).items():
-                if name in self.OWN_MEANING or (command == "infer" and name in self.INFER):
+                if name in self.OWN_MEANING:
                     continue
                 kind = "several" if option.metavar in self.LISTS else option.metavar
-                found[name][kind].add(option.help.removesuffix(" With --pages."))
-        assert found
-        for name, by_kind in found.items():
-            for kind, helps in by_kind.items():
-                assert len(helps) == 1, f"{name} {kind}: {helps}"
-
-    def test_one_meaning_has_one_metavar_and_one_for_several(self):
-        found = defaultdict(set)
-        for command in COMMANDS:
-            for name, option in options_of(command).items():
-                if name not in self.OWN_MEANING and option.metavar not in self.LISTS:
-                    found[name].add(option.metavar)
-        for name, metavars in found.items():
-            assert len(metavars) == 1, f"{name}: {metavars}"
-
-    def test_one_help_text_is_of_one_option(self):
-        found = defaultdict(set)
-        for command in COMMANDS:
-            for name, option in options_of(command).items():
-                if name not in self.OWN_MEANING and option.help:
-                    found[option.help].add(name)
-        assert {text: names for text, names in found.items() if len(names) > 1} == {}
+                names[option.help].add(name)
+                if kind != "several":
+                    metavars[name].add(kind)
+                if command != "infer" or name not in self.INFER:
+                    helps[name, kind].add(option.help.removesuffix(" With --pages."))
+        for found in (helps, metavars, names):
+            assert {key: values for key, values in found.items() if len(values) > 1} == {}
 
     def test_choices_are_those_of_the_library(self):
         assert options_of("time")["--server"].metavar == "|".join(SERVERS)
@@ -165,12 +151,6 @@ class TestEverywhere:
         assert len(outputs) == 1
         assert next(iter(outputs))[0] == 0
 
-    @pytest.mark.parametrize("option", ["--page", "--mode"])
-    def test_an_option_before_the_command_is_not_dropped_in_silence(self, capsys, option):
-        code, out, err = run(capsys, option, "a4", "fit", "h100")
-        assert (code, out) == (2, "")
-        assert f"{option} before fit has no effect" in err
-
     @pytest.mark.exhaustive
     def test_tree_traces_the_page_that_is_asked_for(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "250")  # room for shapes
@@ -188,18 +168,7 @@ class TestQuiet:
         "check": "it answers by its exit code",
     }
 
-    def test_it_is_refused_where_nothing_would_be_left(self, capsys, tmp_path):
-        (tmp_path / "pages.csv").write_text("width,height\n100,200\n", encoding="utf-8")
-        for command, arguments, results in (
-            ("sweep", (), "--output or --plot"),
-            ("sweep", ("--pages", "pages.csv"), "--output or --plot"),
-            ("archive", ("pages.csv",), "--output or --plot"),
-            ("archive", ("pages.csv", "--format", "json"), "--output or --plot"),
-            ("advise", (), "--minimum-dpi, --maximum-compression or --json"),
-        ):
-            code, out, err = run(capsys, command, *arguments, "-q")
-            assert (code, out, err.count("\n")) == (2, "", 1)
-            assert f"--quiet leaves nothing to show; give {results} too" in err
+    def test_every_command_that_would_print_nothing_refuses_it(self):
         quiet = {name for name in COMMANDS if "--quiet" in options_of(name)}
         assert quiet == {"sweep", "archive", "advise"} | self.ANSWERS_WITHOUT_PRINTING.keys()
 
@@ -278,34 +247,6 @@ class TestDidYouMean:
             (("fit", "--page", "leter"), "did you mean letter?"),
             (("compare", "gundum"), "did you mean gundam?"),
             (("time", "h100", "--server", "vlm"), "did you mean vllm?"),
-        ],
-    )
-    def test_a_slip_is_answered_with_what_was_meant(self, capsys, arguments, told):
-        code, out, err = run(capsys, *arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert told in err
-
-    @given(st.sampled_from(list(gpu_catalogue())), st.data())
-    def test_one_letter_dropped_from_a_long_name_still_finds_it(self, name, data):
-        place = data.draw(st.integers(0, len(name) - 1))
-        slip = name[:place] + name[place + 1 :]
-        if len(name) >= 6 and slip not in gpu_catalogue():
-            assert near_to(slip, gpu_catalogue())
-
-    def test_what_is_far_behind_the_closest_is_not_meant(self):
-        names = ["abc", "abcdefgh", "abcdx"]  # 2 x 3 / 8 = 0.75, 2 x 5 / 13 = 0.77, 2 x 4 / 10
-        assert near_to("abcde", names) == ("abcdx", "abcdefgh")
-
-    def test_nothing_close_is_nothing_said(self):
-        assert did_you_mean("frobnicate", ["tiny", "base"]) == ""
-
-
-class TestParser:
-    """What the parser refuses is said in our words, with the value and the right ones."""
-
-    @pytest.mark.parametrize(
-        ("arguments", "told"),
-        [
             (
                 ("--crop-mode", "true"),
                 "--crop-mode 'true' is invalid; did you mean 1? give 0"
@@ -340,12 +281,44 @@ class TestParser:
             ),
             (("fit", "--debug=1"), "--debug takes no value; see dsocr-analyze fit --help"),
             (("infer",), "--image is missing; give it as --image FILE; see dsocr-analyze infer"),
+            *(
+                (("--page", "a4", "fit", "h100"), "--page before fit has no effect"),
+                (("--mode", "a4", "fit", "h100"), "--mode before fit has no effect"),
+            ),
+            *(
+                (command.split(), f"--quiet leaves nothing to show; give {results} too")
+                for command, results in (
+                    ("sweep -q", "--output or --plot"),
+                    ("sweep --pages pages.csv -q", "--output or --plot"),
+                    ("archive pages.csv -q", "--output or --plot"),
+                    ("archive pages.csv --format json -q", "--output or --plot"),
+                    ("advise -q", "--minimum-dpi, --maximum-compression or --json"),
+                )
+            ),
         ],
     )
-    def test_each_refusal(self, capsys, arguments, told):
+    def test_a_slip_is_answered_in_one_line_with_what_was_meant(self, capsys, arguments, told):
         code, out, err = run(capsys, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert told in err
+
+    @given(st.sampled_from(list(gpu_catalogue())), st.data())
+    def test_one_letter_dropped_from_a_long_name_still_finds_it(self, name, data):
+        place = data.draw(st.integers(0, len(name) - 1))
+        slip = name[:place] + name[place + 1 :]
+        if len(name) >= 6 and slip not in gpu_catalogue():
+            assert near_to(slip, gpu_catalogue())
+
+    def test_what_is_far_behind_the_closest_is_not_meant(self):
+        names = ["abc", "abcdefgh", "abcdx"]  # 2 x 3 / 8 = 0.75, 2 x 5 / 13 = 0.77, 2 x 4 / 10
+        assert near_to("abcde", names) == ("abcdx", "abcdefgh")
+
+    def test_nothing_close_is_nothing_said(self):
+        assert did_you_mean("frobnicate", ["tiny", "base"]) == ""
+
+
+class TestParser:
+    """What the parser refuses is said in our words, with the value and the right ones."""
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("command", COMMANDS)

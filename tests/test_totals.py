@@ -14,7 +14,7 @@ from single_page import page_costs
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.architectures.ocr_family.totals import distinct
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
+from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.model.directory import read_config
@@ -52,6 +52,12 @@ def workloads(count, seed=0):
         )
         for _ in range(count)
     ]
+
+
+def alone(size, **lengths):
+    """A page in one view, of any lengths."""
+    page = plan_workload(page=(9, 9), base_size=size, image_size=size, crop_mode=False)
+    return dataclasses.replace(page, **{"max_new_tokens": 1} | lengths)
 
 
 def arrays_of(pages):
@@ -170,31 +176,15 @@ class TestNothingWraps:
         assert totals.batch.macs[2] > 2**63
 
     def test_views_alone_may_differ(self):
-        sizes = np.array([64, 640])
-        totals = page_totals(
-            PUBLISHED, base_size=sizes, whole_resolution=sizes, text_tokens=10**8, batch_size=10**4
-        )
-        for index, size in enumerate(sizes.tolist()):
-            page = dataclasses.replace(
-                plan_workload(page=(9, 9), base_size=size, image_size=size, crop_mode=False),
-                text_tokens=10**8, batch_size=10**4, max_new_tokens=1,
-            )  # fmt: skip
+        pages = [alone(size, text_tokens=10**8, batch_size=10**4) for size in (64, 640)]
+        totals = page_totals(PUBLISHED, **arrays_of(pages))
+        for index, page in enumerate(pages):
             assert_equal(totals, page_costs(PUBLISHED, page), index)
 
     def test_counts_within_64_bits_stay_int64(self):
-        totals = page_totals(
-            PUBLISHED,
-            base_size=1280,
-            whole_resolution=1280,
-            text_tokens=np.array([1 << 16]),
-            max_new_tokens=1 << 16,
-        )
+        page = alone(1280, text_tokens=1 << 16, max_new_tokens=1 << 16)
+        totals = page_totals(PUBLISHED, **arrays_of([page]))
         assert totals.batch.macs.dtype == np.int64
-        page = dataclasses.replace(
-            plan_workload(page=(600, 600), base_size=1280),
-            text_tokens=1 << 16,
-            max_new_tokens=1 << 16,
-        )
         assert_equal(totals, page_costs(PUBLISHED, page), 0)
 
     @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
@@ -220,11 +210,10 @@ class TestNothingWraps:
         works = totals(fits).prefill, totals(fits).batch
         sums = [count for work in works for count in (work.flops, work.bytes_moved)]
         assert 2**62 < max(int(np.max(count)) for count in sums) < 2**63
-        page = plan_workload(page=(9, 9), base_size=1024, image_size=1024, crop_mode=False)
         for value in (fits - 1, fits, exact, exact + 1):
             found = totals(value)
             assert found.batch.macs.dtype == (np.int64 if value <= fits else object)
-            workload = dataclasses.replace(page, **given | {argument: value})
+            workload = alone(1024, **given | {argument: value})
             assert_equal(found, page_costs(PUBLISHED, workload, flash_attention=flash), 0)
 
     @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
@@ -233,44 +222,30 @@ class TestNothingWraps:
     @pytest.mark.parametrize("text", [1, LARGEST_COUNT])
     @pytest.mark.parametrize("new", [1, LARGEST_COUNT])
     def test_the_largest_sizes_are_exact(self, dimensions, batch, text, new, flash):
-        pages = [
-            dataclasses.replace(
-                plan_workload(page=(9, 9), base_size=size, image_size=size, crop_mode=False),
-                batch_size=batch, text_tokens=text, max_new_tokens=new,
-            )
-            for size in (LARGEST_VIEW, 64)
-        ]  # fmt: skip
+        lengths = {"batch_size": batch, "text_tokens": text, "max_new_tokens": new}
+        pages = [alone(size, **lengths) for size in (LARGEST_VIEW, 64)]
         totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, dtype=FLOAT32)
         for index, page in enumerate(pages):
             costs = page_costs(dimensions, page, FLOAT32, flash_attention=flash)
             assert_equal(totals, costs, index)
 
 
-class TestBadArrays:
-    def refused(self, **changes):
-        pages = {"base_size": 1024, "whole_resolution": 1024, "text_tokens": np.array([1, 2])}
-        with pytest.raises(WorkloadError) as error:
-            page_totals(PUBLISHED, **pages | changes)
-        return str(error.value)
-
-    def test_fractions(self):
-        assert "whole numbers" in self.refused(text_tokens=np.array([1.0, 2.0]))
-
-    def test_too_small(self):
-        assert "text_tokens: 0 is too small; give at least 1" in self.refused(
-            text_tokens=np.array([1, 0])
-        )
-        assert "whole_resolution: 63" in self.refused(whole_resolution=63)
-        assert "base_size: 63" in self.refused(base_size=63)
-
-    def test_too_large(self):
-        assert "too large" in self.refused(text_tokens=np.array([2**63, 1], dtype=np.uint64))
-
-    def test_lengths_that_differ(self):
-        assert "2, 3 pages" in self.refused(max_new_tokens=np.array([1, 2, 3]))
-
-    def test_tables(self):
-        assert "2-dimensional" in self.refused(text_tokens=np.ones((2, 2), dtype=int))
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"text_tokens": np.array([1.0, 2.0])}, "whole numbers"),
+        ({"text_tokens": np.array([1, 0])}, "text_tokens: 0 is too small; give at least 1"),
+        ({"whole_resolution": 63}, "whole_resolution: 63"),
+        ({"base_size": 63}, "base_size: 63"),
+        ({"text_tokens": np.array([2**63, 1], dtype=np.uint64)}, "too large"),
+        ({"max_new_tokens": np.array([1, 2, 3])}, "2, 3 pages"),
+        ({"text_tokens": np.ones((2, 2), dtype=int)}, "2-dimensional"),
+    ],
+)
+def test_arrays_that_are_no_pages_are_refused(changes, said):
+    pages = {"base_size": 1024, "whole_resolution": 1024, "text_tokens": np.array([1, 2])}
+    with pytest.raises(WorkloadError, match=said):
+        page_totals(PUBLISHED, **pages | changes)
 
 
 def test_distinct_combinations_and_their_places():
@@ -335,29 +310,22 @@ class TestDynamicPositions:
         ),
     )
 
-    @pytest.mark.exhaustive
     @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 28), (126, 2), (126, 1)])
-    def test_as_long_as_it_was_trained_is_counted(self, text_tokens, max_new_tokens):
-        lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}  # of 273 + text
-        page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **lengths)
-        DEFAULT.forms.compose(
-            self.DIMENSIONS,
-            plan_workload(page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths),
-            BFLOAT16,
-            flash_attention=False,
-        )
+    @pytest.mark.parametrize("engine", ["many pages", "one page"])
+    def test_as_long_as_it_was_trained_is_counted_and_one_position_more_refused(
+        self, engine, text_tokens, max_new_tokens
+    ):
+        def count(text_tokens, max_new_tokens):  # of 273 + text
+            page = alone(1024, text_tokens=text_tokens, max_new_tokens=max_new_tokens)
+            if engine == "one page":
+                return page_costs(self.DIMENSIONS, page)
+            return page_totals(self.DIMENSIONS, **arrays_of([page]))
 
-    @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 29), (127, 2), (127, 1)])
-    def test_one_position_more_is_refused(self, text_tokens, max_new_tokens):
-        lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+        count(text_tokens, max_new_tokens)
+        more = (0, 1) if max_new_tokens == 28 else (1, 0)
         message = "'max_position_embeddings', 400; the sequence reaches 401"
         with pytest.raises(ConfigError, match=message):
-            page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **lengths)
-        workload = plan_workload(
-            page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths
-        )
-        with pytest.raises(ConfigError, match=message):
-            DEFAULT.forms.compose(self.DIMENSIONS, workload, BFLOAT16, flash_attention=False)
+            count(text_tokens + more[0], max_new_tokens + more[1])
 
     def test_latent_attention_that_would_divide_by_zero_is_refused(self):
         decoder = dataclasses.replace(LATENT.decoder, qk_rope_head_dim=2)
