@@ -431,7 +431,8 @@ def test_hostile_names_stay_names_in_every_output(folder, capsys):
     assert r"\u2066\u2028" in shown
     assert int(suites.get("failures")) == len(suites.findall(".//failure")) > 10
     found = json.loads(Path("c.json").read_text())
-    assert found["workloads"][0]["name"] == HOSTILE
+    [workload] = found["workloads"]
+    assert (workload["name"], "800 x 600" in workload["title"]) == (HOSTILE, True)
     assert found["baseline"]["commit"] == gated.git(folder, "rev-parse", "HEAD")
     schema = schemas()["schema-check.json"]
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -194,6 +194,9 @@ class TestJudging:
             (GREAT, 1, ["max_increase = 7"], "passed"),
             (GREAT, GREAT - GREAT // 50, ["max_decrease = '2 %'"], "passed"),
             (GREAT, GREAT - GREAT // 50 - 1, ["max_decrease = '2 %'"], "failed"),
+            # Between two whole numbers, the last that is allowed is the nearer to the baseline.
+            (GREAT + 1, GREAT + GREAT // 50 + 2, ["max_increase = '2 %'"], "failed"),
+            (GREAT + 1, GREAT - GREAT // 50, ["max_decrease = '2 %'"], "failed"),
             (100, 101, [], "failed"),  # without a budget one unit is too much
             (GREAT, GREAT + 1, "1", "passed"),
             (GREAT, GREAT - 2, "1", "failed"),
