@@ -94,10 +94,10 @@ class AdviceRequest:
     @property
     def wanted(self) -> Requirements | None:
         """Requirements for a mode; None without any."""
-        wanted = Requirements(
-            minimum_dpi=self.minimum_dpi, maximum_compression=self.maximum_compression
-        )
-        return wanted if any(each is not None for each in astuple(wanted)) else None
+        least, most = self.minimum_dpi, self.maximum_compression
+        if least is None and most is None:
+            return None
+        return Requirements(minimum_dpi=least, maximum_compression=most)
 
     def in_dpi(self, scale: Fraction) -> float | None:
         """A resolution relative to the page's own in pixels per inch; None if that is unknown."""

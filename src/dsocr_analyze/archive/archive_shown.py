@@ -186,12 +186,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
 
 
 def _histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str, int]]]:
-    """Pages by crop grid, or by prompt length in each mode.
-
-    Returns:
-        A title; the name of the axis with its unit; and pages by label, in order, for each mode,
-        all with the same labels. One nameless series if they are the same in every mode.
-    """
+    """A title, the axis, and pages by its labels for each mode, or one nameless series for all."""
     totals = archive.document.totals
     if kind == "grid":
         title = "Pages by crop grid"

@@ -123,10 +123,9 @@ def _columns_and_rows(
 
 @cache
 def _keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed columns for the next ones.
+    """Let glibc keep the memory of freed columns, up to twice the largest block ever unmapped.
 
-    It keeps up to twice the largest block that was ever unmapped. Until one such block is freed, a
-    third of a sweep's time is page faults of columns that were just given back.
+    Without it, a third of a sweep's time is page faults of columns that were just given back.
     """
     np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
 

@@ -251,10 +251,7 @@ def _merged(parts: Iterable[_Counted]) -> _Counted:
 
 
 def _packed(workloads: Workloads) -> Integers:
-    """Each workload packed into one number, `[n]`: bits of the grid, then of each length.
-
-    Codes of grids leave room for that: see `CropRule.count`.
-    """
+    """Each workload in one number, `[n]`: bits of the grid (see `CropRule.count`), then lengths."""
     keys: Integers = (
         ((workloads.grids << _LENGTH_BITS) | workloads.text_tokens) << _LENGTH_BITS
     ) | workloads.max_new_tokens
@@ -273,14 +270,11 @@ def _distinct(keys: Integers, sums: Floats) -> DistinctWorkloads:
 def _in_batches(
     distinct: DistinctWorkloads, batch_size: int, *, are_cut: bool
 ) -> tuple[Workloads, Integers]:
-    """Full and smaller batches, all different, and how many each stands for, `[n]`.
-
-    If the mode does not cut pages, crop grids make no difference to prompts.
-    """
+    """Full and smaller batches, all different, and how many each stands for, `[n]`."""
     workloads, pages, _ = distinct
     if batch_size == 1:
         return workloads, pages
-    alike = workloads._replace(grids=workloads.grids * are_cut)
+    alike = workloads._replace(grids=workloads.grids * are_cut)  # uncut, all prompts are equal
     keys, [together] = _merged([(_packed(alike), np.array([pages], np.float64))])
     full, rest = np.divmod(together.astype(np.int64), batch_size)
     batches = np.concatenate([full, rest > 0])

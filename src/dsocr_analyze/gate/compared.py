@@ -1,7 +1,7 @@
 """How two reports compare: what differs, which inputs changed, and where work moved.
 
-Everything is found by the report's types, so a new key is compared without being listed. Counts are
-exact: they only change if what is counted changes. The types here are parts of a check's document.
+Everything is found by the report's types, so a new key is compared without being listed. The types
+here are parts of a check's document.
 """
 
 from __future__ import annotations
@@ -238,10 +238,7 @@ def _parts(whole: Difference) -> Iterator[Difference]:
 
 
 def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
-    """How the names of two values' parts stand in a key and in a pattern; and the parts.
-
-    Entries of lists are named by position if there are as many of them, else by label.
-    """
+    """How names of two values' parts stand in a key and in a pattern; and the parts by name."""
     if isinstance(new, Mapping):
         return ".{}", ".*", (old, new)
     if isinstance(new, Struct):
@@ -249,7 +246,7 @@ def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
             dict(zip(each.__struct_encode_fields__, structs.astuple(each), strict=True))
             for each in (old, new)
         ]  # fmt: skip
-    is_alike = len(old) == len(new)
+    is_alike = len(old) == len(new)  # then entries are named by position, else by label
     labels = (entry_labels(to_builtins(new)) if is_alike else _labels(each) for each in (old, new))
     return "[{}]", "[*]", [*map(dict, map(zip, labels, (old, new)))]
 
@@ -313,11 +310,7 @@ _KINDS: Final[Mapping[str, InputKind]] = {
 
 
 def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Iterator[InputChange]:
-    """All inputs that differ, config keys first.
-
-    If the baseline does not contain its config (an early report), published configs are found by
-    digest; of any other, all that is known is that it differs.
-    """
+    """All inputs that differ, config keys first."""
     old, new = before.metadata.model, after.metadata.model
     yield from _of_config(old, new)
     length = 12 if old.code_digest[:12] != new.code_digest[:12] else None
@@ -355,7 +348,7 @@ def _config_name(model: Model) -> str:
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values, of a published one by its digest."""
+    """The config's values; an early report has only a digest, known for published ones."""
     if model.config_text is None:
         published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
         return next(
@@ -400,10 +393,7 @@ _Moving: TypeAlias = tuple[MoveLevel, str, str]
 
 
 def _moves(before: Report, after: Report) -> list[Move]:
-    """Everything whose work changed: stages, then modules, operators and kinds of operators.
-
-    Modules whose paths differ only in numbers are one; the largest change at each level is first.
-    """
+    """Everything whose work changed, largest first; modules that differ in numbers are one."""
     old, new = _works(before), _works(after)
     alike: defaultdict[_Moving, list[Any]] = defaultdict(list)
     for key in {**new, **old}:

@@ -1,7 +1,7 @@
 """Judges workloads by their budgets and their baseline: the result of a check.
 
-A check is the one typed document that all its outputs are made from. Its JSON Schema is generated
-from these types and those of `gate.compared`, and takes its descriptions from their docstrings.
+All outputs are made from its types and those of `gate.compared`; so is its JSON Schema, with their
+docstrings as descriptions.
 """
 
 from __future__ import annotations
@@ -348,10 +348,7 @@ def _limits_of(workload: BudgetedWorkload) -> Mapping[str, str]:
 
 
 def loosened_keys(before: BudgetedWorkload, after: BudgetedWorkload, baseline: Report) -> list[str]:
-    """The figures that may now have a value that they might not have before.
-
-    A first budget for a figure loosens its limit unless it allows no more than the tolerance.
-    """
+    """The figures that may now have a value that they might not before, by budget or tolerance."""
     keys = ReportKeys(baseline)
     old, new = _by_figure(before, keys), _by_figure(after, keys)
     figures = counted_figures(baseline) | dict([*old, *new])

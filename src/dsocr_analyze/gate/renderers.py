@@ -1,8 +1,7 @@
 """A check for readers: as text for a terminal, as Markdown, and as JUnit XML.
 
-Names come from the authors of the model, its config and the budgets, who may be strangers opening a
-pull request. In Markdown, everything but fixed words and small numbers is put in code spans,
-without characters that could end a span or a table cell, so it can't become a link, a mention, an
+Names may come from strangers who open a pull request. In Markdown, everything but fixed words and
+small numbers stands in code spans that nothing in it ends, so it can't become a link, a mention, an
 image or HTML. The action that posts a comment knows these words, and shows any other text as code.
 """
 

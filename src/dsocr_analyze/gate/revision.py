@@ -1,8 +1,8 @@
 """Files of another revision, read from a git repository without trusting it.
 
-Objects are read with plumbing commands only: nothing is checked out or fetched, no hook, filter,
-text conversion or file-system monitor from the repository's settings runs, and replaced objects are
-not followed. Links and submodules raise errors.
+Objects are read with plumbing commands only: nothing is checked out or fetched, nothing that the
+repository's settings name runs, and replaced objects are not followed. Links and submodules raise
+errors.
 """
 
 from __future__ import annotations
