@@ -68,20 +68,14 @@ def _let_libraries_warn() -> None:
 
 
 def _keep_standard_descriptors() -> None:
-    """Opens /dev/null in place of closed standard streams.
-
-    A file opened later could take their number, and libraries would print into it.
-    """
+    """Opens /dev/null in place of closed standard streams, whose numbers a file could get."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _look_elsewhere() -> None:
-    """Under -m, Python searches the current folder first.
-
-    It may be a model directory with a typer.py of its own.
-    """
+    """Keeps the current folder, which `-m` would search first, from offering a typer.py."""
     try:
         here = os.getcwd()  # noqa: PTH109  # nothing imported
     except OSError:  # it has been removed

@@ -60,11 +60,11 @@ class PeakAgreement(Struct, frozen=True, kw_only=True):
 
 
 class NotModelled(Counts, frozen=True, kw_only=True):
-    """Traced operators without a closed form, which are left out of the comparison.
+    """Traced operators without a closed form, left out of the comparison.
 
     Attributes:
         stage: Stage in which they ran.
-        modules: Pattern that matches the paths of the modules calling them.
+        modules: Pattern of the paths of modules that call them.
         operators: Their names.
         reason: Why they have no closed form.
     """
@@ -76,7 +76,7 @@ class NotModelled(Counts, frozen=True, kw_only=True):
 
 
 class LeftOutShare(Struct, frozen=True, kw_only=True):
-    """The share of a stage's work in operators without a closed form.
+    """Share of a stage's work without a closed form.
 
     Attributes:
         vector_flops: Fraction of its vector FLOPs.
@@ -91,10 +91,10 @@ class Agreement(Struct, frozen=True, kw_only=True):
     """Whether the two engines agree.
 
     Attributes:
-        agrees: Whether everything that was compared agrees.
+        agrees: Whether all that was compared agrees.
         stages: Whether each quantity agrees, by stage and quantity.
         kv_cache_bytes: Whether the KV cache agrees.
-        batch: Whether the work of the whole batch agrees; null if some operators are not modelled.
+        batch: Whether the batch's work agrees; null if some operators are not modelled.
         peak_activation_bytes: Peak activation from both engines.
         first_difference: The first module and quantity that differ; null if all agree.
         not_modelled: Operators without a closed form.
@@ -211,10 +211,7 @@ def _differences(
     modules: Mapping[str, Work],
     closed: Mapping[str, Work],
 ) -> dict[str, str]:
-    """For every quantity that differs, a line on the first module where it does.
-
-    Of each module without its children, in the order in which they ran.
-    """
+    """For every quantity that differs, a line on the first module, in order, where it does."""
     found: dict[str, str] = {}
     if traced.params != analytic.params:
         values = f"{traced.params} traced and {analytic.params} analytic"

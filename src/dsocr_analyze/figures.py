@@ -152,7 +152,7 @@ class RoutedExperts:
         layers: Layers with routed experts.
         weights_bytes: Of one expert.
         even: Experts per layer if choices spread evenly: the maximum.
-        expected: Expected number per layer if each token chooses uniformly and independently.
+        expected: Per layer, if each token chooses uniformly and independently.
         counted: Experts of all layers whose weights are in the figures: those of an even split, or
             those that a checkpoint's own routing chose.
     """
@@ -172,8 +172,8 @@ class RoutedExperts:
 def expected_experts(tokens: Any, experts: Any, per_token: Any) -> Any:
     """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, of numbers or arrays.
 
-    Each of n tokens chooses k of E experts, independently and uniformly, so it misses a given one
-    with probability 1 - k/E. Groups that are chosen uniformly change nothing.
+    Each of n tokens misses an expert with probability 1 - k/E. Groups that are chosen uniformly
+    change nothing.
     """
     return experts * (1 - (1 - per_token / experts) ** tokens)
 
@@ -266,7 +266,7 @@ class MemoryFigures:
 
 
 class BytesAlive(Struct, frozen=True):
-    """What is alive at a memory peak, in addition to the weights.
+    """What is alive at a memory peak besides the weights.
 
     Attributes:
         inputs_bytes: Inputs of the prefill pass.

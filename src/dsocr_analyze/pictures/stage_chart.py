@@ -74,13 +74,7 @@ _INCHES: Final = (8.0, 16.0)
 
 @dataclass(frozen=True)
 class ChartedReport:
-    """One of the reports in a chart.
-
-    Attributes:
-        name: Its name.
-        report: The report.
-        config: Name of its model's config; None if none was given.
-    """
+    """One of the reports in a chart; `config` is the name of its model's config, if it has one."""
 
     name: str
     report: Report
@@ -89,14 +83,7 @@ class ChartedReport:
 
 @dataclass(frozen=True)
 class _Bar:
-    """One bar.
-
-    Attributes:
-        name: Name of its report.
-        settings: The settings it was counted with.
-        parts: Its amount by stage.
-        whole: Amount of the whole page.
-    """
+    """One bar of a report: its amount by stage, and that of the whole page."""
 
     name: str
     settings: Mapping[str, Setting]

@@ -68,8 +68,7 @@ class CountsWithIntensity(Counts, frozen=True, kw_only=True):
     """Counts and their arithmetic intensity.
 
     Attributes:
-        arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator;
-            null if no bytes move.
+        arithmetic_intensity: FLOPs per byte read or written; null if no bytes move.
     """
 
     arithmetic_intensity: Share | None
@@ -86,12 +85,11 @@ class DecodeStep(CountsWithIntensity, frozen=True, kw_only=True):
 
 
 class Batch(CountsWithIntensity, frozen=True, kw_only=True):
-    """Work of the whole batch: the prefill pass and every decode step over a growing cache.
+    """Work of the batch: the prefill pass and every decode step over a growing cache.
 
     Attributes:
         max_new_tokens: Tokens generated per page; the prefill pass generates the first.
-        decode_steps: Steps after the prefill pass: max_new_tokens - 1, or 0 if the model does not
-            decode.
+        decode_steps: max_new_tokens - 1, or 0 if the model does not decode.
     """
 
     max_new_tokens: Count
@@ -110,8 +108,7 @@ class PageShare(Struct, frozen=True, kw_only=True):
         activations: Output elements of matrix operators.
         bytes_read: Bytes of all inputs.
         bytes_written: Bytes of all outputs.
-        arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator of
-            the batch; null if no bytes move.
+        arithmetic_intensity: FLOPs per byte of the batch; null if no bytes move.
     """
 
     pages: Positive
@@ -137,9 +134,7 @@ class PageShare(Struct, frozen=True, kw_only=True):
 
 
 class Total(CountsWithIntensity, frozen=True, kw_only=True):
-    """Parameters of the whole model and work of the prefill pass, the decode step and the batch.
-
-    This object's own counts are those of the prefill pass.
+    """Parameters and work of the whole model; its own counts are those of the prefill pass.
 
     Attributes:
         params: Parameters of the whole model.
@@ -191,8 +186,8 @@ class ExpertsTouched(Struct, frozen=True, kw_only=True):
     """Routed experts that the tokens of a stage touch, per layer with experts.
 
     Attributes:
-        even: If the tokens spread evenly over the experts: an upper bound for any routing.
-        expected: If every token chooses uniformly and independently: E (1 - (1 - k/E)^tokens).
+        even: If tokens spread evenly: an upper bound for any routing.
+        expected: If tokens choose uniformly and independently: E (1 - (1 - k/E)^tokens).
         counted: Experts whose weights are in bytes_read: even, or with a checkpoint's weights the
             mean over layers of the experts that its routing chose.
     """
@@ -216,8 +211,8 @@ class Stage(CountsWithIntensity, frozen=True, kw_only=True):
         operator_bytes: Bytes that each operator reads and writes; null in earlier reports.
         operator_families: Operators by kind, costliest first.
         by_module: Modules that ran and their ancestors, by path; the model's own path is empty.
-        flops_analytic: FLOPs from the closed forms, which leave some operators out; null if there
-            are no closed forms.
+        flops_analytic: FLOPs from the closed forms, which lack some operators; null if there are no
+            closed forms.
         notes: Caveats about its figures.
     """
 
@@ -268,10 +263,10 @@ class Memory(Struct, frozen=True, kw_only=True):
         weights_bytes: Bytes of all parameters.
         inputs_bytes: Bytes of the prefill pass's inputs; null if unknown.
         kv_cache_bytes: Bytes of the KV cache after the last step.
-        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, excluding
-            weights and inputs.
-        peak_module: Path of the module whose own forward reaches the peak, empty for the model
-            itself; null if unknown.
+        peak_activation_bytes: Most bytes of tensors alive in the prefill pass besides weights and
+            inputs.
+        peak_module: Path of the module whose own forward reaches it, empty for the model itself;
+            null if unknown.
         stated_for: What each figure applies to, by key.
     """
 

@@ -272,21 +272,13 @@ def table_lines(table: Table, width: int) -> Iterator[Line]:
 
 
 class _Column(NamedTuple):
-    """A column before its width is known.
-
-    Attributes:
-        texts: Its name, and the cell of each row.
-        is_numeric: Whether cells are right-aligned and never wrapped.
-        natural: Width at which nothing is wrapped.
-        least: Width below which a word would be broken.
-        comfortable: Width down to which it may shrink before columns are left out.
-    """
+    """A column before its width is known: its name and cells, and widths that matter to it."""
 
     texts: Sequence[str]
-    is_numeric: bool
-    natural: int
-    least: int
-    comfortable: int
+    is_numeric: bool  # right-aligned and never wrapped
+    natural: int  # nothing is wrapped
+    least: int  # below it, a word would be broken
+    comfortable: int  # below it, other columns are left out first
 
 
 def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:

@@ -184,10 +184,7 @@ def _leaves_boxes(leaves: Leaves) -> Iterator[_Box]:
 
 
 def _tree_lines(root: TreeNode, width: int | None) -> list[str]:
-    """An indented tree with columns for stage, parameters, calls, FLOPs and shapes.
-
-    Columns that don't fit are left out and listed; FLOPs are rounded first.
-    """
+    """The tree with its columns; those that don't fit are left out, after FLOPs are rounded."""
     is_traced = root.module.calls is not UNSET
     names = _COLUMNS if is_traced else _COLUMNS[:3]
     rows = [list(names), *_text_rows(root, "", "", exact)]

@@ -99,7 +99,7 @@ def report_contents(
     """The page of one report.
 
     Args:
-        report: Whose modules are on the page by column.
+        report: The report.
         roofs: GPUs whose roofline can be shown, named ones first.
         curves: Predicted seconds over many concurrencies.
         curves_missing: Why there are none; empty if there are some.
@@ -118,10 +118,7 @@ def report_contents(
 
 
 def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int | None]]:
-    """A stage's `by_module` by column: counts at or below each module, and its own.
-
-    Columns keep thousands of rows small.
-    """
+    """A stage's `by_module` by column, which keeps thousands of rows small."""
     rows = modules.values()
     return {
         "path": [*modules],
