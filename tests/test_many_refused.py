@@ -43,6 +43,8 @@ LISTS = [
     ("pages.csv --max-new-tokens 1,2", 2, "--max-new-tokens"),
     ("pages.csv --format xml", 2, "--format 'xml' is unknown"),
     ("pages.csv --histogram dpi", 2, "--histogram 'dpi' is unknown"),
+    ("docs --pdf-dpi 0", 2, "--pdf-dpi 0 is too small"),
+    ("docs --pdf-dpi 10000000", 2, "--pdf-dpi 10000000 is too large"),
     ("pages.csv --plot p.svg --histogram tokens --mode 64:704:64", 2, "at most 10 modes"),
     ("pages.csv --output pages.csv", 2, "the list of pages itself"),
     ("pages.csv --output costs.txt", 2, ".csv, .parquet"),

@@ -27,13 +27,12 @@ from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.archive.axes import parse_modes, parse_numbers, parse_pages
 from dsocr_analyze.archive.combinations import Sweep
 from dsocr_analyze.archive.evaluate import BATCH_RESULTS
-from dsocr_analyze.archive.setting import opening_of, published_model, settings_of
+from dsocr_analyze.archive.setting import published_model, settings_of
 from dsocr_analyze.archive.sweep_shown import QUANTITIES, describe
-from dsocr_analyze.archive.table_files import METADATA_KEY, table_writer
+from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
-from dsocr_analyze.errors import FormatError, WorkloadError
-from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import Mode
 from dsocr_analyze.workload.page import parse_page
 
@@ -395,16 +394,6 @@ def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
     for refused in (sweep.check, lambda model: list(sweep.batches(model))):
         with pytest.raises(WorkloadError, match="64-bit"):
             refused(published_model())
-
-
-def test_a_table_of_an_unknown_format_is_refused_by_the_writer_too(tmp_path):
-    directory = ModelDirectory.read(DEFAULT.reference)
-    opening = opening_of(directory, DEFAULT, DEFAULT.modes.values())
-    with (
-        pytest.raises(FormatError, match="cannot tell the format"),
-        table_writer(tmp_path / "x.json", opening),
-    ):
-        pass
 
 
 # The process -------------------------------------------------------------------------------------
