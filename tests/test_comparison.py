@@ -140,22 +140,37 @@ def of_architecture(name, **workload):
     return report_of(replace(FIGURES, provenance=provenance, workload=changed))
 
 
-def test_the_first_line_says_the_page_and_architectures_that_names_leave_out():
-    first = compare([("x.json", of_architecture("one")), ("two:base", of_architecture("two"))])
-    assert first.headline().startswith("Ran: x.json: one: model directory my-model")
-    assert "; two:base: model directory my-model" in first.headline()
-    assert first.headline().endswith(" attention; page 600 x 500 pixels, 512 (no crops)")
-    assert first.architectures == ("one", "two")
-    other = of_architecture("two", page=(20, 30), base_size=1024, crop_mode=True)
-    lines = compare([("one", of_architecture("one")), ("two", other)]).headline()
-    assert lines.endswith(" attention; pages 600 x 500, 20 x 30 pixels")
+OTHER_PAGE = {"page": (20, 30), "base_size": 1024, "crop_mode": True}
 
 
-def test_the_first_line_of_one_architecture_says_the_page_only_where_asked():
-    same = [("a", of_architecture("one")), ("b", of_architecture(None))]
-    assert "page" not in compare(same).headline()
-    asked = compare(same).headline(with_page=True)
-    assert asked.endswith("page 600 x 500 pixels, 512 (no crops)")
+@pytest.mark.parametrize(
+    ("reports", "with_page", "first", "middle", "last"),
+    [
+        ({"x.json": of_architecture("one"), "two:base": of_architecture("two")}, False,
+         "Ran: x.json: one: model directory my-model", "; two:base: model directory my-model",
+         " attention; page 600 x 500 pixels, 512 (no crops)"),
+        ({"one": of_architecture("one"), "two": of_architecture("two", **OTHER_PAGE)}, False,
+         "Ran: one: model", "; two: model", " attention; pages 600 x 500, 20 x 30 pixels"),
+        ({"a": of_architecture("one"), "b": of_architecture(None)}, False, "Ran: a: ", "; b: ",
+         "by the analytic engine, bfloat16, eager attention"),
+        ({"a": of_architecture("one"), "b": of_architecture(None)}, True, "Ran: a: ", "; b: ",
+         "attention; page 600 x 500 pixels, 512 (no crops)"),
+        ({"a": ONE, "b": OF_THREE}, False, "Ran: model directory my-model", "",
+         "by the analytic engine, bfloat16, eager attention"),
+        ({"a": ONE, "b": report_of(traced())}, False, "Ran: a: model directory my-model",
+         "; b: model directory my-model", ""),
+    ],
+)  # fmt: skip
+def test_the_first_line_says_what_names_leave_out(reports, with_page, first, middle, last):
+    line = compare(list(reports.items())).headline(with_page=with_page)
+    assert line.startswith(first)
+    assert middle in line
+    assert line.endswith(last)
+
+
+def test_architectures_are_named():
+    pair = [(name, of_architecture(name)) for name in ("one", "two")]
+    assert compare(pair).architectures == ("one", "two")
 
 
 CONFIGS = {
@@ -244,12 +259,3 @@ def test_csv_has_a_line_for_each_quantity_and_report():
     assert float(line["value"]) == 7228 / 3
     assert float(line["ratio"]) == 7228 / 3 / 7228
     assert (line["quantity"], line["unit"]) == ("page", "FLOPs")
-
-
-def test_the_first_line_tells_models_apart():
-    same = compare([("a", ONE), ("b", OF_THREE)]).headline()
-    assert same.startswith("Ran: model directory my-model")
-    assert same.endswith("by the analytic engine, bfloat16, eager attention")
-    both = compare([("a", ONE), ("b", report_of(traced()))]).headline()
-    assert both.startswith("Ran: a: model directory my-model")
-    assert "; b: model directory my-model" in both

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from both_engines import small_directory
 from sampling import every, sampled
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,6 +17,7 @@ from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import ledger_of, stage_figures
 
@@ -25,12 +26,11 @@ GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").
 LAYERS, HEADS, HEAD_DIM, BF16_BYTES = 12, 10, 128, 2
 
 
-def reference(device="meta", dtype=torch.bfloat16, *, flash_attention=False, **config):
-    directory = ModelDirectory.read(DEFAULT.reference)
-    directory.config.update(copy.deepcopy(config))
+def reference(*, flash_attention=False):
     return load_model(
-        directory, device=torch.device(device), dtype=dtype, flash_attention=flash_attention
-    )
+        ModelDirectory.read(DEFAULT.reference), device=torch.device("meta"), dtype=torch.bfloat16,
+        flash_attention=flash_attention,
+    )  # fmt: skip
 
 
 ATTENTIONS = [False, pytest.param(True, marks=pytest.mark.exhaustive)]
@@ -158,39 +158,20 @@ def test_a_batch_is_so_many_pages(model):
         assert flops in (3 * one[name], 3 * (one[name] - once) + once)
 
 
-SMALL = {
-    "num_hidden_layers": 3,
-    "hidden_size": 1280,
-    "intermediate_size": 64,
-    "moe_intermediate_size": 32,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 2,
-    "vocab_size": 256,
-}
-
-
-def small_config():
-    config = ModelDirectory.read(DEFAULT.reference).config
-    nested = config.get("language_config")
-    return {**SMALL, **({"language_config": {**nested, **SMALL}} if nested else {})}
-
-
 @pytest.mark.exhaustive
 def test_the_cpu_runs_what_meta_counts():
-    workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, text_tokens=3)
-    on_meta, on_cpu = (reference(device, torch.float32, **small_config()) for device in DEVICES)
-    assert len(on_cpu.module.model.layers) == 3
-    everywhere = traced(on_meta, workload)
-    computed = traced(on_cpu, workload)
-    assert flops_by_stage(computed) == flops_by_stage(everywhere)
-    assert decode_flops(computed) == decode_flops(everywhere)
-    expected, got = stages_of(everywhere), stages_of(computed)
-    for name, stage in expected.items():
-        assert got[name].work == stage.work, name
-    assert computed.kv_cache_bytes == everywhere.kv_cache_bytes
-    own, other = (ledger_of(traces.prefill) for traces in (computed, everywhere))
-    assert own.counted == other.counted
-    assert own.unknown == {}
-
-
-DEVICES = ("meta", "cpu")
+    figures = []
+    for device in ("meta", "cpu"):
+        session = DeepSeekOCRSession.from_directory(
+            small_directory(), device=device, dtype="float32"
+        )
+        workload = session.plan(
+            page=(100, 100), image_size=128, crop_mode=False, text_tokens=3, max_new_tokens=2
+        )
+        figures.append(session.figures(workload)[0])
+    on_meta, on_cpu = figures
+    for name, stage in on_meta.stages.items():
+        assert on_cpu.stages[name].work == stage.work, name
+    assert on_cpu.memory.kv_cache_bytes == on_meta.memory.kv_cache_bytes
+    assert on_cpu.ledger.counted == on_meta.ledger.counted
+    assert on_cpu.ledger.unknown == {}
