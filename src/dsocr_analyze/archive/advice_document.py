@@ -46,8 +46,8 @@ class PrecisionRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         mode: The mode.
         vision_tokens: Tokens from the encoder, without newlines and separators.
         text_tokens: Fewest and most text tokens of the pages.
-        precision_percent: Precision as published.
-        compression: Text tokens per vision token as published, over all the pages.
+        precision_percent: Precision.
+        compression: Text tokens per vision token, over all the pages.
         pages: Number of pages.
     """
 
@@ -111,7 +111,7 @@ class EditDistances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Published edit distances of a mode.
 
     Attributes:
-        tokens: Vision tokens per page as published.
+        tokens: Vision tokens per page.
         english: English pages.
         chinese: Chinese pages.
         kinds: Overall distance by kind of document, and `overall` for all kinds.
@@ -193,8 +193,7 @@ class Seen(Struct, frozen=True, kw_only=True):
         content: Width and height of the page in all views together, in pixels; the rest is padding.
         horizontal_scale: Pixels of the views per pixel of the page; above 1 it is enlarged.
         vertical_scale: The same, vertically.
-        horizontal_dpi: Pixels of the views per inch of the page; null if the page's resolution is
-            unknown.
+        horizontal_dpi: Pixels of the views per inch of the page; null if unknown.
         vertical_dpi: The same, vertically.
     """
 
@@ -309,7 +308,7 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
         seen: The page in each vision call, in order: tiles first, if there are any.
         effective_scale: Pixels of the views per pixel of the page in the finest vision call, in the
             coarser direction; at most 1, since enlarging adds no detail.
-        effective_dpi: The same in pixels per inch; null if the page's resolution is unknown.
+        effective_dpi: The same in pixels per inch; null if unknown.
         vision_tokens: Tokens from the encoder, without newlines and separators.
         visual_tokens: Tokens of the page in the prompt.
         seq_len: Tokens of the prompt.

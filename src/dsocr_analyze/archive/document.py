@@ -73,8 +73,8 @@ class TotalsDocument(msgspec.Struct, frozen=True):
 
     Attributes:
         mode: Name of the mode, or its sizes.
-        base_size: Side of the global view in crop mode, in pixels.
-        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
+        base_size: Pixels per side of the global view in crop mode.
+        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether pages are cut into local views.
         dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
@@ -82,19 +82,19 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         visual_tokens: Visual tokens of all pages.
         prompt_tokens: Visual and text tokens of all prompts.
         new_tokens: Tokens generated for all pages.
-        prefill_pass_matrix_flops: FLOPs of matrix operators in the prefill passes.
-        prefill_pass_vector_flops: FLOPs of all other operators in the prefill passes.
-        prefill_pass_flops: All FLOPs of the prefill passes.
-        prefill_pass_bytes_read: Bytes of all inputs in the prefill passes.
-        prefill_pass_bytes_written: Bytes of all outputs in the prefill passes.
-        page_matrix_flops: FLOPs of matrix operators, decode steps included.
-        page_vector_flops: FLOPs of all other operators, decode steps included.
-        page_flops: All FLOPs, decode steps included.
-        page_bytes_read: Bytes of all inputs, decode steps included.
-        page_bytes_written: Bytes of all outputs, decode steps included.
+        prefill_pass_matrix_flops: Prefill passes, matrix operators.
+        prefill_pass_vector_flops: Prefill passes, other operators.
+        prefill_pass_flops: Prefill passes, all operators.
+        prefill_pass_bytes_read: Prefill passes, all inputs.
+        prefill_pass_bytes_written: Prefill passes, all outputs.
+        page_matrix_flops: Prefill and decode, matrix operators.
+        page_vector_flops: Prefill and decode, other operators.
+        page_flops: Prefill and decode, all operators.
+        page_bytes_read: Prefill and decode, all inputs.
+        page_bytes_written: Prefill and decode, all outputs.
         batches: Number of batches; the number of pages if each runs alone.
         largest_kv_cache_bytes: The largest KV cache of any batch.
-        largest_peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass of
+        largest_peak_activation_bytes: The largest peak of live tensors in the prefill pass of
             any batch, excluding weights and inputs.
         pages_beyond_max_position_embeddings: Pages longer than max_position_embeddings.
         pages_by_prompt_tokens: Pages by length of their prompts.
@@ -134,8 +134,8 @@ class TimeDocument(msgspec.Struct, frozen=True):
         gpu: Name of the GPU.
         runtime: What runs the model.
         mode: Name of the mode, or its sizes.
-        base_size: Side of the global view in crop mode, in pixels.
-        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
+        base_size: Pixels per side of the global view in crop mode.
+        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether pages are cut into local views.
         dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.

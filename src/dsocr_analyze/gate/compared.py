@@ -67,8 +67,8 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Its key in the report, as a dotted path.
-        before: The baseline's value; null if it has no such figure.
-        after: The value now; null if there is no such figure any more.
+        before: The baseline's value; null if it has none.
+        after: The value now; null if it is gone.
     """
 
     key: str
@@ -80,8 +80,8 @@ class Amounts(Struct, frozen=True, kw_only=True):
     """The amount of some work, before and after.
 
     Attributes:
-        before: The baseline's; 0 if it has no such stage, module or operator.
-        after: The amount now; 0 if there is no such stage, module or operator any more.
+        before: The baseline's; 0 without such a stage, module or operator.
+        after: The amount now; 0 if it is gone.
     """
 
     before: Count

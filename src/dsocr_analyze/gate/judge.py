@@ -103,9 +103,9 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
         inputs: Changed inputs, config keys first.
         moved: Where work changed: stages, then modules, operators and kinds of operators, each
             with the largest share first.
-        changed: Figures that differ from the baseline's, in report order, without those that follow
-            from another one in their part of the report.
-        following: Number of figures that differ and follow from another one.
+        changed: Figures that differ from the baseline's, in report order, unless they follow from
+            another one in their part of the report.
+        following: Number of those that follow.
         unchanged: Number of figures equal to the baseline's.
         verdicts: Figures checked against their limits, exceeded limits first.
         warnings: Doubts about the comparison.
