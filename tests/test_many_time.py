@@ -29,7 +29,6 @@ from dsocr_analyze.timing.assumptions import (
     estimated_preprocessing,
     estimated_preprocessing_of_pages,
 )
-from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
@@ -399,41 +398,6 @@ class TestPlots:
         code, _, err = run(capsys, "sweep", "--gpu", "l40s", "--max-new-tokens", "1,2,3", "--plot",
                            "step.svg", "--quantity", "tpot_seconds", "--quiet")  # fmt: skip
         assert (code, err) == (0, "")
-
-
-class TestManyLoops:
-    def drawn(self, n):
-        """n loops over four tables, in which 1 to 9 clients share a GPU."""
-        random = np.random.default_rng(7)
-        growth = 1 + random.uniform(0.001, 0.3, (4, 1)) * np.arange(9)
-        steps = random.choice([0.0, 1.0, 30.0, 900.0], n)
-        times = LoopTimes(
-            prepare=random.choice([0.0, 0.02, 0.4], n), workers=2,
-            prefill=random.uniform(0.02, 0.2, n), chunks=random.integers(0, 3, n), steps=steps,
-            step=0.004 * growth, carried=0.0005 * growth, table=random.integers(0, 4, n),
-        )  # fmt: skip
-        return random.integers(1, 10, n), times
-
-    @pytest.mark.exhaustive
-    def test_each_is_what_it_is_alone(self):
-        clients, times = self.drawn(60)
-        many = closed_loop(clients, times)
-        for row, count in enumerate(clients.tolist()):
-            table = times.table[row]
-            one = closed_loop(np.array([count]), LoopTimes(
-                times.prepare[row], 2, times.prefill[row], times.chunks[row], times.steps[row],
-                times.step[table, :count], times.carried[table, :count],
-            ))  # fmt: skip
-            alone = [float(part[0]) for part in one]
-            assert [part[row] for part in many] == pytest.approx(alone, rel=EXACT)
-
-    def test_as_many_run_as_others_come_by_while_a_page_is_decoded(self):
-        """The balance itself: throughput, decode steps and running sequences agree."""
-        clients, times = self.drawn(400)
-        found = closed_loop(clients, times)
-        others = found.pages_per_second * (clients - 1) / clients
-        assert found.running == pytest.approx(1 + others * found.decode, rel=EXACT)
-        assert found.pages_per_second * found.page == pytest.approx(clients, rel=EXACT)
 
 
 @pytest.mark.parametrize("mode", DEFAULT.modes.values(), ids=lambda mode: mode.name)

@@ -14,6 +14,7 @@ from dsocr_analyze.timing.eager import eager_pass, eager_step, launched
 from dsocr_analyze.timing.runtimes import EAGER
 
 HOST = dataclasses.replace(EAGER, launch_us=10.0, sync_us=20.0, step_us=500.0, sequence_us=3.0)
+SECONDS = {"gemm": 100e-6, "movement": 5e-6}
 DECODERS = {
     "mixed": {},
     "dense": {"n_routed_experts": None},
@@ -29,10 +30,9 @@ DECODERS = {
 }
 
 
-def product(path, calls=1, **changes):
-    kernel = Kernel("gemm", "linear", Gemm(1, 1, 8, 8), "bfloat16", "bfloat16",
-                    Work(macs=64, bytes_read=144, bytes_written=16), calls, path)  # fmt: skip
-    return kernel._replace(**changes)
+def product(path, calls=1):
+    return Kernel("gemm", "linear", Gemm(1, 1, 8, 8), "bfloat16", "bfloat16",
+                  Work(macs=64, bytes_read=144, bytes_written=16), calls, path)  # fmt: skip
 
 
 def summed(path, rows=8, dtype="int64"):
@@ -40,121 +40,83 @@ def summed(path, rows=8, dtype="int64"):
                   Work(vector_flops=4 * rows, bytes_read=8), 1, path)  # fmt: skip
 
 
-def run(*stages, **seconds):
-    """Spans of stages of kernels, in microseconds each."""
-    stub = StubDevice(**{kind: 1e-6 * value for kind, value in seconds.items()})
-    named = {f"stage{number}": kernels for number, kernels in enumerate(stages)}
-    return list(eager_pass(named, stub, HOST).values())
-
-
 def microseconds(span):
     parts = sum(span.kinds.values()), span.launches, span.host
     return tuple(round(1e6 * float(part), 6) for part in parts)
 
 
-class TestByHand:
-    def test_a_slow_gpu_waits_for_the_first_launch_only(self):
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
         # Launched at 10, 20, 30, 40 us; four products of 100 us end at 410 us.
-        [span] = run([product("a", calls=4)], gemm=100)
-        assert microseconds(span) == (400, 10, 0)
-        assert span.bound != "launches"
-
-    def test_a_slow_host_is_waited_for_at_every_launch(self):
-        # The fourth is launched at 40 us and takes 4 us.
-        [span] = run([product("a", calls=4)], gemm=4)
-        assert microseconds(span) == (16, 28, 0)
-        assert span.bound == "launches"
-
-    def test_the_host_runs_ahead_into_the_next_stage(self):
+        ([[product("a", calls=4)]], [(400, 10, 0)]),
         # The first stage ends at 10 + 200 us, when the second one's kernels have been launched.
-        one, two = run([product("a", calls=2)], [product("b", calls=3)], gemm=100)
-        assert microseconds(one) == (200, 10, 0)
-        assert microseconds(two) == (300, 0, 0)
-
-    def test_a_value_that_the_host_waits_for_empties_the_queue(self):
-        # Launched at 10 and 20 us; the product ends at 110, the sum at 115. The host has it at
-        # 135 and launches the last product at 145, which ends at 245.
-        [span] = run([product("a"), summed("b"), product("c")], gemm=100, movement=5)
-        assert microseconds(span) == (205, 20, 20)
-
-    def test_whether_an_image_is_blank_is_waited_for(self):
-        [span] = run([summed("model", rows=1, dtype="bfloat16"), product("model.layers.0")],
-                     gemm=100, movement=5)  # fmt: skip
-        assert microseconds(span) == (105, 20, 20)
-
-    def test_a_routers_sum_stays_on_the_gpu(self):
-        """A step of one token normalizes one row, too."""
-        [span] = run([summed("model.layers.1.mlp.gate", rows=1, dtype="float32"),
-                      product("model.layers.2")], gemm=100, movement=5)  # fmt: skip
-        assert microseconds(span) == (105, 15, 0)
-
-    def test_generate_takes_its_time_between_steps(self):
-        stub = StubDevice(gemm=1e-4)
-        span = eager_step([product("a", calls=2)], stub, HOST, sequences=4)
-        assert microseconds(span) == (200, 10, 512)
-
-    def test_a_stage_without_kernels_takes_no_time(self):
-        empty, one = run([], [product("a")], gemm=100)
-        assert empty.seconds == 0
-        assert microseconds(one) == (100, 10, 0)
+        ([[product("a", calls=2)], [product("b", calls=3)]], [(200, 10, 0), (300, 0, 0)]),
+        # A value that the host waits for: launched at 10 and 20 us, the product ends at 110, the
+        # sum at 115. The host has it at 135 and launches the last product at 145.
+        ([[product("a"), summed("b"), product("c")]], [(205, 20, 20)]),
+        # Whether an image is blank is waited for; a router's sum stays on the GPU.
+        ([[summed("model", 1, "bfloat16"), product("model.layers.0")]], [(105, 20, 20)]),
+        ([[summed("model.layers.1.mlp.gate", 1, "float32"), product("model.layers.2")]],
+         [(105, 15, 0)]),
+        ([[], [product("a")]], [(0, 0, 0), (100, 10, 0)]),
+    ],
+)  # fmt: skip
+def test_stages_by_hand(stages, expected):
+    found = eager_pass(dict(enumerate(stages)), StubDevice(**SECONDS), HOST)
+    assert [microseconds(span) for span in found.values()] == expected
 
 
-class TestOrder:
-    def test_layers_are_launched_in_the_order_of_their_numbers(self):
-        paths = ["model.norm", "model.layers.10.mlp", "model.layers.2.mlp", "model", ""]
-        ordered = [each.path for each in launched([product(path) for path in paths])]
-        assert ordered == ["", "model", "model.layers.2.mlp", "model.layers.10.mlp", "model.norm"]
-
-    def test_the_order_in_which_records_come_does_not_matter(self):
-        kernels = [product("a"), product("b", calls=2), summed("a")]
-        assert launched(kernels) == launched(kernels[::-1])
+def test_a_slow_host_is_waited_for_at_every_launch():
+    """The fourth is launched at 40 us and takes 4 us."""
+    found = eager_pass({"a": [product("a", calls=4)]}, StubDevice(gemm=4e-6), HOST)["a"]
+    assert (microseconds(found), found.bound) == ((16, 28, 0), "launches")
 
 
-class TestBothEngines:
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("name", DECODERS)
-    @pytest.mark.parametrize("flash", [False, True], ids=["eager attention", "flash attention"])
-    def test_a_trace_and_the_closed_forms_launch_the_same_and_take_the_same(self, name, flash):
-        page = by_both_engines(
-            small_directory(**DECODERS[name]), flash=flash, page=(1000, 700), base_size=256,
-            image_size=192,
-        )  # fmt: skip
-        assert page.agreement.not_modelled == ()
-        traced, composed = (
-            {name: stage.kernels for name, stage in figures.stages.items()}
-            for figures in (page.traced, page.analytic)
-        )
-        for stage, kernels in traced.items():
-            assert launched(kernels) == launched(composed[stage])
-        timed = device("h100-sxm")
-        assert eager_pass(traced, timed, EAGER) == eager_pass(composed, timed, EAGER)
-        step = eager_step(traced["decode"], timed, EAGER, 1)
-        assert step == eager_step(composed["decode"], timed, EAGER, 1)
-        assert step.seconds > 0
+def test_generate_takes_its_time_between_steps():
+    span = eager_step([product("a", calls=2)], StubDevice(**SECONDS), HOST, sequences=4)
+    assert microseconds(span) == (200, 10, 512)
 
 
-class TestCold:
-    """What a decode step finds in L2: 50 MB of the stub's."""
+def test_layers_are_launched_in_the_order_of_their_numbers():
+    paths = ["model.norm", "model.layers.10.mlp", "model.layers.2.mlp", "model", ""]
+    ordered = [each.path for each in launched([product(path) for path in paths])]
+    assert ordered == ["", "model", "model.layers.2.mlp", "model.layers.10.mlp", "model.norm"]
 
-    def asked(self, directory, flash):
-        """Whether products and attentions of a decode step find nothing there, by kind."""
-        stub = StubDevice(gemm=1e-6, attention=1e-6, movement=1e-6)
-        dimensions = DEFAULT.forms.dimensions(directory.config)
-        kernels = DEFAULT.forms.step_kernels(dimensions, 1, 100, BFLOAT16, flash)
-        eager_step(kernels, stub, EAGER, 1)
-        cold = {}
-        for kind, keywords in stub.calls:
-            cold.setdefault(kind, set()).add(keywords.get("cold", False))
-        return cold
 
-    def test_weights_come_from_memory_in_every_step(self):
-        assert self.asked(PUBLISHED, flash=True)["gemm"] == {True}
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("flash", [False, True], ids=["eager attention", "flash attention"])
+def test_a_trace_and_the_closed_forms_launch_the_same_and_take_the_same(name, flash):
+    page = by_both_engines(
+        small_directory(**DECODERS[name]), flash=flash, page=(1000, 700), base_size=256,
+        image_size=192,
+    )  # fmt: skip
+    traced, composed = (
+        {stage: each.kernels for stage, each in figures.stages.items()}
+        for figures in (page.traced, page.analytic)
+    )
+    in_order = {stage: launched(kernels) for stage, kernels in traced.items()}
+    assert in_order == {stage: launched(composed[stage]) for stage in traced}
+    timed = device("h100-sxm")
+    assert eager_pass(traced, timed, EAGER) == eager_pass(composed, timed, EAGER)
+    step = eager_step(traced["decode"], timed, EAGER, 1)
+    assert step == eager_step(composed["decode"], timed, EAGER, 1)
 
-    def test_factors_of_attention_may_still_lie_in_l2(self):
-        assert self.asked(PUBLISHED, flash=False)["gemm"] == {True, False}
 
-    def test_the_cache_that_a_step_attends_to_comes_from_memory(self):
-        assert self.asked(PUBLISHED, flash=True)["attention"] == {True}
-
-    def test_weights_that_l2_holds_whole_stay_there(self):
-        assert self.asked(small_directory(), flash=True)["gemm"] == {False}
+@pytest.mark.parametrize(
+    ("directory", "flash", "kind", "cold"),
+    [
+        (PUBLISHED, True, "gemm", {True}),  # weights come from memory in every step
+        (PUBLISHED, False, "gemm", {True, False}),  # factors of attention may still lie in L2
+        (PUBLISHED, True, "attention", {True}),  # the cache comes from memory
+        (small_directory(), True, "gemm", {False}),  # L2 holds these weights whole
+    ],
+)
+def test_what_a_decode_step_finds_in_l2(directory, flash, kind, cold):
+    """50 MB of the stub's."""
+    stub = StubDevice(gemm=1e-6, attention=1e-6, movement=1e-6)
+    dimensions = DEFAULT.forms.dimensions(directory.config)
+    eager_step(DEFAULT.forms.step_kernels(dimensions, 1, 100, BFLOAT16, flash), stub, EAGER, 1)
+    found = {keywords.get("cold", False) for called, keywords in stub.calls if called == kind}
+    assert found == cold

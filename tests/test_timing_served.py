@@ -17,7 +17,7 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
 from dsocr_analyze.tape.arrays import ArrayTape
 from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED
-from dsocr_analyze.timing.runtimes import SERVERS, Precision
+from dsocr_analyze.timing.runtimes import NATIVE, SERVERS, Precision
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.workload import ViewBatch
 
@@ -170,14 +170,11 @@ class TestFusions:
         assert write.work.bytes_written == 5 * 64 // 2
 
 
-def taken(kernels, index):
+def taken(kernels, shape, index):
     """Kernels of arrays as those of one of their elements."""
 
-    def one(value):
-        return int(value[index]) if isinstance(value, np.ndarray) else value
-
     def every(values):
-        return type(values)(*map(one, values))
+        return type(values)(*(int(np.broadcast_to(each, shape)[index]) for each in values))
 
     return tuple(
         kernel._replace(dimensions=every(kernel.dimensions), work=every(kernel.work))
@@ -185,76 +182,55 @@ def taken(kernels, index):
     )
 
 
-def at(counts, row, column):
-    """Counts of one pair of arrays that broadcast to 2 x 3."""
-    return [int(np.broadcast_to(count, (2, 3))[row, column]) for count in counts]
-
-
 def at_index(duration, index):
     """One workload of a duration of arrays."""
     return duration.mapped(lambda figure: figure[index] if np.ndim(figure) else figure)
 
 
-class TestArrays:
-    def test_a_step_of_arrays_is_a_step_of_each(self):
-        sequences, keys = np.array([1, 2, 64]), np.array([900, 1, 5000])
-        together = SERVED.step(sequences, keys, SMALL, BFLOAT16, 8)
-        for index, (B, K) in enumerate(zip(sequences, keys, strict=True)):
-            assert taken(together, index) == SERVED.step(int(B), int(K), SMALL, BFLOAT16, 8)
+def model_of(name="h100-sxm", precision=NATIVE, **changes):
+    server = dataclasses.replace(SERVERS["vllm"], **changes)
+    return ServedModel(DEFAULT, REFERENCE, BFLOAT16, device(name), server, precision)
 
-    def test_arrays_that_broadcast_are_steps_of_each_pair(self):
-        sequences, keys = np.array([[1, 2, 64]]), np.array([[900], [5000]])
-        together = SERVED.step(sequences, keys, SMALL, BFLOAT16, 4)
-        for row, column in np.ndindex(2, 3):
-            B, K = int(sequences[0, column]), int(keys[row, 0])
-            every = [
-                kernel._replace(
-                    dimensions=type(kernel.dimensions)(*at(kernel.dimensions, row, column)),
-                    work=Work(*at(kernel.work, row, column)),
-                )
-                for kernel in together
-            ]
-            assert tuple(every) == SERVED.step(B, K, SMALL, BFLOAT16, 4)
+
+class TestArrays:
+    @pytest.mark.parametrize(
+        ("sequences", "keys", "bits"),
+        [([1, 2, 64], [900, 1, 5000], 8), ([[1, 2, 64]], [[900], [5000]], 4)],
+        ids=["alike", "that broadcast"],
+    )
+    def test_a_step_of_arrays_is_a_step_of_each(self, sequences, keys, bits):
+        B, K = np.array(sequences), np.array(keys)
+        together = SERVED.step(B, K, SMALL, BFLOAT16, bits)
+        B, K = np.broadcast_arrays(B, K)
+        for index in np.ndindex(B.shape):
+            alone = SERVED.step(int(B[index]), int(K[index]), SMALL, BFLOAT16, bits)
+            assert taken(together, B.shape, index) == alone
 
     def test_a_prompt_of_arrays_is_a_prompt_of_each(self):
         tokens, visual = np.array([100, 913, 5000]), np.array([90, 900, 4000])
         together = SERVED.prompt(tokens, tokens, visual, SMALL, BFLOAT16, 16)
-        for index, (T, placed) in enumerate(zip(tokens, visual, strict=True)):
-            alone = SERVED.prompt(int(T), int(T), int(placed), SMALL, BFLOAT16, 16)
-            assert taken(together, index) == alone
-
-    def model(self, **changes):
-        server = dataclasses.replace(SERVERS["vllm"], **changes)
-        return ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), server)
+        for index, (T, placed) in enumerate(zip(tokens.tolist(), visual.tolist(), strict=True)):
+            alone = SERVED.prompt(T, T, placed, SMALL, BFLOAT16, 16)
+            assert taken(together, (3,), (index,)) == alone
 
     def test_seconds_of_arrays_are_those_of_each(self):
-        model = self.model()
-        sequences, keys = np.array([1, 3, 64]), np.array([100, 913, 4000])
-        together = model.step(sequences, keys)
-        for index, (B, K) in enumerate(zip(sequences, keys, strict=True)):
-            alone = model.step(int(B), int(K))
-            one = at_index(together, index)
-            assert one.seconds == pytest.approx(alone.seconds, rel=1e-12)
-            assert one.nbytes == pytest.approx(alone.nbytes)
-            assert one.least_compute == pytest.approx(alone.least_compute)
-            assert one.least_memory == pytest.approx(alone.least_memory)
-            assert one.bound == alone.bound
-
-    def test_prompts_of_arrays_take_what_each_takes(self):
-        model = self.model(chunk_tokens=512)
-        tokens, visual = np.array([500, 913, 2000]), np.array([490, 900, 1900])
-        together = model.prefill((ViewBatch(6, 640), ViewBatch(1, 1024)), tokens, visual)
-        for index, (T, placed) in enumerate(zip(tokens, visual, strict=True)):
-            alone = model.prefill((ViewBatch(6, 640), ViewBatch(1, 1024)), int(T), int(placed))
-            for stage, span in alone.items():
-                one = at_index(together[stage], index)
-                assert one.seconds == pytest.approx(float(np.squeeze(span.seconds)), rel=1e-12)
+        model, views = model_of(chunk_tokens=512), (ViewBatch(6, 640), ViewBatch(1, 1024))
+        first, second = np.array([1, 500, 64]), np.array([100, 490, 4000])
+        steps, prefill = model.step(first, second), model.prefill(views, 9 * second, second)
+        for index, (B, K) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            together = {"step": steps, **prefill}
+            alone = {"step": model.step(B, K), **model.prefill(views, 9 * K, K)}
+            for name, span in alone.items():
+                one = at_index(together[name], index)
+                assert one.bound == span.bound
+                figures = (each.seconds for each in (one, span))
+                assert next(figures) == pytest.approx(next(figures), rel=1e-12)
+                assert one[3:-1] == pytest.approx(span[3:-1])
 
 
 class TestChunks:
     def test_a_long_prompt_goes_through_in_equal_chunks(self):
-        server = dataclasses.replace(SERVERS["vllm"], chunk_tokens=300)
-        model = ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), server)
+        model = model_of(chunk_tokens=300)
         assert [model.chunks(T) for T in (1, 300, 301, 913)] == [1, 1, 2, 4]
         # 913 tokens in 4 chunks of 229, which see 229 x 5 / 2 keys on average.
         kernels = model.prompt_kernels(913, 903)
@@ -284,40 +260,23 @@ class TestRefusals:
 
 
 class TestBytes:
-    def test_the_cache_of_a_token_by_hand(self):
-        """12 layers x keys and values x 10 heads x 128 elements."""
-        assert SERVED.cache_elements(REFERENCE) == 12 * 2 * 1280
+    def test_the_cache_and_quantized_weights_by_hand(self):
+        """A token: 12 layers x keys and values x 10 heads x 128 elements.
 
-        def of(cache):
-            precision = Precision(cache=cache)
-            return ServedModel(
-                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"], precision
-            ).page_bytes(1, 1)
-
-        assert of(None) == 61_440
-        assert of("float8") == of("int8") == 30_720
-        assert of("int4") == 15_360
-
-    def test_quantized_weights_by_hand(self):
-        """All but vision, embedding, head, norms and routers; a scale of 16 bits per 128.
-
-        Attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven others
-        66 experts' worth of 3 x 1280 x 896.
+        Quantized are all weights but vision, embedding, head, norms and routers, with a scale of 16
+        bits per 128: attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven
+        others 66 experts' worth of 3 x 1280 x 896.
         """
+        assert SERVED.cache_elements(REFERENCE) == 12 * 2 * 1280
         quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
         assert SERVED.quantizable_params(REFERENCE) == quantized == 2_602_844_160
-
-        def of(weights):
-            precision = Precision(weights=weights)
-            return ServedModel(
-                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"], precision
-            ).weights_bytes
-
-        rest = 2 * (3_336_106_240 - quantized)
-        scales = 2 * quantized // 128
-        assert of(None) == 6_672_212_480
-        assert of("float8") == of("int8") == rest + quantized + scales
-        assert of("int4") == rest + quantized // 2 + scales
+        rest, scales = 2 * (3_336_106_240 - quantized), 2 * quantized // 128
+        eight, four = rest + quantized + scales, rest + quantized // 2 + scales
+        expected = {None: (61_440, 6_672_212_480), "float8": (30_720, eight),
+                    "int8": (30_720, eight), "int4": (15_360, four)}  # fmt: skip
+        for name, (cache, weights) in expected.items():
+            model = model_of(precision=Precision(name, name))
+            assert (model.page_bytes(1, 1), model.weights_bytes) == (cache, weights)
 
     def test_bytes_of_a_step_by_hand(self):
         """Two sequences over 100 keys each, in 16 bits and with weights or cache of fewer.
@@ -325,42 +284,34 @@ class TestBytes:
         Routers and head keep their bytes, experts are the ones that two tokens are expected to
         touch, and a scale of two bytes belongs to 128 weights.
         """
-
-        def moved(**precision):
-            return ServedModel(
-                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"],
-                Precision(**precision),
-            ).step(2, 100).nbytes  # fmt: skip
-
         touched = 64 * (1 - (58 / 64) ** 2)
         quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (touched + 2) * 3 * 1280 * 896
-        native = moved()
-        assert moved(weights="int8") == pytest.approx(native - quantized * (2 - 1 - 1 / 64))
-        assert moved(weights="int4") == pytest.approx(native - quantized * (2 - 0.5 - 1 / 64))
-        # 98 keys were there, one is read and written anew: 2 x 101 tokens of 12 layers in 8 bits.
-        assert moved(cache="int8") == pytest.approx(native - 2 * (100 + 1) * 12 * 2560)
         records = SERVED.step(2, 100, REFERENCE, BFLOAT16, 16)
-        experts = 2 * 11 * touched * 3 * 1280 * 896
-        assert native == pytest.approx(work_of(records).bytes_moved + experts)
+        native = work_of(records).bytes_moved + 2 * 11 * touched * 3 * 1280 * 896
+        expected = {
+            NATIVE: native,
+            Precision("int8"): native - quantized * (2 - 1 - 1 / 64),
+            Precision("int4"): native - quantized * (2 - 0.5 - 1 / 64),
+            # 98 keys were there, one is read and written anew: 2 x 101 tokens of 12 layers.
+            Precision(cache="int8"): native - 2 * (100 + 1) * 12 * 2560,
+        }
+        found = {each: model_of(precision=each).step(2, 100).nbytes for each in expected}
+        assert found == pytest.approx(expected)
 
     @pytest.mark.parametrize("name", ["h100-sxm", "l4", "rtx-4090", "a10"])
     @pytest.mark.parametrize("weights", [None, "int8", "int4"])
     def test_no_step_moves_more_than_the_memory_can(self, name, weights):
-        timed = device(name)
-        model = ServedModel(DEFAULT, REFERENCE, BFLOAT16, timed, SERVERS["vllm"],
-                            Precision(weights))  # fmt: skip
-        for sequences in (1, 8, 64):
-            step = model.step(sequences, 1000)
-            assert step.nbytes / step.seconds < 1e9 * timed.gpu.bandwidth_gb_s
+        model = model_of(name, Precision(weights))
+        step = model.step(np.array([1, 8, 64]), 1000)
+        assert (step.nbytes / step.seconds < 1e9 * model.device.gpu.bandwidth_gb_s).all()
 
 
 def test_an_engine_holds_no_logits_but_the_last():
     """Weights, SAM's biases and whatever else lives then, and the inputs of an A4 page."""
-    served = ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"])
-    page = DEFAULT.plan(page=(1240, 1754))
-    assert served.fixed_bytes(page) == 6_672_212_480 + 536_865_280 + 21_059_897
+    served, page = model_of(), DEFAULT.plan(page=(1240, 1754))
+    fixed = 6_672_212_480 + 536_865_280 + 21_059_897
     # A long prompt goes through in chunks: ids, masks and positions are longer, embeddings by
     # those of a whole chunk.
     longer = DEFAULT.plan(page=(1240, 1754), text_tokens=3010)
     more = 3000 * 25 + (2048 - 913) * 1280 * 2
-    assert served.fixed_bytes(longer) == served.fixed_bytes(page) + more
+    assert [served.fixed_bytes(each) for each in (page, longer)] == [fixed, fixed + more]
