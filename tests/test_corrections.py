@@ -34,6 +34,9 @@ def kept(first_token=1.0, per_token=1.0, **changes):
     })  # fmt: skip
 
 
+NEW = kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
+
+
 def predicted(*benchmarks, concurrency=(1, 16), prepare=0.05, host=SERVERS["vllm"], gpu="h100-sxm",
               workers=1, offline=False):  # fmt: skip
     model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
@@ -52,23 +55,25 @@ def spans(*benchmarks):
     return times_of(model, PAGE, job).stages
 
 
+def combined(*benchmarks):
+    found = Correction(benchmarks).found
+    return (found.first_token, found.per_token, found.first_token_error, found.per_token_error)
+
+
 class TestCombination:
-    def test_one_benchmark_is_taken_as_it_is(self):
-        one = Correction((kept(1.5, 0.8),)).found
-        assert (one.first_token, one.per_token) == pytest.approx((1.5, 0.8))
-        assert (one.first_token_error, one.per_token_error) == (None, None)
-
-    def test_several_are_combined_by_the_geometric_mean(self):
-        both = Correction((kept(1, 2), kept(4, 2))).found
-        assert both.first_token == pytest.approx(2)
-        assert both.per_token == pytest.approx(2)
-
-    def test_the_error_is_the_largest_distance_from_what_the_others_say(self):
-        both = Correction((kept(1, 2), kept(4, 2))).found
-        assert both.first_token_error == pytest.approx(3)  # 4 times as long as the other
-        assert both.per_token_error == pytest.approx(0)
-        three = Correction((kept(1), kept(2), kept(4))).found
-        assert three.first_token_error == pytest.approx(math.sqrt(8) - 1)
+    @pytest.mark.parametrize(
+        ("benchmarks", "expected"),
+        [
+            ([kept(1.5, 0.8)], (1.5, 0.8, None, None)),
+            # The geometric mean; 4 times as long as the other.
+            ([kept(1, 2), kept(4, 2)], (2, 2, 3, 0)),
+            ([kept(1), kept(2), kept(4)], (2, 1, math.sqrt(8) - 1, 0)),
+        ],
+    )
+    def test_several_are_combined_and_their_error_is_the_largest_distance(
+        self, benchmarks, expected
+    ):
+        assert combined(*benchmarks) == pytest.approx(expected)
 
     def test_the_sentence_says_how_much_from_what_and_when(self):
         one = Correction((kept(1.5, 0.8),)).sentences()[0]
@@ -79,54 +84,59 @@ class TestCombination:
         )
         later = kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000)
         both = Correction((kept(1.5, 0.8), later), ("0.15.0",)).sentences()[0]
-        assert "2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to" in both
-        assert "each is within 25 % and 0 % of the others, which gives the band" in both
-        assert both.endswith("; other versions with benchmarks: 0.15.0")
+        assert both.endswith(
+            "from 2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to 2026-02-02);"
+            " each is within 25 % and 0 % of the others, which gives the band; other versions with"
+            " benchmarks: 0.15.0"
+        )
         assert "vllm (unknown version)" in Correction((kept(version="unknown"),)).sentences()[0]
 
 
 class TestChoice:
-    def test_it_is_of_the_gpu_the_server_and_the_model(self):
-        corrections = Corrections((kept(1.5),))
-        assert corrections.of(H100, VLLM, "deepseek-ocr").found.first_token == 1.5
-        for other in ((device("l4"), VLLM, "deepseek-ocr"),
-                      (H100, SERVERS["vllm-v1"], "deepseek-ocr"),
-                      (H100, VLLM, "deepseek-ocr-2")):  # fmt: skip
-            assert corrections.of(*other) == Correction()
+    @pytest.mark.parametrize(
+        ("corrections", "asked", "first_token"),
+        [
+            (Corrections((kept(1.5),)), (H100, VLLM, "deepseek-ocr"), 1.5),
+            (Corrections((kept(1.5),)), (device("l4"), VLLM, "deepseek-ocr"), None),
+            (Corrections((kept(1.5),)), (H100, SERVERS["vllm-v1"], "deepseek-ocr"), None),
+            (Corrections((kept(1.5),)), (H100, VLLM, "deepseek-ocr-2"), None),
+            # The version that was kept last, unless another is named.
+            (Corrections((NEW, kept(1.5))), (H100, VLLM, "deepseek-ocr"), 2),
+            (Corrections((NEW, kept(1.5)), "0.14.1"), (H100, VLLM, "deepseek-ocr"), 1.5),
+            (Corrections((NEW, kept(1.5)), "0.13"), (H100, VLLM, "deepseek-ocr"), None),
+            # The same figures from elsewhere.
+            (Corrections((kept(1.5),)), (replace(H100, source=""), VLLM, "deepseek-ocr"), 1.5),
+            # The same benchmark counts once.
+            (Corrections((kept(1.5),)).with_these([kept(2, id="1.5-1.0"), kept(8)]),
+             (H100, VLLM, "deepseek-ocr"), 4),
+        ],
+    )  # fmt: skip
+    def test_it_is_of_the_gpu_the_server_the_model_and_the_version(
+        self, corrections, asked, first_token
+    ):
+        found = corrections.of(*asked).found
+        assert (found and found.first_token) == pytest.approx(first_token)
 
     def test_where_nothing_is_kept_nothing_changes(self):
-        nothing = Correction()
-        assert nothing.found is None
-        assert nothing.sentences() == []
+        nothing = Corrections((kept(1.5),)).of(device("l4"), VLLM, "deepseek-ocr")
+        assert (nothing, nothing.sentences()) == (Correction(), [])
         assert nothing.prefill(SPAN) is nothing.decode(SPAN) is SPAN
+        assert Corrections((NEW, kept())).of(H100, VLLM, "deepseek-ocr").other_versions == (
+            "0.14.1",
+        )
 
-    def test_the_version_kept_last_is_taken_unless_another_is_named(self):
-        old, new = kept(1.5), kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
-        names = (H100, VLLM, "deepseek-ocr")
-        found = Corrections((new, old)).of(*names)
-        assert (found.benchmarks, found.found.first_token) == ((new,), 2)
-        assert found.other_versions == ("0.14.1",)
-        assert Corrections((new, old), "0.14.1").of(*names).found.first_token == 1.5
-        assert Corrections((new, old), "0.13").of(*names).found is None
-
-    def test_other_kernel_times_or_host_figures_are_not_corrected(self):
-        corrections = Corrections((kept(1.5),))
-        fitted = H100.kinds["gemm", "bfloat16"]
-        other = replace(fitted, coefficients=device("a100-sxm").kinds["gemm", "bfloat16"]
-                        .coefficients)  # fmt: skip
-        calibrated = replace(H100, kinds={**H100.kinds, ("gemm", "bfloat16"): other})
-        for asked in ((calibrated, VLLM), (H100, replace(VLLM, hidden_step_us=501.0))):
-            found = corrections.of(*asked, "deepseek-ocr")
-            assert found.found is None
-            [said] = found.sentences()
-            assert said.startswith("not corrected for h100-sxm under vllm (0.14.1) by a benchmark")
-            assert "(a.json, kept 2026-01-31): compared with other kernel times" in said
-        rewritten = replace(H100, source="the same figures from elsewhere")
-        assert corrections.of(rewritten, VLLM, "deepseek-ocr").found.first_token == 1.5
-
-    def test_the_same_benchmark_counts_once(self):
-        twice = Corrections((kept(1.5),)).with_these([kept(2, id="1.5-1.0"), kept(3)])
-        assert sorted(each.first_token for each in twice.benchmarks) == [2, 3]
+    @pytest.mark.parametrize("server", [VLLM, replace(VLLM, hidden_step_us=501.0)])
+    def test_other_kernel_times_or_host_figures_are_not_corrected(self, server):
+        other = device("a100-sxm").kinds["gemm", "bfloat16"].coefficients
+        gemm = replace(H100.kinds["gemm", "bfloat16"], coefficients=other)
+        timed = H100
+        if server is VLLM:
+            timed = replace(H100, kinds={**H100.kinds, ("gemm", "bfloat16"): gemm})
+        found = Corrections((kept(1.5),)).of(timed, server, "deepseek-ocr")
+        [said] = found.sentences()
+        assert found.found is None
+        assert said.startswith("not corrected for h100-sxm under vllm (0.14.1) by a benchmark")
+        assert "(a.json, kept 2026-01-31): compared with other kernel times" in said
 
 
 def widths(prediction, name):
@@ -138,6 +148,9 @@ def widths(prediction, name):
 class TestPrediction:
     def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows(self):
         bare, corrected = predicted(), predicted(kept(1.5, 1.2))
+        alone = [corrected.ttft_seconds, corrected.tpot_seconds, corrected.page_seconds]
+        first = corrected.throughput[0]
+        assert alone == [first.ttft_seconds, first.tpot_seconds, first.page_seconds]
         for before, after in zip(bare.throughput, corrected.throughput, strict=True):
             assert after.ttft_seconds == pytest.approx(1.5 * before.ttft_seconds)
             assert after.tpot_seconds == pytest.approx(1.2 * before.tpot_seconds)
@@ -148,25 +161,16 @@ class TestPrediction:
             assert after.tokens_per_second == pytest.approx(TOKENS * rate)
             assert (after.memory_bytes, after.fits) == (before.memory_bytes, before.fits)
 
-    def test_a_page_alone_and_its_stages_are_corrected_alike(self):
-        bare, corrected = predicted(), predicted(kept(1.5, 1.2))
-        *prefill, decode = bare.stages
-        for name in prefill:
-            ratio = float(corrected.stages[name].seconds / bare.stages[name].seconds)
-            assert ratio == pytest.approx(1.5)
-        ratio = float(corrected.stages[decode].seconds / bare.stages[decode].seconds)
-        assert ratio == pytest.approx(1.2)
-        assert corrected.ttft_seconds == pytest.approx(1.5 * bare.ttft_seconds)
-        assert corrected.tpot_seconds == pytest.approx(1.2 * bare.tpot_seconds)
-        seconds = corrected.ttft_seconds + (TOKENS - 1) * corrected.tpot_seconds
-        assert corrected.page_seconds == pytest.approx(seconds)
-
-    def test_what_is_computed_and_moved_stays_what_it_was(self):
+    def test_stages_are_corrected_and_what_is_computed_and_moved_stays(self):
         bare, corrected = spans(), spans(kept(1.5, 1.2))
+        *_, decode = bare
         for name, span in bare.items():
-            assert float(corrected[name].least_compute) == float(span.least_compute)
-            assert float(corrected[name].nbytes) == float(span.nbytes)
-            assert corrected[name].bound == span.bound
+            factor = 1.2 if name == decode else 1.5
+            after = corrected[name]
+            assert float(after.seconds / span.seconds) == pytest.approx(factor)
+            assert after.bound == span.bound
+            work = [(float(each.least_compute), float(each.nbytes)) for each in (span, after)]
+            assert work[0] == work[1]
 
     def test_one_benchmark_leaves_the_band_as_wide_as_it_was(self):
         bare, corrected = predicted(prepare=0), predicted(kept(1.5, 1.5), prepare=0)
@@ -198,19 +202,6 @@ class TestPrediction:
     def test_another_gpu_another_server_and_the_models_own_code_are_left_alone(self):
         for asked in ({"gpu": "l40s"}, {"host": SERVERS["sglang"]}, {"host": EAGER}):
             assert predicted(kept(1.5, 1.2), **asked) == predicted(**asked)
-
-
-class TestSpans:
-    def test_errors_that_were_measured_add_up(self):
-        first = Duration(host=1.0).corrected(2, 0.1)
-        rest = Duration(host=3.0).corrected(2, 0.3)
-        both = first.plus(rest)
-        assert both.seconds == 8
-        assert both.error == pytest.approx((0.1 * 2 + 0.3 * 6) / 8)
-        assert Duration().plus(first).error == pytest.approx(0.1)
-        assert first.plus(first).error == 0.1
-        assert first.times(3).error == 0.1
-        assert Duration().corrected(2, None) == Duration()
 
 
 class TestBursts:

@@ -1,6 +1,7 @@
 """Results of servers' benchmark programs: what is read of them, and what is refused."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -45,158 +46,118 @@ def changed(result, path, value):
     return copy
 
 
-class TestVllm:
-    def test_what_is_read(self):
-        [found] = read_benchmarks(DATA / "bench_vllm.json")
-        assert (found.program, found.date) == ("vllm bench serve", "20260110-101500")
-        assert (found.model, found.engine, found.version) == (
-            "deepseek-ai/DeepSeek-OCR", None, None,
-        )  # fmt: skip
-        assert (found.requests, found.failed, found.concurrency, found.is_steady) == (
-            200,
-            0,
-            16,
-            True,
-        )
-        assert (found.prompt_tokens, found.new_tokens) == (10, 800)
-        assert (found.ttft_seconds, found.tpot_seconds) == (0.165, 0.0044)
-        assert (found.requests_per_second, found.tokens_per_second) == (4.329004, 3463.2)
-        assert found.measured_seconds is None
-        assert found.request_seconds == pytest.approx(0.165 + 799 * 0.0044)
+OLD = changed(changed(VLLM, "endpoint_type", ...), "backend", "vllm")
+FLAT = {"model": ["deepseek-ai/DeepSeek-OCR"], "service_kind": "openai", "backend": "vllm",
+        "concurrency": 8, "request_rate": None, "request_count": 120,
+        "streaming": True}  # fmt: skip
+AIPERF = {"endpoint": {"model_names": ["deepseek-ai/DeepSeek-OCR"]},
+          "loadgen": {"concurrency": 8, "request_count": 120}}  # fmt: skip
+TRITON = changed(GENAI, "input_config.endpoint.service_kind", "triton")
+FEW = changed(VLLM, "completed", 195) | {"failed": 5}
+
+
+def figures(found, names):
+    return {name: getattr(found, name) for name in names}
+
+
+class TestRead:
+    @pytest.mark.parametrize(
+        ("file", "number", "expected"),
+        [
+            ("bench_vllm.json", 0, {
+                "program": "vllm bench serve", "date": "20260110-101500",
+                "model": "deepseek-ai/DeepSeek-OCR", "engine": None, "version": None,
+                "requests": 200, "failed": 0, "concurrency": 16, "is_steady": True,
+                "prompt_tokens": 10, "new_tokens": 800, "ttft_seconds": 0.165,
+                "tpot_seconds": 0.0044, "requests_per_second": 4.329004,
+                "tokens_per_second": 3463.2, "measured_seconds": None,
+                "request_seconds": 0.165 + 799 * 0.0044,
+            }),
+            ("bench_sglang.jsonl", 0, {
+                "program": "sglang.bench_serving", "model": "deepseek-ai/DeepSeek-OCR",
+                "engine": "sglang", "version": "0.5.5", "requests": 80, "concurrency": 4,
+                "new_tokens": 800, "prompt_tokens": 913, "ttft_seconds": 0.142,
+                "tpot_seconds": 0.0019, "measured_seconds": 1.661,
+            }),
+            ("bench_sglang.jsonl", 1, {"requests": 320, "concurrency": 16}),
+            # The backend of genai-perf is a default.
+            ("bench_genai_perf.json", 0, {
+                "program": "genai-perf", "model": "deepseek-ai/DeepSeek-OCR", "engine": None,
+                "version": None, "requests": 120, "concurrency": 8, "new_tokens": 800,
+                "ttft_seconds": 0.1875, "tpot_seconds": 0.0031, "measured_seconds": 2.664,
+                "requests_per_second": 3, "tokens_per_second": 2400,
+            }),
+        ],
+    )  # fmt: skip
+    def test_what_the_programs_write(self, file, number, expected):
+        found = read_benchmarks(DATA / file)[number]
+        assert figures(found, expected) == pytest.approx(expected)
         assert found.doubts() == []
 
-    def test_whole_requests_are_read_where_they_were_asked_for(self, written):
-        [found] = read_benchmarks(written(changed(VLLM, "mean_e2el_ms", 3650.0)))
-        assert found.measured_seconds == found.request_seconds == 3.65
+    @pytest.mark.parametrize(
+        ("result", "expected"),
+        [
+            (changed(VLLM, "mean_e2el_ms", 3650.0),
+             {"measured_seconds": 3.65, "request_seconds": 3.65}),
+            *((changed(VLLM, "backend", backend), {"engine": engine}) for backend, engine in (
+                ("vllm", "vllm"), ("openai", None), ("openai-chat", None), ("sglang", "sglang"),
+                ("tgi", "tgi"), ("tensorrt-llm", "tensorrt"))),
+            # Results before 0.10.
+            ({key: value for key, value in OLD.items() if key not in (
+                "failed", "total_token_throughput", "rtfx", "max_concurrent_requests")}
+             | {"input_throughput": 50.0}, {"program": "vllm bench serve", "failed": 0}),
+            (changed(VLLM, "vllm_version", "v0.11.2"), {"version": "0.11.2"}),
+            (changed(VLLM, "server_version", "my build"), {"version": None}),
+            (FEW, {"failed": 5}), (changed(FEW, "failed", ...), {"failed": 5}),
+            *((changed(VLLM, "max_concurrency", limit),
+               {"concurrency": limit or 200, "is_steady": False}) for limit in (None, 200, 64)),
+            (changed(VLLM, "max_concurrency", 500), {"concurrency": 200}),
+            # One client is steady from the first request.
+            (VLLM | {"max_concurrency": 1, "num_prompts": 2, "completed": 2,
+                     "total_output_tokens": 1600}, {"is_steady": True}),
+            (json.dumps(SGLANG, indent=2), {"concurrency": 4}),
+            (changed(changed(SGLANG, "backend", "vllm-chat"), "server_info", ...),
+             {"engine": "vllm", "version": None, "model": None}),
+            *((changed(GENAI, "time_to_first_token", {"unit": unit, "avg": value}),
+               {"ttft_seconds": 0.1875})
+              for unit, value in (("s", 0.1875), ("us", 187500), ("ns", 187500000))),
+            # Versions before 0.0.13 have flat options.
+            (changed(changed(GENAI, "input_config", FLAT), "request_count", ...),
+             {"concurrency": 8, "requests": 120, "model": "deepseek-ai/DeepSeek-OCR",
+              "engine": None}),
+            (changed(TRITON, "input_config.endpoint.backend", "vllm"), {"engine": "vllm"}),
+            (changed(GENAI, "input_config", AIPERF),
+             {"program": "AIPerf", "concurrency": 8, "model": "deepseek-ai/DeepSeek-OCR"}),
+            (changed(GENAI, "error_request_count", {"unit": "requests", "avg": 3.0}),
+             {"failed": 3}),
+            # A byte order mark and unknown keys do no harm.
+            ("\ufeff" + json.dumps(VLLM | {"new_key": [1, {"a": None}]}), {"requests": 200}),
+        ],
+    )  # fmt: skip
+    def test_what_versions_and_options_change(self, written, result, expected):
+        [found] = read_benchmarks(written(result))
+        assert figures(found, expected) == pytest.approx(expected)
 
     @pytest.mark.parametrize(
-        ("backend", "engine"),
-        [("vllm", "vllm"), ("openai", None), ("openai-chat", None), ("sglang", "sglang"),
-         ("tgi", "tgi"), ("tensorrt-llm", "tensorrt")],
+        ("result", "doubts"),
+        [
+            (FEW, ["5 of 200 requests failed"]),
+            (changed(VLLM, "max_concurrency", None), ["200 requests, 200 at a time, are a burst"]),
+            (changed(VLLM, "request_throughput", 43.0),
+             2 * ["the figures contradict each other"]),
+        ],
     )  # fmt: skip
-    def test_the_backend_says_what_served(self, written, backend, engine):
-        [found] = read_benchmarks(written(changed(VLLM, "backend", backend)))
-        assert found.engine == engine
-
-    def test_results_before_0_10_are_read(self, written):
-        old = changed(changed(VLLM, "endpoint_type", ...), "backend", "vllm")
-        for key in ("failed", "total_token_throughput", "rtfx", "max_concurrent_requests"):
-            old.pop(key)
-        [found] = read_benchmarks(written(old | {"input_throughput": 50.0}))
-        assert found.program == "vllm bench serve"
-        assert found.failed == 0
-
-    def test_the_version_is_read_where_metadata_say_it(self, written):
-        [found] = read_benchmarks(written(changed(VLLM, "vllm_version", "v0.11.2")))
-        assert found.version == "0.11.2"
-        [found] = read_benchmarks(written(changed(VLLM, "server_version", "my build")))
-        assert found.version is None
+    def test_what_is_doubtful_is_said(self, written, result, doubts):
+        [found] = read_benchmarks(written(result))
+        assert [said[: len(doubt)] for said, doubt in zip(found.doubts(), doubts, strict=True)] == (
+            doubts
+        )
 
     def test_appended_results_are_each_read(self, written):
         second = changed(VLLM, "max_concurrency", 8)
-        found = read_benchmarks(written(f"{json.dumps(VLLM)}\n{json.dumps(second)}"))
-        assert [each.concurrency for each in found] == [16, 8]
-        assert len({each.digest for each in found}) == 2
-
-    def test_requests_that_did_not_complete_are_failures(self, written):
-        few = changed(VLLM, "completed", 195) | {"failed": 5}
-        [found] = read_benchmarks(written(few))
-        assert found.failed == 5
-        assert found.doubts()[0].startswith("5 of 200 requests failed")
-        [found] = read_benchmarks(written(changed(few, "failed", ...)))
-        assert found.failed == 5
-        with pytest.raises(BenchmarkError, match=r"20 of 200 requests failed; .* at most 5 % fail"):
-            read_benchmarks(written(changed(VLLM, "completed", 180) | {"failed": 20}))
-
-    @pytest.mark.parametrize("limit", [None, 200, 64])
-    def test_all_requests_at_once_are_a_burst(self, written, limit):
-        [found] = read_benchmarks(written(changed(VLLM, "max_concurrency", limit)))
-        assert found.concurrency == (limit or 200)
-        assert not found.is_steady
-        assert "a burst rather than a steady load" in found.doubts()[0]
-
-    def test_a_limit_above_the_requests_does_not_count(self, written):
-        [found] = read_benchmarks(written(changed(VLLM, "max_concurrency", 500)))
-        assert found.concurrency == 200
-
-    def test_one_client_is_steady_from_the_first_request(self, written):
-        one = VLLM | {"max_concurrency": 1, "num_prompts": 2, "completed": 2,
-                      "total_output_tokens": 1600}  # fmt: skip
-        [found] = read_benchmarks(written(one))
-        assert found.is_steady
-
-    def test_figures_that_contradict_each_other_are_doubted(self, written):
-        [found] = read_benchmarks(written(changed(VLLM, "request_throughput", 43.0)))
-        both = found.doubts()
-        assert len(both) == 2
-        assert all(each.startswith("the figures contradict each other") for each in both)
-
-
-class TestSglang:
-    def test_each_line_is_a_result(self):
-        one, two = read_benchmarks(DATA / "bench_sglang.jsonl")
-        assert (one.program, one.where[:7]) == ("sglang.bench_serving", "line 1 ")
-        assert (one.model, one.engine, one.version) == (
-            "deepseek-ai/DeepSeek-OCR", "sglang", "0.5.5",
-        )  # fmt: skip
-        assert (one.requests, one.concurrency, one.new_tokens) == (80, 4, 800)
-        assert one.prompt_tokens == 913
-        assert (one.ttft_seconds, one.tpot_seconds) == (0.142, 0.0019)
-        assert one.measured_seconds == 1.661
-        assert (two.requests, two.concurrency) == (320, 16)
-
-    def test_a_pretty_printed_result_is_read(self, written):
-        [found] = read_benchmarks(written(json.dumps(SGLANG, indent=2)))
-        assert found.concurrency == 4
-
-    def test_it_may_have_measured_vllm(self, written):
-        other = changed(changed(SGLANG, "backend", "vllm-chat"), "server_info", ...)
-        [found] = read_benchmarks(written(other))
-        assert (found.engine, found.version, found.model) == ("vllm", None, None)
-
-
-class TestGenaiPerf:
-    def test_what_is_read(self):
-        [found] = read_benchmarks(DATA / "bench_genai_perf.json")
-        assert (found.program, found.model) == ("genai-perf", "deepseek-ai/DeepSeek-OCR")
-        assert (found.engine, found.version) == (None, None)  # its backend is a default
-        assert (found.requests, found.concurrency, found.new_tokens) == (120, 8, 800)
-        seconds = (found.ttft_seconds, found.tpot_seconds)
-        assert seconds == pytest.approx((0.1875, 0.0031))
-        assert found.measured_seconds == pytest.approx(2.664)
-        assert (found.requests_per_second, found.tokens_per_second) == (3, 2400)
-
-    @pytest.mark.parametrize(("unit", "value"), [("s", 0.1875), ("us", 187500), ("ns", 187500000)])
-    def test_units_are_read(self, written, unit, value):
-        other = changed(GENAI, "time_to_first_token", {"unit": unit, "avg": value})
-        [found] = read_benchmarks(written(other))
-        assert found.ttft_seconds == pytest.approx(0.1875)
-
-    def test_flat_options_of_versions_before_0_0_13_are_read(self, written):
-        flat = {"model": ["deepseek-ai/DeepSeek-OCR"], "service_kind": "openai", "backend": "vllm",
-                "concurrency": 8, "request_rate": None, "request_count": 120,
-                "streaming": True}  # fmt: skip
-        old = changed(changed(GENAI, "input_config", flat), "request_count", ...)
-        [found] = read_benchmarks(written(old))
-        assert (found.concurrency, found.requests) == (8, 120)
-        assert (found.model, found.engine) == ("deepseek-ai/DeepSeek-OCR", None)
-
-    def test_behind_triton_the_backend_served(self, written):
-        other = changed(GENAI, "input_config.endpoint.service_kind", "triton")
-        [found] = read_benchmarks(written(changed(other, "input_config.endpoint.backend", "vllm")))
-        assert found.engine == "vllm"
-
-    def test_aiperf_is_read(self, written):
-        options = {"endpoint": {"model_names": ["deepseek-ai/DeepSeek-OCR"]},
-                   "loadgen": {"concurrency": 8, "request_count": 120}}  # fmt: skip
-        [found] = read_benchmarks(written(changed(GENAI, "input_config", options)))
-        assert (found.program, found.concurrency) == ("AIPerf", 8)
-        assert found.model == "deepseek-ai/DeepSeek-OCR"
-
-    def test_its_failures_count(self, written):
-        other = changed(GENAI, "error_request_count", {"unit": "requests", "avg": 3.0})
-        [found] = read_benchmarks(written(other))
-        assert found.failed == 3
+        one, two = read_benchmarks(written(f"{json.dumps(VLLM)}\n{json.dumps(second)}"))
+        assert (one.concurrency, two.concurrency, one.where[:7]) == (16, 8, "line 1 ")
+        assert one.digest != two.digest
 
 
 class TestConditions:
@@ -214,6 +175,8 @@ class TestConditions:
             (GENAI, "input_config.perf_analyzer.stimulus", {}, "lacks .*stimulus.concurrency"),
             (GENAI, "time_to_first_token", ..., "lacks time_to_first_token; .*--streaming"),
             (GENAI, "was_cancelled", True, "was_cancelled is True"),
+            (VLLM, "failed", 20, r"20 of 220 requests failed; .* at most 5 % fail"),
+            (VLLM, "total_output_tokens", 200, "output_tokens is 200, 1 tokens per request"),
         ],
     )
     def test_what_no_prediction_is_of_is_refused(self, written, result, path, value, said):
@@ -294,14 +257,15 @@ class TestHostileFiles:
         with pytest.raises(BenchmarkError, match=said):
             read_benchmarks(written(text))
 
-    def test_what_cannot_be_read_is_named(self, tmp_path):
-        with pytest.raises(BenchmarkError, match=r"cannot read .*none.json.*No such file"):
-            read_benchmarks(tmp_path / "none.json")
-        with pytest.raises(BenchmarkError, match=r"cannot read .*it is a folder"):
-            read_benchmarks(tmp_path)
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [("none.json", r"none.json.*No such file"), ("", "it is a folder"),
+         ("bytes.json", "not UTF-8 text")],
+    )  # fmt: skip
+    def test_what_cannot_be_read_is_named(self, tmp_path, name, said):
         (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{")
-        with pytest.raises(BenchmarkError, match="not UTF-8 text"):
-            read_benchmarks(tmp_path / "bytes.json")
+        with pytest.raises(BenchmarkError, match=f"cannot read .*{said}"):
+            read_benchmarks(tmp_path / name)
 
     def test_a_huge_file_is_not_read_to_its_end(self, tmp_path):
         file = tmp_path / "huge.json"
@@ -309,15 +273,6 @@ class TestHostileFiles:
             opened.truncate(1 << 40)  # takes no room on the disk
         with pytest.raises(BenchmarkError, match=r"more than 64 MiB, .*; measure without"):
             read_benchmarks(file)
-
-    def test_outputs_of_one_token_have_no_second_one(self, written):
-        with pytest.raises(BenchmarkError, match=r"output_tokens is 200, 1 tokens per request"):
-            read_benchmarks(written(changed(VLLM, "total_output_tokens", 200)))
-
-    def test_a_byte_order_mark_and_unknown_keys_do_no_harm(self, written):
-        text = "\ufeff" + json.dumps(VLLM | {"new_key": [1, {"a": None}]})
-        [found] = read_benchmarks(written(text))
-        assert found.requests == 200
 
 
 def benchmark_of(written, **changes):
@@ -361,30 +316,42 @@ class TestModel:
 
 
 class TestServer:
-    def test_another_engine_is_refused(self, written):
-        vllm = benchmark_of(written, backend="vllm")
-        for fitting in ("vllm", "vllm-v0", "vllm-v1"):
-            check_engine(vllm, fitting)
-        with pytest.raises(BenchmarkError, match="engine was 'vllm', not sglang; give server=vllm"):
-            check_engine(vllm, "sglang")
-        other = benchmark_of(written, backend="tgi")
-        with pytest.raises(BenchmarkError, match="was 'tgi', not vllm; known engines: vllm, "):
-            check_engine(other, "vllm")
-        check_engine(benchmark_of(written, backend="openai-chat"), "sglang")
+    @pytest.mark.parametrize(
+        ("backend", "server", "said"),
+        [
+            *(("vllm", each, None) for each in ("vllm", "vllm-v0", "vllm-v1")),
+            ("openai-chat", "sglang", None),
+            ("vllm", "sglang", "engine was 'vllm', not sglang; give server=vllm"),
+            ("tgi", "vllm", "was 'tgi', not vllm; known engines: vllm, "),
+        ],
+    )
+    def test_another_engine_is_refused(self, written, backend, server, said):
+        found = benchmark_of(written, backend=backend)
+        expected = pytest.raises(BenchmarkError, match=said) if said else nullcontext()
+        with expected:
+            check_engine(found, server)
 
-    def test_a_file_names_its_server_where_nobody_does(self, written):
-        assert server_of(benchmark_of(written, backend="sglang"), "vllm") == "sglang"
-        assert server_of(benchmark_of(written, backend="vllm"), "vllm") == "vllm"
-        assert server_of(benchmark_of(written, backend="openai"), "vllm") == "vllm"
-        assert server_of(benchmark_of(written, backend="tgi"), "vllm") == "vllm"
+    @pytest.mark.parametrize(
+        ("backend", "server"),
+        [("sglang", "sglang"), ("vllm", "vllm"), ("openai", "vllm"), ("tgi", "vllm")],
+    )
+    def test_a_file_names_its_server_where_nobody_does(self, written, backend, server):
+        assert server_of(benchmark_of(written, backend=backend), "vllm") == server
 
-    def test_versions(self, written):
-        silent, telling = benchmark_of(written), benchmark_of(written, vllm_version="0.11.0")
-        assert version_of(silent, None) == "unknown"
-        assert version_of(silent, "0.14.1rc1+cu128") == "0.14.1rc1+cu128"
-        assert version_of(telling, None) == version_of(telling, "0.11.0") == "0.11.0"
-        with pytest.raises(BenchmarkError, match=r"version was 0.11.0, not server_version 0.12"):
-            version_of(telling, "0.12")
-        for wrong in ("", "a b", "x" * 65, "1\n2"):
-            with pytest.raises(BenchmarkError, match=r"server_version .* is not a version"):
-                version_of(silent, wrong)
+    @pytest.mark.parametrize(
+        ("own", "given", "version"),
+        [(None, None, "unknown"), (None, "0.14.1rc1+cu128", "0.14.1rc1+cu128"),
+         ("0.11.0", None, "0.11.0"), ("0.11.0", "0.11.0", "0.11.0")],
+    )  # fmt: skip
+    def test_versions(self, written, own, given, version):
+        assert version_of(benchmark_of(written, vllm_version=own), given) == version
+
+    @pytest.mark.parametrize(
+        ("own", "given", "said"),
+        [("0.11.0", "0.12", r"version was 0.11.0, not server_version 0.12"),
+         *((None, each, r"server_version .* is not a version")
+           for each in ("", "a b", "x" * 65, "1\n2"))],
+    )  # fmt: skip
+    def test_what_is_no_version_or_another_is_refused(self, written, own, given, said):
+        with pytest.raises(BenchmarkError, match=said):
+            version_of(benchmark_of(written, vllm_version=own), given)
