@@ -38,6 +38,7 @@ from dsocr_analyze.kernels import Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.torch_calls import modules_in
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
@@ -205,9 +206,7 @@ class DeepSeekOCRSession:
     def module_classes(self) -> Mapping[str, str]:
         """Class of every module by path; a shared module appears under each of its paths."""
         with exclusive():
-            modules = dict(self.loaded.module.named_modules(remove_duplicate=False))
-            names = map(attrgetter("__class__.__name__"), modules.values())
-            return dict(zip(modules, names, strict=True))
+            return {path: type(each).__name__ for path, each in modules_in(self.loaded.module)}
 
     def plan(
         self,

@@ -174,7 +174,14 @@ class DocumentedModel:
 
     def paths(self, name: str) -> list[str]:
         """Paths of the modules of a class, in order."""
-        return [path for path, kind in self.session.module_classes.items() if kind == name]
+        return self._paths.get(name, [])
+
+    @cached_property
+    def _paths(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path, name in self.session.module_classes.items():
+            found.setdefault(name, []).append(path)
+        return found
 
     @cached_property
     def _files(self) -> list[Any]:
