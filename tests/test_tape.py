@@ -1,21 +1,27 @@
 """The tape itself: calls, repetition, lifetimes and idle modules, by hand and by chance."""
 
+from __future__ import annotations
+
 import dataclasses
 import random
 
 import pytest
-from drawn_passes import drawn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from taped import alone, expanded, features
-from taped_passes import noted, taped
+from taped_passes import WholeTape
 
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import merged
+from dsocr_analyze.kernels import Work, merged, total_work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.arrays import ArrayTape
-from dsocr_analyze.tape.modules import linear
+from dsocr_analyze.tape.modules import linear, rms_norm
+from dsocr_analyze.tape.polynomial import Polynomial, Values
+from dsocr_analyze.tape.symbolic import SymbolicTape
+
+N, K = Polynomial.size("n", least=2), Polynomial.size("k", least=2)
+SOME = Polynomial.size("some", least=0, most=8)
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def t():
 
 
 def paths(tape):
-    return [(kernel.path, kernel.operator) for kernel in tape.kernels]
+    return [(kernel.path, kernel.operator, kernel.calls) for kernel in tape.kernels]
 
 
 def doubled(t, x):
@@ -35,54 +41,44 @@ def doubled(t, x):
     return output
 
 
-class TestLifetimes:
-    def test_a_tensor_lives_as_long_as_a_name_refers_to_it(self, t):
-        x = t.empty(5, FLOAT32)
-        y = x
-        del x
-        assert t.alive == 20
-        del y
-        assert t.alive == 0
+def rebound(t, x):
+    x = t.move("clone", x)
+    return t.move("clone", x)
 
-    def test_a_view_keeps_the_memory_that_it_lies_in_and_takes_none(self, t):
+
+# --- integers
+
+
+class TestLifetimes:
+    def test_a_tensor_lives_as_long_as_a_name_or_a_view_refers_to_it(self, t):
         x = t.empty(8, BFLOAT16)
-        part = t.view(t.view(x, 4), 2)
-        del x
+        y, part = x, t.view(t.view(x, 4), 2)
+        del x, y
         assert (t.alive, part.n, part.nbytes) == (16, 2, 4)
+        with pytest.raises(RuntimeError, match="16 bytes of tensors are still alive"):
+            t.check_nothing_is_left()
         del part
-        assert t.alive == 0
+        t.check_nothing_is_left()
 
     def test_inputs_weights_and_the_hosts_tensors_are_no_activations(self, t):
         held = t.input(5, FLOAT32), t.weight(5), t.host(5, FLOAT32), t.view(t.weight(6), 3)
         assert all(isinstance(each, Operand) and each.tape is each.base is None for each in held)
         assert (t.alive, t.peak) == (0, Peak(0, ""))
 
-    def test_an_intermediate_result_is_gone_when_the_next_exists(self, t):
-        y = t.map("mul", t.map("add", t.empty(10, BFLOAT16)))
-        assert t.peak.nbytes == 40  # of input, sum and product, two at a time
-        assert t.alive == 20
-        t.hold(y)
-
-    def test_what_is_written_in_place_takes_no_memory(self, t):
-        x = t.empty(10, BFLOAT16)
-        assert t.map("mul", x, into=x) is x
-        assert t.peak.nbytes == 20
-
-    def test_a_call_holds_its_inputs(self, t):
-        def rebound(t, x):
-            x = t.move("clone", x)
-            return t.move("clone", x)
-
-        output = t.call("child", rebound, t.empty(10, BFLOAT16))
-        assert t.peak == Peak(60, "child")
-        assert (t.alive, output.n) == (20, 10)
-
-    def test_what_is_left_alive_is_an_error(self, t):
-        left = t.empty(10, BFLOAT16)
-        with pytest.raises(RuntimeError, match="20 bytes of tensors are still alive"):
-            t.check_nothing_is_left()
-        del left
-        t.check_nothing_is_left()
+    @pytest.mark.parametrize(
+        ("forward", "peak"),
+        [
+            # Of input, sum and product, two at a time.
+            (lambda t: t.map("mul", t.map("add", t.empty(10, BFLOAT16))), Peak(40, "")),
+            (lambda t: t.map("mul", x := t.empty(10, BFLOAT16), into=x), Peak(20, "")),
+            # A call holds its inputs.
+            (lambda t: t.call("child", rebound, t.empty(10, BFLOAT16)), Peak(60, "child")),
+        ],
+        ids=["intermediate result", "in place", "call"],
+    )
+    def test_the_peak_is_what_is_alive_at_once(self, t, forward, peak):
+        output = forward(t)
+        assert (t.peak, t.alive, output.n) == (peak, 20, 10)
 
 
 class TestCalls:
@@ -93,51 +89,34 @@ class TestCalls:
 
         t = Tape(BFLOAT16, {"model.eye": "vision"}, "rest")
         t.call("model", model)
-        assert t.calls == [
-            ("model", "rest", 1), ("model.eye", "vision", 1),
-        ]  # fmt: skip
-        assert [(each.path, each.stage) for each in t.kernels] == [
-            ("model.eye", "vision"), ("model", "rest"),
-        ]  # fmt: skip
-        assert t.weights == [("model.eye", "weight", 12)]
-        assert (t.path, t.stage) == ("", "rest")
+        assert t.calls == [("model", "rest", 1), ("model.eye", "vision", 1)]
+        found = [(each.path, each.stage) for each in t.kernels]
+        assert found == [("model.eye", "vision"), ("model", "rest")]
+        assert (t.weights, t.path, t.stage) == ([("model.eye", "weight", 12)], "", "rest")
 
     def test_an_idle_module_has_weights_alone(self, t):
-        t.idle(
-            "spare",
-            linear,
-            t.input(6, BFLOAT16),
-            2,
-            3,
-            4,
-        )
-        assert (t.weights, t.kernels, t.calls) == ([("spare", "weight", 12)], [], [])
-        assert (t.alive, t.peak) == (0, Peak(0, ""))
-        t.idle_each("experts", 2, 4, linear, t.input(6, BFLOAT16), 2, 3, 4)
-        assert [path for path, *_ in t.weights[1:]] == ["experts.2", "experts.3"]
+        t.idle("spare", linear, features(t, 6), 2, 3, 4)
+        t.idle_each("experts", 2, 4, linear, features(t, 6), 2, 3, 4)
+        assert t.weights == [(path, "weight", 12) for path in ("spare", "experts.2", "experts.3")]
+        assert (t.kernels, t.calls, t.alive, t.peak) == ([], [], 0, Peak(0, ""))
 
     def test_equal_children_are_numbered(self, t):
         outputs = t.each("layers", 1, 3, doubled, t.input(3, BFLOAT16))
         assert [output.n for output in outputs] == [6, 6]
-        assert paths(t) == [
-            ("layers.1", "clone"), ("layers.1", "cat"), ("layers.2", "clone"), ("layers.2", "cat"),
-        ]  # fmt: skip
+        operators = [(f"layers.{index}", name, 1) for index in (1, 2) for name in ("clone", "cat")]
+        assert paths(t) == operators
 
     @pytest.mark.parametrize("count", [1, 2, 3, 7])
-    def test_turns_count_for_all_and_the_last_meets_what_others_left(self, t, count):
+    @pytest.mark.parametrize("repeat", ["call", "again"])
+    def test_turns_count_for_all_and_the_last_meets_what_others_left(self, t, count, repeat):
         kept = []
         for skipped in t.turns(count):
             if skipped:
                 kept.append(t.empty(skipped * 6, BFLOAT16))
-            kept.append(t.call("turn", doubled, t.input(3, BFLOAT16)))
-            t.skippable(5)
-        assert [(each.operator, each.calls) for each in t.kernels] == [
-            ("clone", count), ("cat", count),
-        ]  # fmt: skip
+            kept.append(getattr(t, repeat)("turn", doubled, t.input(3, BFLOAT16)))
+        assert paths(t) == [("turn", "clone", count), ("turn", "cat", count)]
         assert t.calls == [("turn", "", count)]
-        assert t.savings == [5 * count]
-        assert t.alive == count * 12
-        assert t.peak == Peak(count * 12 + 6, "turn")
+        assert (t.alive, t.peak) == (count * 12, Peak(count * 12 + 6, "turn"))
 
     def test_memory_alone_is_followed_without_records(self):
         t = Tape(BFLOAT16, records=False)
@@ -145,37 +124,10 @@ class TestCalls:
         assert (t.kernels, t.calls, t.weights, t.savings) == ([], [], [], [])
         assert t.peak == Peak(12 + 16, "child")
 
-
-class TestAgain:
-    def test_its_figures_are_a_calls(self, t):
-        x = t.input(3, BFLOAT16)
-        first, second = (t.again(name, doubled, x) for name in ("one", "another"))
-        assert paths(t) == [
-            ("one", "clone"), ("one", "cat"), ("another", "clone"), ("another", "cat"),
-        ]  # fmt: skip
-        assert (first.n, second.n, t.alive) == (6, 6, 24)
-        assert t.peak == Peak(12 + 6 + 12, "another")
-
     def test_another_size_type_or_option_is_another_call(self, t):
         for dtype, bias in [(BFLOAT16, False), (BFLOAT16, True), (FLOAT32, True)]:
-            x = t.input(6, dtype)
-            t.again("layer", linear, x, 2, 3, 4, bias=bias)
+            t.again("layer", linear, t.input(6, dtype), 2, 3, 4, bias=bias)
         assert [kernel.work.bytes_read for kernel in t.kernels] == [36, 44, 56]
-
-    def test_a_span_taken_where_nothing_is_noted_is_taken_anew_where_something_is(self, t):
-        t.idle("spare", lambda t: t.again("child", doubled, t.input(3, BFLOAT16)))
-        t.again("child", doubled, t.input(3, BFLOAT16))
-        assert paths(t) == [("child", "clone"), ("child", "cat")]
-
-    @pytest.mark.parametrize("counts", [(1, 3), (3, 1), (2, 5)])
-    def test_in_turns_its_records_count_for_all(self, t, counts):
-        for name, count in zip("ab", counts, strict=True):
-            for _ in t.turns(count):
-                t.again(name, doubled, t.input(3, BFLOAT16))
-        assert [(each.path, each.calls) for each in t.kernels[::2]] == [
-            *zip("ab", counts, strict=True)
-        ]
-        assert t.calls == [(name, "", count) for name, count in zip("ab", counts, strict=True)]
 
 
 # --- by chance
@@ -186,90 +138,226 @@ class Tree:
     """A module: its operators, how often it calls each child, and names that it holds."""
 
     operators: tuple[int, ...]
-    children: tuple[tuple["Tree", int], ...]
+    children: tuple[tuple[Tree, int, bool], ...]
     holds: bool
 
 
 def tree(draw, depth=3):
     number = draw.randint(0, 2) if depth else 0
-    children = tuple((tree(draw, depth - 1), draw.randint(1, 3)) for _ in range(number))
-    operators = tuple(draw.randint(0, 4) for _ in range(draw.randint(1, 3)))
+    children = tuple(
+        (tree(draw, depth - 1), draw.randint(1, 3), draw.random() < 0.3) for _ in range(number)
+    )
+    operators = tuple(draw.randint(0, 5) for _ in range(draw.randint(1, 3)))
     return Tree(operators, children, draw.random() < 0.5)
 
 
+OPERATORS = (
+    lambda t, x: t.map("mul", x, t.weight(7)),
+    lambda t, x: t.cat(x, t.move("ones", n=3, dtype=t.dtype)),
+    lambda t, x: t.view(x, x.n),
+    lambda t, x: t.cast(t.softmax(x, x.n, 1), t.dtype),
+    lambda t, x: t.idle("spare", linear, x, 1, 2, 3) or x,
+    lambda t, x: t.skippable(x.n) or x,
+)
+
+
 def forward(t, x, module):
-    """Runs a tree's module on any number of elements."""
-    weight, held = t.weight(7), []
+    """Runs a tree's module on any number of elements; some children in turns."""
+    held = []
     for kind in module.operators:
-        if kind == 0:
-            x = t.map("mul", x, weight)
-        elif kind == 1:
-            x = t.cat(x, t.move("ones", n=3, dtype=t.dtype))
-        elif kind == 2:
-            x = t.view(x, x.n)
-        elif kind == 3:
-            x = t.cast(t.softmax(x, x.n, 1), t.dtype)
-        else:
-            t.idle("spare", linear, x, 1, 2, 3)
+        x = OPERATORS[kind](t, x)
         held += [x] if module.holds else []
-    for index, (child, count) in enumerate(module.children):
-        for number in range(count):
-            x = t.again(f"{index}.{number}", forward, x, child)
+    for index, (child, count, in_turns) in enumerate(module.children):
+        kept = []
+        for number in t.turns(count) if in_turns else range(count):
+            if in_turns and number:  # of turns that are skipped
+                kept.append(t.empty(number * kept[0].n, t.dtype))
+            if in_turns:
+                kept.append(t.again(f"{index}", forward, x, child))
+            else:
+                x = t.again(f"{index}.{number}", forward, x, child)
+        x = t.cat(x, *kept) if kept else x
     t.hold(*held)
     return t.move("clone", x)
 
 
-class Calling(Tape):
-    again = Tape.call
+def counted(calls):
+    return expanded(merged(calls))
 
 
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9), n=st.integers(1, 10**6))
-def test_again_is_equal_to_call_and_nothing_is_left(seed, n):
+def test_copying_and_counting_say_what_running_every_call_and_turn_says(seed, n):
     module = tree(random.Random(seed))
 
     def run(kind=Tape, size=n, **options):
         return alone(lambda t: forward(t, t.empty(size, t.dtype), module), kind=kind, **options)
 
-    called, spans = run(Calling), {}
-    assert run(records=False, spans=spans).peak == called.peak
+    whole, spans = run(WholeTape), {}
+    assert run(records=False, spans=spans).peak == whole.peak
     for copied in (run(), run(spans=spans), run(spans=spans)):
-        assert expanded(copied.kernels) == expanded(called.kernels)
-        for name in ("calls", "weights", "savings", "peak", "alive"):
-            assert getattr(copied, name) == getattr(called, name)
-    assert run(size=n + 1, spans=spans).weights == called.weights
+        assert counted(copied.kernels) == counted(whole.kernels)
+        for name in ("peak", "alive"):
+            assert getattr(copied, name) == getattr(whole, name)
+        assert {*copied.weights} == {*whole.weights}
+        assert sum(copied.savings) == sum(whole.savings)
+        assert sum(times for *_, times in copied.calls) == len(whole.calls)
+    assert run(size=n + 1, spans=spans).weights == copied.weights
+    # On arrays equal calls are not copied, and a peak has no path.
+    arrays = run(ArrayTape)
+    assert (counted(arrays.kernels), arrays.peak) == (
+        counted(whole.kernels), Peak(whole.peak.nbytes, ""),
+    )  # fmt: skip
 
 
-@given(seed=st.integers(0, 10**9), n=st.integers(1, 10**6))
-def test_records_of_equal_calls_stand_for_all_of_them(seed, n):
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**9), n=st.integers(2, 10**6))
+def test_on_symbols_a_forward_says_what_it_says_on_integers(seed, n):
     module = tree(random.Random(seed))
+    symbols, integers = SymbolicTape(BFLOAT16), Tape(BFLOAT16)
+    forward(symbols, symbols.empty(N, BFLOAT16), module)
+    forward(integers, integers.empty(n, BFLOAT16), module)
+    assert_evaluated(symbols, integers, n=n)
 
-    def records(t):
-        t.call("model", forward, t.input(n, t.dtype), module)
+
+def assert_evaluated(symbols, integers, **sizes):
+    """Sums and the highest level on symbols have the values of a tape on integers."""
+    of = Values(sizes).of
+    found = Work(*map(of, symbols.work("")))
+    assert found == total_work(kernel.total for kernel in integers.kernels)
+    assert max(map(of, symbols.levels(""))) == integers.peak.nbytes
+
+
+# --- symbols
+
+
+def copied(t, x):
+    """n bf16 elements to as many; a copy lives while it runs."""
+    copy = t.move("clone", x)
+    return t.map("add", copy)
+
+
+def levels(t, stage=""):
+    """Levels of a stage as text, lowest first."""
+    return sorted(map(str, t.levels(stage)))
+
+
+@pytest.fixture
+def s():
+    return SymbolicTape(BFLOAT16)
+
+
+class TestSymbols:
+    """A copied output of n elements is 2 n bytes; while a child runs, 2 n more are alive."""
+
+    @pytest.mark.parametrize("repeat", ["again", "call"])
+    def test_work_is_summed_and_levels_are_kept(self, s, repeat):
+        x, kept = s.empty(N, BFLOAT16), []
+        for index in range(3):
+            x = getattr(s, repeat)(f"layers.{index}", copied, x)
+            kept.append(s.empty(1, BFLOAT16))
+        assert s.work("") == Work(0, 3 * N, 0, 12 * N, 12 * N)
+        assert (levels(s), s.alive) == (["6 n + 4"], 2 * N + 6)
+
+    def test_only_what_may_be_the_highest_is_kept(self, s):
+        for n in (3 * N, N * N, 2 * N, Polynomial.of(3)):
+            s.empty(n, BFLOAT16)
+        assert levels(s) == ["2 n^2", "6 n"]
+
+    def test_stages_are_apart(self):
+        def model(t):
+            kept = t.empty(N, BFLOAT16)
+            t.call("head", copied, t.input(N, BFLOAT16))
+            t.empty(5, BFLOAT16)
+            t.hold(kept)
+
+        t = SymbolicTape(BFLOAT16, {"model.head": "head"})
+        t.call("model", model)
+        head = Work(0, N, 0, 4 * N, 4 * N)
+        assert (t.work("head"), t.work(""), t.work("", "head")) == (head, Work(), head)
+        assert (levels(t), levels(t, "head")) == (["2 n + 10"], ["6 n"])
+
+    def test_what_calls_have_done_can_be_shared_by_tapes(self):
+        spans, runs = {}, []
+
+        def forward(t, x):
+            runs.append(1)
+            return copied(t, x)
+
         for _ in range(2):
-            t.again("alone", forward, t.input(n, t.dtype), module)
-        return merged(each.at("") for each in t.kernels)
+            t = SymbolicTape(BFLOAT16, spans=spans)
+            t.again("child", forward, t.input(7, BFLOAT16))
+            assert (t.work("").vector_flops, t.levels("")) == (7, (28,))
+        assert len(runs) == 1
 
-    assert records(ArrayTape(BFLOAT16)) == records(Calling(BFLOAT16))
+    @pytest.mark.parametrize(
+        ("count", "limits", "work", "alive", "level"),
+        [
+            (5, {}, 5 * N, 10 * N, ["12 n"]),
+            (K, {"least": 1}, K * N, 2 * K * N, ["2 k n + 2 n"]),
+            (0, {}, 0, 0, ["0"]),
+        ],
+    )
+    def test_of_equal_children_the_last_meets_the_others(
+        self, s, count, limits, work, alive, level
+    ):
+        outputs = s.each("experts", 0, count, copied, s.input(N, BFLOAT16), **limits)
+        assert s.work("").vector_flops == work
+        assert s.alive == sum(each.nbytes for each in outputs) == alive
+        assert levels(s) == level
+
+    @pytest.mark.parametrize(("count", "level"), [(0, 0), (1, 4 * 7), (3, 2 * 2 * 7 + 4 * 7)])
+    def test_no_children_reach_no_level(self, s, count, level):
+        kept = s.each("x", 0, SOME, copied, s.input(N, BFLOAT16))
+        of = Values({"some": count, "n": 7}).of
+        assert (max(map(of, s.levels(""))), of(s.alive)) == (level, 2 * count * 7)
+        s.hold(*kept)
+
+    def test_turns_are_noted_once_for_all(self, s):
+        kept, skipped = [], []
+        for each in s.turns(K):
+            skipped.append(each)
+            kept.append(copied(s, s.input(N, BFLOAT16)))
+        assert (skipped, levels(s)) == ([0, K - 2], ["6 n"])
+        assert s.work("").vector_flops == K * N
+        with pytest.raises(ArithmeticError, match="depends on the sizes"):
+            list(s.turns(Polynomial.size("unknown")))
+
+    def test_a_derived_size_is_one_size_and_of_numbers_a_number(self, s):
+        half, again, other, number = (
+            s.derived("half", lambda n: n // 2, size) for size in (N, N, N + 1, 9)
+        )
+        assert (str(half), str(again), str(other), number) == ("half", "half", "half'", 4)
+        assert Values({"n": 9}).of(half + 10 * other) == 4 + 10 * 5
+
+    def test_it_declares_no_weights_and_idle_children_cost_nothing(self, s):
+        s.idle("child", linear, s.input(N, BFLOAT16), N, 3, 5)
+        s.idle_each("experts", 0, N, linear, s.input(N, BFLOAT16), N, 3, 5)
+        assert (s.work(""), s.levels("")) == (Work(), (0,))
+        s.call("child", linear, s.input(3 * N, BFLOAT16), N, 3, 5)
+        assert (s.work("").macs, s.weights) == (15 * N, [])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_parameters_are_the_same_for_any_workload(seed):
-    case = drawn(seed)
-    w = case.workload
-    longer = dataclasses.replace(w, batch_size=w.batch_size + 1, text_tokens=w.text_tokens + 40)
-    other = dataclasses.replace(case, workload=longer, flash=False)
-    assert noted(taped(other))["weights"] == noted(taped(case))["weights"]
+def network(t, x, n, k):
+    """Some of everything: layers, experts that may be none, turns, a copied call."""
+    x = t.again("first", rms_norm, x, n, 8)
+    more = t.derived("more", lambda k: k // 3, k, most=k)
+    routed = t.each("experts", 0, more, rms_norm, x, n, 8)
+    routed += t.each("experts", more, more + k, linear, x, n, 8, 5, least=1)
+    kept = []
+    for skipped in t.turns(k):
+        kept.append(t.empty(skipped * n, FLOAT32))
+        kept.append(t.call("turn", copied, x))
+    x = t.again("second", rms_norm, x, n, 8)
+    t.hold(*routed)
+    return t.cat(x, *routed)
 
 
-def test_what_may_be_skipped_is_copied_for_as_many_calls():
-    """5 products once, then in three equal turns."""
-
-    def forward(t):
-        t.skippable(5)
-        return t.empty(1, FLOAT32)
-
-    t = Tape(FLOAT32)
-    t.again("a", forward)
-    for _ in t.turns(3):
-        t.again("b", forward)
-    assert t.savings == [5, 15]
+def test_symbols_say_what_integers_say():
+    symbols, draw = SymbolicTape(BFLOAT16), random.Random(3)
+    network(symbols, symbols.input(8 * N, BFLOAT16), N, K)
+    for _ in range(20):
+        n, k = draw.randint(2, 40), draw.randint(2, 9)
+        integers = Tape(BFLOAT16)
+        network(integers, integers.input(8 * n, BFLOAT16), n, k)
+        assert_evaluated(symbols, integers, n=n, k=k)
