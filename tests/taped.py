@@ -130,7 +130,7 @@ class Unmeasured(Tape):
 
 
 def assert_same_for_any(forward, **sizes):
-    """One run on symbols yields the records of a run on these sizes.
+    """One run on symbols yields the records of a run on these sizes, whose tape is returned.
 
     Args:
         forward: A forward of a tape and sizes by name.
@@ -149,3 +149,4 @@ def assert_same_for_any(forward, **sizes):
     assert list(map(evaluated, symbolic.kernels)) == tape.kernels
     assert list(map(of, symbolic.savings)) == tape.savings
     assert symbolic.weights == tape.weights
+    return tape
