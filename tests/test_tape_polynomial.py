@@ -44,26 +44,29 @@ def test_what_is_not_worth_comparing_is_never_the_highest(polynomials, **numbers
     assert highest(kept, values) == max(values.of(each) for each in polynomials)
 
 
-def test_some_are_not_worth_comparing():
-    one, two = Polynomial.size("a"), Polynomial.size("b")
-    sizes = [3 * A * B, 2 * A * B + 5, A * B + 2 * B, 4 * A]
-    assert worth_comparing(sizes) == (3 * A * B,)
-    smaller = [2 * one * two + 5, one * two + 2 * two, 4 * one]
-    assert worth_comparing(smaller) == tuple(smaller)
-    assert worth_comparing([4, A, 9, 9]) == (A, Polynomial.of(9))
+ONE, TWO = Polynomial.size("a"), Polynomial.size("b")
 
 
-def test_a_size_that_may_be_0_covers_nothing_that_lacks_it():
-    assert worth_comparing([A, 9 * SOME * A]) == (A, 9 * SOME * A)
-    assert worth_comparing([2 * SOME, 3 * SOME]) == (3 * SOME,)
-    assert worth_comparing([2 * SOME, SOME * A]) == (SOME * A,)
-    assert worth_comparing([A, 9 * SOME * A + A]) == (9 * SOME * A + A,)
-
-
-def test_a_size_gives_way_to_what_it_never_exceeds():
-    assert worth_comparing([PART, A * B]) == (A * B,)
-    assert worth_comparing([2 * PART, A * B]) == (2 * PART, A * B)
-    assert worth_comparing([PART * A + 5, A * A * B + 6]) == (A * A * B + 6,)
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [
+        ([3 * A * B, 2 * A * B + 5, A * B + 2 * B, 4 * A], [3 * A * B]),
+        ([2 * ONE * TWO + 5, ONE * TWO + 2 * TWO, 4 * ONE], None),  # all
+        ([4, A, 9, 9], [A, Polynomial.of(9)]),
+        # A size that may be 0 covers nothing that lacks it.
+        ([A, 9 * SOME * A], None),
+        ([2 * SOME, 3 * SOME], [3 * SOME]),
+        ([2 * SOME, SOME * A], [SOME * A]),
+        ([A, 9 * SOME * A + A], [9 * SOME * A + A]),
+        # A size gives way to what it never exceeds.
+        ([PART, A * B], [A * B]),
+        ([2 * PART, A * B], None),
+        ([PART * A + 5, A * A * B + 6], [A * A * B + 6]),
+    ],
+    ids=str,
+)
+def test_what_is_worth_comparing(sizes, kept):
+    assert worth_comparing(sizes) == tuple(kept or sizes)
 
 
 @pytest.mark.exhaustive
@@ -113,51 +116,58 @@ def test_what_depends_on_sizes_is_no_answer():
 
 def test_formulas_are_written_highest_degree_first():
     d = Polynomial.size("d")
-    assert str(A * B * d * 2 - 3 * A + 1) == "2 a b d - 3 a + 1"
-    assert str(-A * A) == "-a^2"
-    assert [str(Polynomial.of(number)) for number in (0, -7)] == ["0", "-7"]
+    sizes = A * B * d * 2 - 3 * A + 1, -A * A, Polynomial.of(0), Polynomial.of(-7)
+    assert [*map(str, sizes)] == ["2 a b d - 3 a + 1", "-a^2", "0", "-7"]
 
 
-def test_values_are_of_integers_and_of_arrays():
-    size = 2 * A * B - A + 7
-    assert Values({"a": 3, "b": 5}).of(size) == 2 * 15 - 3 + 7
-    found = Values({"a": np.array([3, 4]), "b": 5}).of(size)
-    assert found.tolist() == [2 * 15 - 3 + 7, 2 * 20 - 4 + 7]
-    assert Values({}).of(9) == 9
+def derived(name, most, function, *sizes):
+    return Polynomial({(Symbol(name, 0, most, function, sizes),): 1})
 
 
-def test_a_derived_size_is_computed_from_others():
-    root = Polynomial({(Symbol("log", 1, None, ceil_log2, (A * B + 1,)),): 1})
-    assert Values({"a": 3, "b": 5}).of(2 * root + 1) == 2 * 4 + 1
-    assert Values({"a": np.array([3, 4]), "b": 4}).of(root).tolist() == [4, 5]
+ROOT = derived("log", None, ceil_log2, A * B + 1)
 
 
-class TestBounds:
-    def test_a_bound_adds_what_a_value_subtracts(self):
-        assert Bounds({"a": 4, "b": 5}, 100).of(2 * A * B - 3 * A + 1) == 40 + 12 + 1
+@pytest.mark.parametrize(
+    ("size", "b", "expected"),
+    [
+        (2 * A * B - A + 7, 5, [2 * 15 - 3 + 7, 2 * 20 - 4 + 7]),
+        (ROOT, 4, [4, 5]),
+        (2 * ROOT + 1, 5, [2 * 4 + 1, 2 * 5 + 1]),
+        (9, 5, [9, 9]),
+    ],
+)
+def test_values_are_of_integers_and_of_arrays(size, b, expected):
+    assert [Values({"a": a, "b": b}).of(size) for a in (3, 4)] == expected
+    found = Values({"a": np.array([3, 4]), "b": b}).of(size)
+    assert np.broadcast_to(found, 2).tolist() == expected
 
-    def test_a_derived_size_with_a_limit_is_bound_by_it(self):
-        def at(name, most):
-            share = Symbol(name, 0, most, lambda a, b: a // b, (A, B))
-            return Bounds({"a": 12, "b": 5}, 100).of(Polynomial({(share,): 3}))
 
-        assert (at("x", None), at("y", 7), at("z", A)) == (3 * 2, 3 * 7, 3 * 12)
-
-    def test_what_is_above_the_limit_is_no_bound(self):
-        assert Bounds({"a": 10, "b": 10}, 100).of(A * B) == 100
-        for size in (A * B + 1, A * B - A):
-            with pytest.raises(OverflowError):
-                Bounds({"a": 10, "b": 10}, 100).of(size)
-        argument = Symbol("x", 0, 1, lambda _: 1, (A * B * A,))
+@pytest.mark.parametrize(
+    ("size", "bound"),
+    [
+        (2 * A * B - 3 * A + 1, 40 + 12 + 1),  # what a value subtracts is added
+        *((3 * derived("x", most, lambda a, b: a // b, A, A), 3 * bound)
+          for most, bound in ((None, 1), (7, 7), (A, 4))),
+        (5 * A * B, 100),
+        *((size, None) for size in (5 * A * B + 1, 5 * A * B - A)),
+        (derived("x", 1, lambda _: 1, 6 * A * B), None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_bound_is_never_exceeded_and_none_is_beyond_the_limit(size, bound):
+    bounds = Bounds({"a": 4, "b": 5}, 100)
+    if bound is None:
         with pytest.raises(OverflowError):
-            Bounds({"a": 10, "b": 10}, 100).of(Polynomial({(argument,): 1}))
+            bounds.of(size)
+    else:
+        assert bounds.of(size) == bound
 
-    def test_no_smaller_sizes_exceed_it(self):
-        draw = random.Random(1)
-        for _ in range(200):
-            size = Polynomial.sum(
-                draw.randint(-9, 9) * draw.choice([A * B, A * A, B, A * B * B]) for _ in range(4)
-            )
-            a, b = draw.randint(3, 9), draw.randint(3, 9)
-            bound = Bounds({"a": 9, "b": 9}, 10**9).of(size)
-            assert abs(Values({"a": a, "b": b}).of(size)) <= bound
+
+def test_no_smaller_sizes_exceed_a_bound():
+    draw = random.Random(1)
+    for _ in range(200):
+        size = Polynomial.sum(
+            draw.randint(-9, 9) * draw.choice([A * B, A * A, B, A * B * B]) for _ in range(4)
+        )
+        value = Values({"a": draw.randint(3, 9), "b": draw.randint(3, 9)}).of(size)
+        assert abs(value) <= Bounds({"a": 9, "b": 9}, 10**9).of(size)
