@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 
@@ -10,6 +11,9 @@ from taped_passes import WholeTape
 from traced_passes import levels_of
 from tracing import meta
 
+from dsocr_analyze.architectures.ocr_family.attention import attention
+from dsocr_analyze.architectures.ocr_family.decoder import latent_attention
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import total_work
@@ -52,6 +56,58 @@ def own(tape, path=""):
 
 def params(tape):
     return sum(n for _, _, n in tape.weights)
+
+
+# --- decoders ------------------------------------------------------------------------------------
+
+CONFIG = {
+    "hidden_size": 24,
+    "vocab_size": 50,
+    "num_hidden_layers": 1,
+    "intermediate_size": 20,
+    "moe_intermediate_size": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "attention_bias": False,
+    "use_mla": False,
+    "q_lora_rank": None,
+    "kv_lora_rank": 6,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 5,
+    "max_position_embeddings": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 0,
+    "moe_layer_freq": 1,
+    "topk_method": "greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "n_group": 1,
+    "topk_group": 1,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+}
+
+
+def of_config(**changes):
+    return DecoderDimensions.from_config(CONFIG | changes)
+
+
+def decoder(**fields):
+    """Dimensions with any fields, also some that no config file gives."""
+    return dataclasses.replace(of_config(), **fields)
+
+
+def attend(t, c, p, forward=attention):
+    """One pass of attention; a mask unless it is by flash."""
+    mask = None if p.flash else features(t, p.tokens, p.keys)
+    return forward(t, features(t, p.tokens, c.hidden_size), mask, p, c)
+
+
+def latent(t, c, p):
+    return attend(t, c, p, latent_attention)
 
 
 # --- beside a trace ------------------------------------------------------------------------------

@@ -1,25 +1,56 @@
-"""Forwards of shared modules on the tape: by hand, and each beside a trace of that module alone.
+"""Forwards of modules, step by step beside a trace of the reference's module alone.
 
-The arithmetic is the derivation. Those of the vision side are in `test_tape_vision_by_hand.py`,
-those of the decoder in `test_tape_decoder.py`.
+Whole passes are compared in `test_tape_gate.py`.
 """
 
+from __future__ import annotations
+
+import functools
+import itertools
+import random
 from importlib.metadata import version
 
 import pytest
-from taped import DTYPES, alone, assert_same, features, of_type, on_meta, params, summed
+import torch
+from sampling import every, first, sampled
+from taped import (
+    CONFIG,
+    DTYPES,
+    alone,
+    assert_same,
+    assert_same_for_any,
+    attend,
+    decoder,
+    features,
+    latent,
+    of_config,
+    of_type,
+    on_meta,
+)
+from taped_passes import WholeTape
 from torch import nn
 from tracing import Calls
+from transformers.activations import ACT2FN
 
-from dsocr_analyze import tape
-from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
-from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64
-from dsocr_analyze.kernels import Convolution
-from dsocr_analyze.tape import Tape
+from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
+from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
+from dsocr_analyze.architectures.key_value_cache import GrowingCache
+from dsocr_analyze.architectures.ocr_family.attention import Pass, rotary_tables, rotated, swiglu
+from dsocr_analyze.architectures.ocr_family.clip import clip
+from dsocr_analyze.architectures.ocr_family.decoder import _gate, rotary_embedding
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    ClipDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+)
+from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
+from dsocr_analyze.model.known_values import KnownValues
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
     conv2d,
@@ -29,246 +60,501 @@ from dsocr_analyze.tape.modules import (
     rms_norm,
 )
 
-BF16, FP32 = BFLOAT16, FLOAT32
-E = BF16.nbytes
-
-# Case, forward, type, and by hand: macs, vector FLOPs, activations, bytes read, bytes written.
-CASES = {
-    "linear": (
-        lambda t: linear(t, features(t, 5, 3), 5, 3, 4, bias=True),
-        BF16,
-        (5 * 3 * 4, 5 * 4, 5 * 4, E * (5 * 3 + 3 * 4 + 4), E * 5 * 4),
-    ),
-    "linear without bias": (
-        lambda t: linear(t, features(t, 5, 3), 5, 3, 4),
-        BF16,
-        (60, 0, 20, E * (15 + 12), E * 20),
-    ),
-    "embedding": (
-        lambda t: embedding(t, t.input(6, INT64), 99, 10),
-        BF16,
-        (0, 0, 0, 6 * 10 * E + 6 * 8, 6 * 10 * E),
-    ),
-    "layer_norm": (
-        lambda t: layer_norm(t, features(t, 6, 10), 6, 10),
-        BF16,
-        (0, 5 * 60, 0, E * (60 + 20), E * 60),
-    ),
-    "layer_norm over channels that lie first": (  # 60 features laid out anew
-        lambda t: layer_norm(t, features(t, 6, 10), 6, 10, channels_first=True),
-        BF16,
-        (0, 5 * 60, 0, E * 60 + E * (60 + 20), E * 60 + E * 60),
-    ),
-    "rms_norm": (  # cast, ^2, mean, + eps, rsqrt, *, cast, * w
-        lambda t: rms_norm(t, features(t, 6, 10), 6, 10),
-        BF16,
-        (
-            0,
-            60 + 60 + 6 + 6 + 60 + 60,
-            0,
-            120 + 240 + 240 + 24 + 24 + (240 + 24) + 240 + (20 + 120),
-            240 + 240 + 24 + 24 + 24 + 240 + 120 + 120,
-        ),
-    ),
-    "rms_norm in fp32": (  # no casts
-        lambda t: rms_norm(t, features(t, 6, 10), 6, 10),
-        FP32,
-        (0, 252, 0, 240 + 240 + 24 + 24 + 264 + 280, 240 + 24 + 24 + 24 + 240 + 240),
-    ),
-    "gelu": (lambda t: ACTIVATIONS["gelu"](t, features(t, 10)), BF16, (0, 50, 0, 20, 20)),
-    "quick_gelu": (
-        lambda t: ACTIVATIONS["quick_gelu"](t, features(t, 10)),
-        BF16,
-        (0, 10 + 40 + 10, 0, 20 + 20 + 40, 20 + 20 + 20),
-    ),
-    "conv2d": (  # 2 images, 9 x 9, 3 -> 4 channels, kernel 3, stride 2, padding 1: 5 x 5 out
-        lambda t: conv2d(t, features(t, 2, 3, 9, 9), 2, 9, 3, 4, 3, stride=2, padding=1, bias=True),
-        BF16,
-        (
-            2 * 5 * 5 * 4 * 3 * 9,
-            2 * 25 * 4,
-            2 * 25 * 4,
-            E * (2 * 81 * 3 + 4 * 3 * 9 + 4),
-            E * 2 * 25 * 4,
-        ),
-    ),
-    "rotation": (  # 2 x 3 tokens, 5 heads of 4: n = 120; * cos, -half, cat, * sin, +
-        # Cosines and sines of 2 x 3 positions: 24 each.
-        lambda t: rotated(t, features(t, 120), features(t, 24), features(t, 24)),
-        BF16,
-        (0, 120 + 60 + 120 + 120, 0, E * (144 + 60 + 120 + 144 + 240), E * (4 * 120 + 60)),
-    ),
-    "rotary tables": (  # 2 x 3 positions, 2 frequencies: 12 angles, 24 with both halves
-        lambda t: rotary_tables(t, 2, 3, 4),
-        BF16,
-        (
-            12,
-            2 * 24 + 2 * 24,
-            12,
-            6 * 8 + 4 * (2 + 6) + 4 * 24 + 4 * 96 + 2 * 96,
-            6 * 4 + 4 * 12 + 96 + 4 * 96 + 2 * 48,
-        ),
-    ),
-    "swiglu": (
-        lambda t: swiglu(t, features(t, 5, 3), 5, 3, 4),
-        BF16,
-        (
-            3 * 60,
-            5 * 20 + 20,
-            20 + 20 + 15,
-            2 * E * (15 + 12) + E * 20 + E * 40 + E * (20 + 12),
-            2 * E * 20 + E * 20 + E * 20 + E * 15,
-        ),
-    ),
-}
+# --- small modules
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_module_costs_what_hand_work_says(name):
-    forward, dtype, by_hand = CASES[name]
-    tape = alone(forward, dtype)
-    assert tuple(summed(tape.kernels)) == by_hand
-    for kernel in tape.kernels:
-        counts = (*kernel.work, *kernel.dimensions, kernel.calls)
-        assert {type(count) for count in counts} <= {int, bool}
+def of_layer(build, *args, shape, forward, **options):
+    """A module of torch on features of a shape, and its forward on as many."""
+
+    def case(dtype):
+        module = on_meta(build, *args, dtype=dtype, **options)
+        return module, [of_type(dtype, *shape)], lambda t: forward(t, features(t, *shape))
+
+    return case
 
 
-def test_rms_norm_is_the_operators_of_the_code_in_its_order():
-    tape = alone(CASES["rms_norm"][0])
-    assert [(each.operator, *each.dimensions, each.dtype) for each in tape.kernels] == [
-        ("_to_copy", 60, "bfloat16"),
-        ("pow", 60, "float32"),
-        ("mean", 6, 10, "float32"),
-        ("add", 6, "float32"),
-        ("rsqrt", 6, "float32"),
-        ("mul", 60, "float32"),
-        ("_to_copy", 60, "float32"),
-        ("mul", 60, "bfloat16"),
-    ]
+def of_channels(count):
+    """A norm over channels that lie first in memory."""
 
-
-@pytest.mark.parametrize(
-    ("forward", "by_hand"),
-    [
-        (CASES["linear"][0], 3 * 4 + 4),
-        (lambda t: embedding(t, t.input(2, INT64), 7, 4), 28),
-        (CASES["swiglu"][0], 36),
-        (lambda t: conv2d(t, features(t, 3 * 25), 1, 5, 3, 4, 5), 3 * 4 * 25),
-    ],
-    ids=["linear", "embedding", "swiglu", "conv2d"],
-)
-def test_parameters(forward, by_hand):
-    assert params(alone(forward)) == by_hand
-
-
-def test_dimensions_of_a_convolution():
-    (kernel,) = alone(CASES["conv2d"][0]).kernels
-    assert kernel.dimensions == Convolution(2, 25, 3, 4, 9)
-
-
-def test_one_odd_pixel_more_than_a_float_holds():
-    t, side = Tape(BFLOAT16), 2**53 + 1
-    assert conv2d(t, t.input(1, BFLOAT16), 1, side, 1, 1, 1).n == side**2
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53, 2**53 + 1, 2**60 - 1])
-def test_logarithms_are_exact_in_arrays_too(n):
-    np = pytest.importorskip("numpy")
-    assert tape.ceil_log2(n) == (n - 1).bit_length()
-    assert tape.ceil_log2(np.array([n]))[0] == (n - 1).bit_length()
-    assert tape.ceil_log2(np.array([n], dtype=object))[0] == (n - 1).bit_length()
-
-
-# --- beside traces
-
-OF_EACH_TYPE = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-
-
-@OF_EACH_TYPE
-class TestBesideATrace:
-    @pytest.mark.parametrize("bias", [True, False])
-    def test_linear(self, dtype, bias):
-        layer = on_meta(nn.Linear, 7, 5, bias=bias, dtype=dtype)
-        assert_same(
-            layer,
-            [of_type(dtype, 2, 3, 7)],
-            dtype,
-            lambda t: linear(t, features(t, 6, 7), 6, 7, 5, bias=bias),
-        )
-
-    def test_embedding(self, dtype):
-        layer = on_meta(nn.Embedding, 11, 6, dtype=dtype)
-        ids = of_type(INT64, 2, 4)
-        assert_same(layer, [ids], dtype, lambda t: embedding(t, t.input(8, INT64), 11, 6))
-
-    def test_layer_norm(self, dtype):
-        norm = on_meta(nn.LayerNorm, 6, dtype=dtype)
-        x = of_type(dtype, 2, 4, 6)
-        assert_same(norm, [x], dtype, lambda t: layer_norm(t, features(t, 8, 6), 8, 6))
-
-    @pytest.mark.parametrize("count", [1, 2])
-    def test_layer_norm_of_channels_first(self, dtype, count):
-        norm = on_meta(nn.LayerNorm, 5, dtype=dtype)
+    def case(dtype):
+        module, rows = on_meta(nn.LayerNorm, 5, dtype=dtype), count * 9
         x = of_type(dtype, count, 5, 3, 3).permute(0, 2, 3, 1)
-        rows = count * 9
-        assert_same(
-            norm,
-            [x],
-            dtype,
-            lambda t: layer_norm(t, features(t, rows, 5), rows, 5, channels_first=True),
-        )
+        return module, [x], lambda t: layer_norm(t, features(t, rows, 5), rows, 5,
+                                                 channels_first=True)  # fmt: skip
 
-    def test_rms_norm(self, dtype):
-        norm = on_meta(modeling_deepseekv2.DeepseekV2RMSNorm, 6, dtype=dtype)
-        x = of_type(dtype, 2, 4, 6)
-        assert_same(norm, [x], dtype, lambda t: rms_norm(t, features(t, 8, 6), 8, 6))
+    return case
 
-    @pytest.mark.parametrize("count", [1, 2])
-    @pytest.mark.parametrize("bias", [True, False])
-    @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (4, 4, 0), (1, 1, 0)])
-    def test_conv2d(self, dtype, count, bias, kernel, stride, padding):
-        layer = on_meta(nn.Conv2d, 3, 5, kernel, stride, padding, bias=bias, dtype=dtype)
-        options = {"stride": stride, "padding": padding, "bias": bias}
 
-        def forward(t):
-            return conv2d(t, features(t, count, 3, 9, 9), count, 9, 3, 5, kernel, **options)
+def of_embedding(dtype):
+    module = on_meta(nn.Embedding, 11, 6, dtype=dtype)
+    return module, [of_type(INT64, 2, 4)], lambda t: embedding(t, t.input(8, INT64), 11, 6)
 
-        assert_same(layer, [of_type(dtype, count, 3, 9, 9)], dtype, forward)
 
-    @pytest.mark.parametrize("name", ACTIVATIONS)
-    def test_activations(self, dtype, name):
-        from transformers.activations import ACT2FN
-
-        module, x = Calls(lambda x: ACT2FN[name](x)), of_type(dtype, 3, 7)
-        assert_same(module, [x], dtype, lambda t: ACTIVATIONS[name](t, features(t, 21)))
-
-    @pytest.mark.parametrize("act", ACTIVATIONS)
-    def test_swiglu(self, dtype, act):
-        config = DeepseekV2Config(hidden_size=6, intermediate_size=10, hidden_act=act)
-        mlp = on_meta(modeling_deepseekv2.DeepseekV2MLP, config, dtype=dtype)
-        x = of_type(dtype, 2, 4, 6)
-        assert_same(mlp, [x], dtype, lambda t: swiglu(t, features(t, 8, 6), 8, 6, 10, act))
-
-    @pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 5), (3, 1), (3, 5)])
-    def test_rotary_tables(self, dtype, batch, length):
+def of_tables(batch, length):
+    def case(dtype):
         config = DeepseekV2Config(hidden_size=24, num_attention_heads=3)
         rope = on_meta(modeling_deepseekv2.LlamaRotaryEmbedding, config, dtype=dtype)
         inputs = of_type(dtype, 1), of_type(INT64, batch, length)
-        assert_same(rope, inputs, dtype, lambda t: rotary_tables(t, batch, length, 8))
+        return rope, inputs, lambda t: rotary_tables(t, batch, length, 8)
 
-    def test_rotation(self, dtype):
-        tables = (of_type(dtype, 2, 1, 5, 8) for _ in range(2))
-        assert_same(
-            Calls(modeling_deepseekv2._rotated),
-            [of_type(dtype, 2, 3, 5, 8), *tables],
-            dtype,
-            lambda t: rotated(t, features(t, 240), features(t, 80), features(t, 80)),
+    return case
+
+
+def of_kept_tables(name, scaling, length):
+    def case(dtype):
+        more = {} if scaling is None else {"scaling_factor": 2.0}
+        build = getattr(modeling_deepseekv2, f"DeepseekV2{name}RotaryEmbedding")
+        rope = on_meta(build, 8, max_position_embeddings=64, dtype=dtype, **more)
+        c = decoder(qk_rope_head_dim=8, rope_scaling=scaling, max_position_embeddings=64)
+        return rope, (of_type(dtype, 1), length), lambda t: rotary_embedding(t, length, c)
+
+    return case
+
+
+def of_rotation(dtype):
+    inputs = [of_type(dtype, 2, 3, 5, 8), *(of_type(dtype, 2, 1, 5, 8) for _ in range(2))]
+    return Calls(modeling_deepseekv2._rotated), inputs, lambda t: rotated(
+        t, features(t, 240), features(t, 80), features(t, 80)
+    )  # fmt: skip
+
+
+def of_router(method, groups, chosen, scoring, normalized, per_token):
+    def case(dtype):
+        keys = {
+            "num_experts_per_tok": per_token,
+            "scoring_func": scoring,
+            "topk_method": method,
+            "n_group": groups,
+            "topk_group": chosen,
+            "norm_topk_prob": normalized,
+        }
+        # The file's table of keys refuses some that the router's own code runs.
+        c, config = decoder(**keys), DeepseekV2Config(**CONFIG | keys)
+        router = on_meta(modeling_deepseekv2.MoEGate, config, dtype=dtype)
+        return router, [of_type(dtype, 2, 5, 24)], lambda t: _gate(t, features(t, 10, 24), 10, c)
+
+    return case
+
+
+def of_activation(name):
+    return of_layer(
+        Calls, lambda x: ACT2FN[name](x), shape=(3, 7),
+        forward=lambda t, x: ACTIVATIONS[name](t, x),
+    )  # fmt: skip
+
+
+def of_swiglu(act):
+    config = DeepseekV2Config(hidden_size=6, intermediate_size=10, hidden_act=act)
+    return of_layer(
+        modeling_deepseekv2.DeepseekV2MLP, config, shape=(2, 4, 6),
+        forward=lambda t, x: swiglu(t, x, 8, 6, 10, act),
+    )  # fmt: skip
+
+
+def of_conv2d(kernel, stride, padding, count, bias):
+    options = {"stride": stride, "padding": padding, "bias": bias}
+    return of_layer(
+        nn.Conv2d, 3, 5, kernel, shape=(count, 3, 9, 9),
+        forward=lambda t, x: conv2d(t, x, count, 9, 3, 5, kernel, **options), **options,
+    )  # fmt: skip
+
+
+CASES = {
+    **{
+        f"linear, bias {bias}": of_layer(
+            nn.Linear, 7, 5, bias=bias, shape=(2, 3, 7),
+            forward=functools.partial(linear, rows=6, d_in=7, d_out=5, bias=bias),
         )
+        for bias in (False, True)
+    },
+    "embedding": of_embedding,
+    "layer_norm": of_layer(
+        nn.LayerNorm, 6, shape=(2, 4, 6), forward=lambda t, x: layer_norm(t, x, 8, 6)
+    ),
+    "layer_norm of channels first": of_channels(1),
+    "layer_norm of several channels first": of_channels(2),
+    "rms_norm": of_layer(
+        modeling_deepseekv2.DeepseekV2RMSNorm, 6, shape=(2, 4, 6),
+        forward=lambda t, x: rms_norm(t, x, 8, 6),
+    ),
+    "rotation": of_rotation,
+    **{f"activation {name}": of_activation(name) for name in ACTIVATIONS},
+    **{f"swiglu {act}": of_swiglu(act) for act in ACTIVATIONS},
+    **{
+        f"conv2d {sizes}": of_conv2d(*sizes[0], *sizes[1:])
+        for sizes in itertools.product(
+            ((3, 2, 1), (4, 4, 0), (1, 1, 0)), (1, 2), (False, True)
+        )
+    },
+    **{
+        f"rotary tables {sizes}": of_tables(*sizes) for sizes in itertools.product((1, 3), (1, 5))
+    },
+    **{
+        f"kept tables {kind}, {length}": of_kept_tables(name, kind, length)
+        for name, kind in (
+            ("", None), ("LinearScaling", "linear"), ("DynamicNTKScaling", "dynamic"),
+            ("Yarn", "yarn"),
+        )
+        for length in (5, 100)
+    },
+    **{
+        f"router {method} {rest}": of_router(*method, *rest)
+        for method in (
+            ("greedy", 1, 1), ("group_limited_greedy", 1, 1), ("noaux_tc", 4, 2),
+            ("group_limited_greedy", 8, 3), ("group_limited_greedy", 4, 2), ("noaux_tc", 1, 1),
+        )
+        for rest in itertools.product(("softmax", "sigmoid"), (True, False), (1, 3))
+    },
+}  # fmt: skip
+
+
+@sampled(
+    ("name", "dtype"),
+    itertools.product(CASES, DTYPES),
+    lambda number, _: number // 3 % 3 == number % 3,
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_module_is_that_of_a_trace(name, dtype):
+    module, inputs, forward = CASES[name](dtype)
+    assert_same(module, inputs, dtype, forward)
 
 
 def test_activations_are_all_that_transformers_knows():
-    from transformers.activations import ACT2FN
-
     assert set(ACTIVATIONS) <= set(ACT2FN)
     if version("transformers") == "4.46.3":  # others have added to it
         assert set(ACTIVATIONS) == set(ACT2FN)
+
+
+# --- attention
+
+PLAIN = [
+    {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "attention_bias": bias}
+    for heads, kv_heads, bias in (
+        (4, 2, True), (4, 4, False), (4, 1, False), (1, 1, False), (12, 12, False),
+    )
+]  # fmt: skip
+ATTENTIONS = PLAIN + [
+    {"use_mla": True, "num_attention_heads": 3} | changes
+    for changes in (
+        {"q_lora_rank": 10, "qk_rope_head_dim": 2, "attention_bias": True},
+        {},
+        {"v_head_dim": 12},
+        {"num_attention_heads": 1},
+        {"num_attention_heads": 1, "q_lora_rank": 10, "v_head_dim": 12},
+        *(
+            {"rope_scaling": {"type": kind, "factor": 2.0}}
+            for kind in ("linear", "dynamic", "yarn")
+        ),
+    )
+]
+PASSES = [
+    (BFLOAT16, 1, 2, 0),  # a short prompt
+    (FLOAT32, 3, 50, 0),
+    (FLOAT16, 1, 1, 50),  # a step
+    (BFLOAT16, 3, 1, 2),
+]
+
+
+@pytest.fixture
+def _flash_attn(monkeypatch):
+    """The reference finds flash-attn where the trace puts it: in transformers' own file."""
+    from transformers import modeling_flash_attention_utils as found
+
+    def flash_attn_func(*args, **kwargs):
+        return found.flash_attn_func(*args, **kwargs)
+
+    monkeypatch.setattr(modeling_deepseekv2, "flash_attn_func", flash_attn_func)
+
+
+def inputs_of(dtype, p, sizes):
+    """Features, mask, positions and cache of one pass, as the decoder hands them to a layer.
+
+    Each of the cache's two tensors has `sizes` heads and features.
+    """
+    mask = None if p.flash else of_type(dtype, p.B, 1, p.T, p.keys)
+    # Flash attention asks for values: whether positions restart.
+    with KnownValues():
+        ones = torch.ones(p.B, p.keys, dtype=torch.int64, device="meta")
+        positions = (ones.cumsum(-1) - 1)[:, -p.T :]
+    cache = GrowingCache()
+    if p.past:
+        cache.update(*(of_type(dtype, p.B, heads, p.past, size) for heads, size in sizes), 0)
+    return of_type(dtype, p.B, p.T, 24), mask, positions, cache
+
+
+@sampled(
+    ("changes", "pass_", "flash"),
+    itertools.product(ATTENTIONS, PASSES, (False, True)),
+    every(5),
+)
+@pytest.mark.usefixtures("_flash_attn")
+def test_attention_is_that_of_a_trace(changes, pass_, flash):
+    dtype, *sizes = pass_
+    c, p = of_config(**changes), Pass(*sizes, flash=flash)
+    if c.use_mla:
+        kind = "DeepseekV2FlashAttention2" if flash else "DeepseekV2Attention"
+        held = [(1, c.qk_rope_head_dim), (1, c.kv_lora_rank)]
+        held = [(c.heads, c.head_dim)] * 2 if flash else held
+    else:
+        kind = "LlamaFlashAttention2" if flash else "LlamaAttention"
+        held = [(c.kv_heads, c.head_dim)] * 2
+    config = DeepseekV2Config(**CONFIG | changes)
+    module = on_meta(getattr(modeling_deepseekv2, kind), config, layer_idx=0, dtype=dtype)
+    forward = latent if c.use_mla else attend
+    assert_same(module, inputs_of(dtype, p, held), dtype, lambda t: forward(t, c, p))
+
+
+# --- the vision side
+
+
+def sam_case(draw):
+    heads, patch, window = draw.choice([1, 2, 3]), draw.choice([2, 4]), draw.choice([2, 3, 4])
+    layers = draw.randint(1, 3)
+    g = draw.choice([window, 2 * window, draw.randint(2, 10)])
+    c = SamDimensions(
+        width=heads * draw.choice([2, 3]),
+        layers=layers,
+        heads=heads,
+        global_attn_indexes=tuple(i for i in range(layers) if draw.random() < 0.5),
+        downsample_channels=(draw.randint(1, 5), draw.randint(1, 5)),
+        image_size=patch * draw.choice([g, window, draw.randint(1, 9)]),
+        patch=patch,
+        window=window,
+        mlp_ratio=draw.choice([1, 4]),
+        neck=draw.randint(2, 6),
+    )
+    return of_sam(c, draw.choice([1, 2, 3]), patch * g + draw.randrange(patch))
+
+
+def of_sam(c, N, R):
+    def module(dtype):
+        encoder = on_meta(
+            deepencoder.ImageEncoderViT,
+            img_size=c.image_size,
+            patch_size=c.patch,
+            embed_dim=c.width,
+            depth=c.layers,
+            num_heads=c.heads,
+            mlp_ratio=c.mlp_ratio,
+            out_chans=c.neck,
+            use_rel_pos=True,
+            window_size=c.window,
+            global_attn_indexes=c.global_attn_indexes,
+            dtype=dtype,
+        )
+        with torch.device("meta"):
+            encoder.downsample(c.neck, c.downsample_channels)
+        return encoder.to(getattr(torch, dtype.name))
+
+    return module, [(N, 3, R, R)], lambda t: sam(t, features(t, N, 3, R, R), N, R, c)
+
+
+def clip_case(draw):
+    heads, patch, q = draw.choice([1, 2, 3]), draw.choice([1, 2]), draw.randint(1, 5)
+    c = ClipDimensions(
+        width=heads * draw.choice([2, 3]),
+        layers=draw.randint(1, 3),
+        heads=heads,
+        image_size=patch * draw.choice([q, 1, draw.randint(1, 6)]),
+        patch_size=patch,
+    )
+    settings = {
+        "num_layers": c.layers,
+        "hidden_size": c.width,
+        "num_attention_heads": c.heads,
+        "ffn_hidden_size": 4 * c.width,
+        "image_size": c.image_size,
+        "patch_size": c.patch_size,
+        "layernorm_epsilon": 1e-5,
+    }
+    N = draw.choice([1, 2, 3])
+    return (
+        lambda dtype: on_meta(deepencoder.VitModel, settings, dtype=dtype),
+        [(N, 3, 64 * q, 64 * q), (N, c.width, q, q)],
+        lambda t: clip(t, features(t, N, c.width, q, q), N, q, c),
+    )
+
+
+def drawn_encoder(draw):
+    """Dimensions, views and tokens per side."""
+    kv_heads = draw.choice([1, 1, 2, 3])
+    heads = kv_heads * draw.choice([1, 2, 3])
+    sizes = draw.sample([64, 128, 192, 256], 2)
+    c = EncoderDimensions(
+        width=heads * draw.choice([2, 4]),
+        layers=draw.randint(1, 3),
+        heads=heads,
+        kv_heads=kv_heads,
+        intermediate_size=draw.randint(1, 9),
+        view_sizes=tuple(sizes),
+    )
+    return c, draw.choice([1, 2, 3]), sizes[0] // 64
+
+
+def encoder_case(draw):
+    c, N, q = drawn_encoder(draw)
+    sizes = c.layers, c.width, c.heads, c.kv_heads, c.intermediate_size, 400
+    build = functools.partial(
+        on_meta, deepencoderv2.Qwen2Decoder2Encoder, *sizes, view_sizes=c.view_sizes
+    )
+    return (
+        lambda dtype: build(dtype=dtype),
+        [(N, c.width, q, q)],
+        lambda t: qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c),
+    )
+
+
+ENCODERS = {"sam_model": sam_case, "vision_model": clip_case, "qwen2_model": encoder_case}
+
+
+@sampled(("name", "seed"), itertools.product(ENCODERS, range(40)), every(8))
+def test_an_encoder_is_that_of_a_trace(name, seed):
+    draw = random.Random(seed)
+    build, shapes, forward = ENCODERS[name](draw)
+    dtype = draw.choice(DTYPES)
+    inputs = [of_type(dtype, *shape) for shape in shapes]
+    assert_same(build(dtype), inputs, dtype, forward, f"model.{name}")
+
+
+@pytest.mark.parametrize("N", [1, 2])
+def test_a_global_block_as_large_as_a_window_resizes_its_own_tables(N):
+    """Its tables are made for the 5 x 5 table of positions: 9 rows for a grid that needs 5."""
+    c = SamDimensions(
+        width=6,
+        layers=2,
+        heads=2,
+        global_attn_indexes=(1,),
+        downsample_channels=(4, 5),
+        image_size=10,
+        patch=2,
+        window=3,
+        neck=4,
+    )
+    build, [shape], forward = of_sam(c, N, 6)
+    assert_same(
+        build(BFLOAT16), [of_type(BFLOAT16, *shape)], BFLOAT16, forward, "model.sam_model"
+    )  # fmt: skip
+    [resized] = {
+        (kernel.path, kernel.calls, kernel.work.bytes_read, kernel.work.bytes_written)
+        for kernel in alone(forward).kernels
+        if kernel.operator == "upsample_linear1d"
+    }
+    assert resized == ("blocks.1.attn", 2, 9 * 3 * 4, 5 * 3 * 4)
+
+
+@sampled("seed", range(10), every(5))
+def test_an_encoder_may_keep_its_mask(seed):
+    draw = random.Random(seed)
+    c, N, q = drawn_encoder(draw)
+    dtype = draw.choice(DTYPES)
+
+    def encoded(*, has_mask):
+        def forward(t):
+            return qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c, has_mask=has_mask)
+
+        return alone(forward, dtype, WholeTape)
+
+    kept, made = encoded(has_mask=True), encoded(has_mask=False)
+    of_mask = [kernel.operator for kernel in made.kernels if kernel not in kept.kernels]
+    assert set(of_mask) == {"full", "eq", "nonzero", "scalar_tensor", "index_put", "stack"}
+    assert [kernel for kernel in made.kernels if kernel.operator not in of_mask] == kept.kernels
+    # The mask is neither made nor part of the activations.
+    first = next(level for level in kept.levels if level[1] == "matmul")
+    tokens = N * 2 * q * q * c.width * dtype.nbytes
+    positions, frequencies = 2 * q * q, c.width // c.heads // 2
+    assert first[2] == tokens + 8 * positions + 4 * (positions + positions * frequencies)
+
+
+# --- projectors
+
+DOWN = {"projector_type": "downsample_mlp_gelu", "downsample_ratio": 2}
+NORMED = {"projector_type": "normlayer_downsample_mlp_gelu", "downsample_ratio": 2}
+HYBRID = {"projector_type": "low_high_hybrid_split_mlp_gelu"}
+SPLIT = {
+    "projector_type": "hybrid_split_feature_mlp_gelu", "input_dim": (5, 3), "channel_div": 0.4,
+    "depth": 2,
+}  # fmt: skip
+VARIANTS = {
+    "identity": {"projector_type": "identity"},
+    "linear": {"projector_type": "linear"},
+    "mlp": {"projector_type": "mlp_gelu", "depth": 3},
+    "mlp of one linear": {"projector_type": "mlp_gelu"},
+    "downsampled": DOWN,
+    "downsampled by three": {**DOWN, "downsample_ratio": 3, "depth": 3, "mlp_ratio": 2},
+    "normalised": NORMED,
+    "hybrid pair": {**HYBRID, "depth": 2},
+    "hybrid pair, projections only": HYBRID,
+    "split features": SPLIT,
+    "split pair": {"projector_type": "low_high_split_mlp_gelu", "depth": 3},
+    "split pair, nothing to do": {"projector_type": "low_high_split_mlp_gelu"},
+    "pooled": {"projector_type": "mlp_gelu", "depth": 2, "token_pooling": True},
+    "pooled and downsampled": {**DOWN, "token_pooling": True},
+    "fused": {"projector_type": "linear", "conv_fusion": True},
+    "fused and downsampled": {**NORMED, "downsample_ratio": 3, "conv_fusion": True},
+}
+
+
+def projector_of(name):
+    return ProjectorDimensions(**{"input_dim": 8, "n_embed": 10} | VARIANTS[name])
+
+
+def built_projector(c):
+    names = (
+        "projector_type", "input_dim", "n_embed", "depth", "mlp_ratio", "downsample_ratio",
+        "channel_div", "token_pooling",
+    )  # fmt: skip
+    settings = {name: getattr(c, name) for name in names}
+    return deepencoder.MlpProjector({**settings, "conv_fusion_high_low_features": c.conv_fusion})
+
+
+@sampled(
+    ("name", "are_apart", "dtype"),
+    [
+        (name, are_apart, dtype)
+        for name in VARIANTS
+        for are_apart in (False, True)
+        for dtype in DTYPES
+        if not are_apart or not (name.startswith("fused") or "pair" in name)
+    ],
+    every(4),
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_projector_is_that_of_a_trace(name, are_apart, dtype):
+    c = projector_of(name)
+    module, is_pair = on_meta(built_projector, c, dtype=dtype), "pair" in name
+    d = 5 if name.startswith("split pair") else 8
+    for N, q in itertools.product((1, 2, 3), (2, 3, 6) if c.token_pooling else (1, 2, 3, 6)):
+        T = q * q
+        maps = of_type(dtype, N, 2 * T if are_apart else T, d)[:, -T:]
+        maps = of_type(dtype, N, 2, T, d) if c.conv_fusion else maps
+        inputs = (maps, of_type(dtype, N, T, d)) if is_pair else maps
+
+        def forward(t, N=N, q=q):
+            one = features(t, 2 if c.conv_fusion else 1, N, q * q, d)
+            return projector(t, (one, one) if is_pair else one, N, q, c, are_apart=are_apart)
+
+        assert_same(module, [inputs], dtype, forward, "model.projector")
+
+
+@sampled("R", [16, 24], first(1))
+@pytest.mark.parametrize("variant", ["mlp", "downsampled", "split features"])
+@pytest.mark.parametrize("N", [2, 7])
+def test_a_number_of_views_may_be_a_symbol(variant, R, N):
+    """One run for any number of views above one yields the records of a run for each."""
+    small_sam = SamDimensions(
+        width=6, layers=3, heads=3, global_attn_indexes=(1,), downsample_channels=(4, 6),
+        image_size=20, patch=2, window=3, neck=5,
+    )  # fmt: skip
+    small_clip = ClipDimensions(width=6, layers=2, heads=2, image_size=8, patch_size=2)
+    encoder = EncoderDimensions(
+        width=8, layers=2, heads=4, kv_heads=2, intermediate_size=5, view_sizes=(128, 192)
+    )
+    c, q = projector_of(variant), -(-R // small_sam.patch // 4)
+
+    def views(t, N):
+        t.call("sam_model", sam, features(t, N, 3, R, R), N, R, small_sam)
+        t.call("vision_model", clip, features(t, N, 6, q, q), N, q, small_clip)
+        t.call("projector", projector, features(t, N, q, q, 8), N, q, c, are_apart=True)
+        t.call("qwen2_model", qwen2_encoder, features(t, N, q, q, 8), N, q, encoder)
+
+    assert_same_for_any(views, N=N)
