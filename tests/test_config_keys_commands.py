@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from both_engines import PUBLISHED, small_directory
 from command_line import run
+from sampling import first, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import analytic
@@ -42,125 +43,123 @@ def nested(section, **changes):
     return {section: {**PUBLISHED.config[section], **changes}}
 
 
-def report() -> dict:
-    return json.loads(Path("tmp/dsocr-static-ops/static_compute.json").read_text())
+REPORT = Path("tmp/dsocr-static-ops/static_compute.json")
 
 
-WARNED = [
-    (
-        nested("language_config", num_experts_per_tok=8),
-        "config.json: 'language_config.num_experts_per_tok' is 8, but 'num_experts_per_tok', which"
-        " is read, is 6; 6 counts",
-    ),
-    ({"num_hidden_layer": 6}, "config.json: 'num_hidden_layer' is unknown; no figure includes it"),
-    (
-        nested("projector_config", projector_typ="mlp_gelu"),
-        "config.json: 'projector_config.projector_typ' is unknown; no figure includes it",
-    ),
-]
+UNKNOWN = "config.json: 'num_hidden_layer' is unknown; no figure includes it"
+TYPO = {"num_hidden_layer": 6}
+OF_OTHER_FILES = {
+    "temperature": 0.3, "torch_dtype": "float32", "architectures": ["X"], "use_cache": False,
+    "transformers_version": "4.57.0", "_name_or_path": "/x", "id2label": {"0": "a"},
+    "auto_map": {"AutoModel": "file.Class"},
+    **nested("vision_config", torch_dtype="float32", transformers_version="4.57.0"),
+}  # fmt: skip
 
 
-class TestMainJob:
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(("changes", "warning"), WARNED, ids=["repeated", "typo", "nested"])
-    def test_a_key_that_does_nothing_is_warned_of_and_fails_only_under_strict(
-        self, capsys, tmp_path, changes, warning
-    ):
-        config = written(tmp_path / "c.json", **changes)
-        code, _, err = run(capsys, *ANALYTIC, "--config", config)
-        assert (code, err) == (0, f"dsocr-analyze: warning: {warning}\n")
-        assert report()["warnings"] == [warning]
-        assert report()["notes"][0] == warning
-        code, _, err = run(capsys, *ANALYTIC, "--config", config, "--strict")
-        assert code == 3
-        assert warning in err
+@pytest.mark.parametrize("changes", [{}, OF_OTHER_FILES], ids=["published", "others"])
+def test_what_files_say_about_themselves_is_quiet(capsys, tmp_path, changes):
+    config = written(tmp_path / "c.json", **changes)
+    assert run(capsys, *ANALYTIC, "--config", config, "--strict") == (0, "", "")
 
-    @pytest.mark.parametrize("engine", ["analytic", "trace"])
-    @pytest.mark.parametrize(
-        ("changes", "said"),
-        [
-            ({"sliding_window_size": 128}, "'sliding_window_size' is 128: "),
-            ({"pretraining_tp": 2}, "'pretraining_tp' is 2: "),
-            (
-                nested("language_config", sliding_window=64),
-                "'language_config.sliding_window' is 64: ",
-            ),
-            ({"hidden_act": "swoosh"}, "swoosh"),
-            (nested("projector_config", projector_type="conv"), "conv"),
-        ],
-        ids=["window", "slices", "nested window", "activation", "projector"],
-    )
-    def test_what_is_not_modelled_is_refused_by_both_engines(
-        self, capsys, tmp_path, engine, changes, said
-    ):
-        config = written(tmp_path / "c.json", **changes)
-        code, out, err = run(capsys, *SMALL, "--engine", engine, "-q", "--config", config)
-        assert (code, out) == (2, "")
-        assert said in err
-        assert err.count("\n") == 1
 
-    def test_the_published_config_is_quiet(self, capsys, tmp_path):
-        config = written(tmp_path / "c.json")
-        assert run(capsys, *ANALYTIC, "--config", config, "--strict") == (0, "", "")
+@sampled(
+    ("changes", "warning"),
+    [
+        (TYPO, UNKNOWN),
+        (
+            nested("language_config", num_experts_per_tok=8),
+            "config.json: 'language_config.num_experts_per_tok' is 8, but 'num_experts_per_tok',"
+            " which is read, is 6; 6 counts",
+        ),
+        (
+            nested("projector_config", projector_typ="mlp_gelu"),
+            "config.json: 'projector_config.projector_typ' is unknown; no figure includes it",
+        ),
+    ],
+    first(1),
+    ids=["typo", "repeated", "nested"],
+)
+def test_a_key_that_does_nothing_is_warned_of_and_fails_only_under_strict(
+    capsys, tmp_path, changes, warning
+):
+    config = written(tmp_path / "c.json", **changes)
+    said = f"dsocr-analyze: warning: {warning}\n"
+    assert run(capsys, *ANALYTIC, "--config", config) == (0, "", said)
+    report = json.loads(REPORT.read_text())
+    assert [*report["warnings"], report["notes"][0]] == [warning, warning]
+    code, _, err = run(capsys, *ANALYTIC, "--config", config, "--strict")
+    assert (code, warning in err) == (3, True)
 
-    def test_what_other_files_say_about_themselves_is_quiet(self, capsys, tmp_path):
-        config = written(
-            tmp_path / "c.json", temperature=0.3, torch_dtype="float32", architectures=["X"],
-            transformers_version="4.57.0", _name_or_path="/x", id2label={"0": "a"},
-            auto_map={"AutoModel": "file.Class"}, use_cache=False,
-            **nested("vision_config", torch_dtype="float32", transformers_version="4.57.0"),
-        )  # fmt: skip
-        assert run(capsys, *ANALYTIC, "--config", config, "--strict") == (0, "", "")
 
-    def test_a_key_that_stands_twice_is_refused(self, capsys, tmp_path):
-        text = json.dumps(PUBLISHED.config)
-        (tmp_path / "c.json").write_text(text[:-1] + ', "vocab_size": 5}')
-        code, _, err = run(capsys, *ANALYTIC, "--config", tmp_path / "c.json")
-        assert code == 2
-        assert "'vocab_size' appears twice in one object, as 129280 and as 5" in err
+@pytest.mark.parametrize("engine", ["analytic", "trace"])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sliding_window_size": 128}, "'sliding_window_size' is 128: "),
+        ({"pretraining_tp": 2}, "'pretraining_tp' is 2: "),
+        (nested("language_config", sliding_window=64), "'language_config.sliding_window' is 64: "),
+        ({"hidden_act": "swoosh"}, "swoosh"),
+        (nested("projector_config", projector_type="conv"), "conv"),
+    ],
+    ids=["window", "slices", "nested window", "activation", "projector"],
+)
+def test_what_is_not_modelled_is_refused_by_both_engines(capsys, tmp_path, engine, changes, said):
+    config = written(tmp_path / "c.json", **changes)
+    code, out, err = run(capsys, *SMALL, "--engine", engine, "-q", "--config", config)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_a_key_that_stands_twice_is_refused(capsys, tmp_path):
+    text = json.dumps(PUBLISHED.config)
+    (tmp_path / "c.json").write_text(text[:-1] + ', "vocab_size": 5}')
+    code, _, err = run(capsys, *ANALYTIC, "--config", tmp_path / "c.json")
+    assert code == 2
+    assert "'vocab_size' appears twice in one object, as 129280 and as 5" in err
 
 
 COMMANDS = {
+    "sweep": ("sweep", "--page", "600x500"),
+    "archive": ("archive", "pages.csv"),
     "fit": ("fit", "h100-sxm", "--page", "600x500"),
     "time": ("time", "h100-sxm", "--page", "600x500"),
     "compare": ("compare", "tiny", "--page", "600x500", "--engine", "analytic"),
-    "sweep": ("sweep", "--page", "600x500"),
-    "archive": ("archive", "pages.csv"),
     "tree": ("tree", "--depth", "1", "--no-trace"),
+    "docs": ("docs", "--output", "docs"),
 }
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_that_reads_a_config_says_what_it_does_not_read(capsys, tmp_path, name):
+@pytest.fixture
+def _pages():
     Path("pages.csv").write_text("width,height\n600,500\n")
-    command = COMMANDS[name]
-    assert "warning" not in run(capsys, *command)[2]
-    config = written(tmp_path / "c.json", num_hidden_layer=6)
-    code, _, err = run(capsys, *command, "--config", config)
-    assert code == 0
-    assert err.count("config.json: 'num_hidden_layer' is unknown; no figure includes it") == 1
-    config = written(tmp_path / "c.json", sliding_window_size=128)
-    code, _, err = run(capsys, *command, "--config", config)
-    assert code == 2
-    assert "'sliding_window_size' is 128: it bounds" in err
 
 
-@pytest.mark.parametrize("name", ["sweep", "archive"])
-def test_many_pages_fail_under_strict(capsys, tmp_path, name):
-    Path("pages.csv").write_text("width,height\n600,500\n")
-    config = written(tmp_path / "c.json", num_hidden_layer=6)
-    code, _, err = run(capsys, *COMMANDS[name], "--strict", "--config", config)
-    assert code == 3
-    assert "'num_hidden_layer' is unknown" in err
-
-
-def test_the_documentation_of_a_refused_config_is_not_written(capsys, tmp_path):
-    config = written(tmp_path / "c.json", sliding_window_size=128, num_hidden_layer=6)
-    code, _, err = run(capsys, "docs", "--config", config, "--output", tmp_path / "docs")
-    assert code == 2
-    assert "'num_hidden_layer' is unknown" in err
-    assert "'sliding_window_size' is 128" in err
+@sampled(
+    ("name", "options", "changes", "expected", "said", "times"),
+    [
+        ("sweep", ["--strict"], TYPO, 3, UNKNOWN, 2),
+        ("archive", ["--strict"], TYPO, 3, UNKNOWN, 2),
+        ("docs", [], TYPO | {"sliding_window_size": 128}, 2, UNKNOWN, 1),
+        *(
+            (name, [], *rest)
+            for name in COMMANDS
+            for rest in (
+                ({}, 0, "warning", 0),
+                (TYPO, 0, UNKNOWN, 1),
+                ({"sliding_window_size": 128}, 2, "'sliding_window_size' is 128: it bounds", 1),
+            )
+            if name != "docs"
+        ),
+    ],
+    first(3),
+)
+@pytest.mark.usefixtures("_pages")
+def test_every_command_that_reads_a_config_says_what_it_does_not_read(
+    capsys, tmp_path, name, options, changes, expected, said, times
+):
+    config = written(tmp_path / "c.json", **changes)
+    code, _, err = run(capsys, *COMMANDS[name], *options, "--config", config)
+    assert (code, err.count(said)) == (expected, times)
 
 
 # --- code that is neither the reference's nor the published model's ----------------------------
@@ -172,6 +171,10 @@ def other_code(path: Path, **changes) -> ModelDirectory:
     shutil.copytree(DEFAULT.reference, path, ignore=ignored, dirs_exist_ok=True)
     written(path / "config.json", small_directory().config, **changes)
     return ModelDirectory.read(path)
+
+
+def session(directory: ModelDirectory) -> DeepSeekOCRSession:
+    return DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
 
 
 class TestOtherCode:
@@ -190,13 +193,10 @@ class TestOtherCode:
     @pytest.mark.exhaustive
     @pytest.mark.directory
     def test_what_a_trace_sees_of_it_stands_without_closed_forms(self, tmp_path):
-        plain = DeepSeekOCRSession.from_directory(
-            other_code(tmp_path / "m"), trust_remote_code=True
+        plain, sliced = other_code(tmp_path / "m"), other_code(tmp_path / "n", pretraining_tp=2)
+        [figures, agreement], [before, _] = (
+            session(each).figures(PAGE) for each in (sliced, plain)
         )
-        sliced = DeepSeekOCRSession.from_directory(
-            other_code(tmp_path / "n", pretraining_tp=2), trust_remote_code=True
-        )
-        [figures, agreement], [before, _] = sliced.figures(PAGE), plain.figures(PAGE)
         assert agreement is None
         assert figures.prefill_pass == before.prefill_pass  # this code does not read the key
         [warning] = figures.warnings
@@ -206,9 +206,8 @@ class TestOtherCode:
     @pytest.mark.directory
     def test_a_failure_of_its_own_is_told_with_what_is_odd_about_the_config(self, tmp_path):
         directory = other_code(tmp_path / "m", num_experts_per_tok=100)
-        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
         with pytest.raises(ModelCodeError, match="k not in range") as caught:
-            session.figures(PAGE)
+            session(directory).figures(PAGE)
         assert "; config.json: 'num_experts_per_tok' is 100; give at most" in str(caught.value)
 
     def test_what_published_code_cannot_build_is_refused_before_torch_is_there(
@@ -224,7 +223,7 @@ class TestOtherCode:
         assert code == 2
         assert "'num_attention_heads' is 7; give a divisor of 'hidden_size', 1280" in err
         with pytest.raises(ConfigError, match="'num_attention_heads' is 7"):
-            DeepSeekOCRSession.from_directory(ModelDirectory.read(path), trust_remote_code=True)
+            session(ModelDirectory.read(path))
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -238,7 +237,7 @@ class TestOtherCode:
     def test_what_a_trace_does_not_see_of_it_is_refused(self, tmp_path, key, value):
         directory = other_code(tmp_path / "m", **{key: value})
         with pytest.raises(ConfigError, match=f"'{key}' is "):
-            DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
+            session(directory)
 
     def test_without_files_to_build_from_it_is_other_code(self, tmp_path):
         config = {k: v for k, v in PUBLISHED.config.items() if k != "auto_map"}
@@ -249,9 +248,8 @@ class TestOtherCode:
 
 
 def test_a_model_of_a_table_carries_the_warnings_of_its_config():
-    config = {**PUBLISHED.config, "num_hidden_layer": 6}
-    [warning] = CountedModel.from_directory(PUBLISHED.with_config(config)).warnings
-    assert warning == "config.json: 'num_hidden_layer' is unknown; no figure includes it"
+    directory = PUBLISHED.with_config({**PUBLISHED.config, **TYPO})
+    assert CountedModel.from_directory(directory).warnings == (UNKNOWN,)
 
 
 # --- the published files -----------------------------------------------------------------------
@@ -306,20 +304,20 @@ class TestPublishedCode:
         ) in figures.warnings
 
     def test_the_code_builds_the_same_whatever_the_vision_sections_say(self):
-        plain, other = vendor(), vendor(**OTHER_VISION)
-        sessions = [
-            DeepSeekOCRSession.from_directory(each, trust_remote_code=True)
-            for each in (plain, other, vendor(vision_config=None, projector_config=None))
+        plain, other, neither = (
+            session(vendor(**changes))
+            for changes in ({}, OTHER_VISION, {"vision_config": None, "projector_config": None})
+        )
+        shapes = [
+            {name: each.shape for name, each in found.model.named_parameters()}
+            for found in (plain, other, neither)
         ]
-        shapes = [{n: p.shape for n, p in s.model.named_parameters()} for s in sessions]
         assert shapes[0] == shapes[1] == shapes[2]
-        (one, one_agrees), (two, two_agrees) = (s.figures(PAGE) for s in sessions[:2])
+        (one, one_agrees), (two, two_agrees) = plain.figures(PAGE), other.figures(PAGE)
         assert one.prefill_pass == two.prefill_pass
-        assert two.parameters == analytic.page_figures(other, PAGE).parameters
-        assert one_agrees is not None
-        assert two_agrees is not None
+        assert two.parameters == analytic.page_figures(vendor(**OTHER_VISION), PAGE).parameters
         assert one_agrees.stages == two_agrees.stages
-        assert set(two.warnings) >= set(other.config_findings.warnings)
+        assert set(two.warnings) >= set(vendor(**OTHER_VISION).config_findings.warnings)
 
     def test_a_window_that_the_code_ignores_is_warned_of(self):
         directory = vendor(sliding_window_size=128)
@@ -328,21 +326,18 @@ class TestPublishedCode:
             " no figure includes it"
         )
         assert analytic.page_figures(directory, PAGE).warnings == (warning,)
-        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
-        plain = DeepSeekOCRSession.from_directory(vendor(), trust_remote_code=True)
-        figures, _ = session.figures(PAGE)
+        figures, _ = session(directory).figures(PAGE)
         assert warning in figures.warnings
-        assert figures.batch == plain.figures(PAGE)[0].batch
+        assert figures.batch == session(vendor()).figures(PAGE)[0].batch
 
     def test_slices_that_the_code_cuts_are_traced_and_have_no_closed_form(self):
         directory = vendor(pretraining_tp=2)
         with pytest.raises(ConfigError, match="'pretraining_tp' is 2"):
             analytic.page_figures(directory, PAGE)
-        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
-        plain = DeepSeekOCRSession.from_directory(vendor(), trust_remote_code=True)
-        figures, agreement = session.figures(PAGE)
+        (figures, agreement), (before, _) = (
+            session(each).figures(PAGE) for each in (directory, vendor())
+        )
         assert agreement is None
-        before, _ = plain.figures(PAGE)
         assert figures.prefill_pass.matrix_flops == before.prefill_pass.matrix_flops
         assert figures.prefill_pass.vector_flops > before.prefill_pass.vector_flops
 
@@ -354,11 +349,11 @@ class TestPublishedCode:
         assert code == 0
         assert "'sliding_window_size' is 128, which the directory's code does not read" in err
         assert "'sliding_window' is 128, which the directory's code does not read" in err
-        assert report()["total"]["params"] == 3_336_106_240
+        assert json.loads(REPORT.read_text())["total"]["params"] == 3_336_106_240
 
+    @pytest.mark.usefixtures("_pages")
     @pytest.mark.parametrize("name", ["fit", "time", "sweep", "archive"])
     def test_every_command_takes_what_the_code_builds(self, capsys, tmp_path, name):
-        Path("pages.csv").write_text("width,height\n600,500\n")
         command = (*COMMANDS[name], "--model", VENDOR)
         code, plain, _ = run(capsys, *command)
         assert code == 0
