@@ -1,50 +1,49 @@
 """Parts hold every test once."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from dataclasses import dataclass
+from unittest.mock import Mock
 
+import conftest
 import pytest
 from parts import Part
 
 TESTS = [f"tests/test_{file}.py::test_{name}" for file in "abcdefgh" for name in range(40)]
+GROUP = [f"tests/test_of_a_group.py::test_{name}" for name in range(40)]
+TOGETHER = pytest.mark.xdist_group(name="together").mark
+
+
+@dataclass(frozen=True)
+class Item:
+    """A test as pytest collects it."""
+
+    nodeid: str
+
+    def get_closest_marker(self, name):
+        return TOGETHER if name == "xdist_group" and self.nodeid in GROUP else None
+
+
+def selected(number, of):
+    """Names of the tests that pytest's hook leaves in a part; it reports the others."""
+    items, config = [*map(Item, [*TESTS, *GROUP])], Mock()
+    config.getoption.return_value = f"{number}/{of}"
+    conftest.pytest_collection_modifyitems(config, items)
+    left_out = config.hook.pytest_deselected.call_args.kwargs["items"]
+    assert len(items) + len(left_out) == len(TESTS) + len(GROUP)
+    return {item.nodeid for item in items}
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
-def test_every_test_is_in_one_part(of):
-    parts = [
-        {test for test in TESTS if Part(number, of).holds(test)} for number in range(1, of + 1)
-    ]
-    assert sorted(test for part in parts for test in part) == sorted(TESTS)
-    assert all(0.5 < len(part) * of / len(TESTS) < 1.5 for part in parts)
+def test_every_test_is_in_one_part_and_a_group_together(of):
+    parts = [selected(number, of) for number in range(1, of + 1)]
+    assert sorted(test for part in parts for test in part) == sorted([*TESTS, *GROUP])
+    assert sorted(len(part & {*GROUP}) for part in parts) == [0] * (of - 1) + [40]
+    alone = [len(part - {*GROUP}) * of / len(TESTS) for part in parts]
+    assert all(0.5 < share < 1.5 for share in alone)
 
 
-def test_a_group_is_in_one_part(tmp_path):
-    (tmp_path / "test_them.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.xdist_group(name='together')\n"
-        "@pytest.mark.parametrize('case', range(40))\n"
-        "def test_group(case): pass\n"
-        "@pytest.mark.parametrize('case', range(40))\n"
-        "def test_alone(case): pass\n"
-    )
-    counts = []
-    for number in (1, 2, 3):
-        arguments = ["-n0", "-q", "--part", f"{number}/3", "-p", "conftest", "test_them.py"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments],
-            cwd=tmp_path, capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        )  # fmt: skip
-        counts.append(int(done.stdout.split(" passed")[0].split()[-1]))
-    assert sum(counts) == 80
-    assert sum(count >= 40 for count in counts) == 1
-
-
-def test_a_part_is_read():
-    assert Part.parse("2/3") == Part(2, 3)
-    assert Part.parse("12/12") == Part(12, 12)
+@pytest.mark.parametrize(("text", "part"), [("2/3", (2, 3)), ("12/12", (12, 12))])
+def test_a_part_is_read(text, part):
+    assert Part.parse(text) == part
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/3", "4/3", "1/0", "-1/3", "1/3/5", "a/b", " 1/3"])
