@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from functools import partial
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from both_engines import LATENT, small_directory
+from drawn_passes import TWO, UNLIMITED, drawn
 from sampling import first, sampled
-from test_relatives import small_ocr2, small_unlimited
 from torch import nn
 
 from dsocr_analyze.model.forward import running
@@ -194,23 +193,22 @@ class TestKernels:
 # --- whole models ----------------------------------------------------------------------------
 
 _CUT = {"page": (700, 400), "base_size": 256, "image_size": 128, "text_tokens": 5}
-_QUERIES = {"page": (700, 400), "crop_mode": False, "image_size": 768, "text_tokens": 5}
 _YARN = {**LATENT, "rope_scaling": {"type": "yarn", "factor": 2.0}}
 _TUNED = {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 16}
 _CASES = [
     pytest.param(lambda: small_directory(), _CUT, id="deepseek-ocr"),
     pytest.param(lambda: small_directory(**_YARN), _CUT | {"batch_size": 3}, id="latent"),
     pytest.param(lambda: small_directory(**LATENT, **_TUNED), _CUT, id="tuned"),
-    pytest.param(lambda: small_ocr2(random.Random(2)), _QUERIES, id="deepseek-ocr-2"),
-    pytest.param(lambda: small_unlimited(random.Random(8)), _CUT, id="unlimited-ocr"),
-    pytest.param(lambda: small_unlimited(random.Random(2)), _CUT | {"batch_size": 2}, id="batch"),
+    pytest.param(lambda: drawn(2, TWO).directory, drawn(2, TWO).workload, id="deepseek-ocr-2"),
+    pytest.param(lambda: drawn(0, UNLIMITED).directory, _CUT, id="unlimited-ocr"),
+    pytest.param(lambda: drawn(1, UNLIMITED).directory, _CUT | {"batch_size": 2}, id="batch"),
 ]
 
 
 def passes(directory, device: str, dtype: str, page: dict) -> tuple[PassTraces, bool]:
     """Both passes, and whether the engines agree."""
     session = DeepSeekOCRSession.from_directory(directory, device=device, dtype=dtype)
-    workload = session.plan(**page, max_new_tokens=3)
+    workload = session.plan(**page, max_new_tokens=3) if isinstance(page, dict) else page
     _, agreement = session.figures(workload)
     return (
         trace_passes(
