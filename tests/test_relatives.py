@@ -82,8 +82,7 @@ def test_golden_workloads(name, row, engine):
     assert figures.prefill_pass.matrix_flops == golden["total"]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("row", [p.values[1] for p in GOLDENS if p.values[0] == UNLIMITED.name])
+@sampled("row", [p.values[1] for p in GOLDENS if p.values[0] == UNLIMITED.name], first(1))
 @pytest.mark.parametrize("is_on", [True, False])
 def test_golden_decode_steps(row, is_on):
     directory = DIRECTORY[UNLIMITED.name]

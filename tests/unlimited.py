@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -124,15 +124,19 @@ def small(**config: Any) -> dict[str, Any]:
     return {**SMALL, "vision_config": VISION, "projector_config": projector, **config}
 
 
+OWN_CLASSES = (
+    modeling_unlimitedocr.UnlimitedOCRForCausalLM,
+    modeling_unlimitedocr.UnlimitedOCRConfig,
+)
+
+
 @cache
-def _vendor_files() -> SimpleNamespace:
+def _vendor_classes() -> tuple[Any, Any]:
     directory = ModelDirectory.read(VENDOR_UNLIMITED)
     with importable(directory) as package:
         modeling = import_file(directory, package, "modeling_deepseekv2.py")
         configuration = import_file(directory, package, "configuration_deepseek_v2.py")
-    return SimpleNamespace(
-        model=modeling.DeepseekV2ForCausalLM, config=configuration.DeepseekV2Config
-    )
+    return modeling.DeepseekV2ForCausalLM, configuration.DeepseekV2Config
 
 
 def decoder(
@@ -142,15 +146,9 @@ def decoder(
 
     The vendor's comes without the vision side, which is large whatever the config says.
     """
-    if vendor:
-        classes = _vendor_files()
-    else:
-        classes = SimpleNamespace(
-            model=modeling_unlimitedocr.UnlimitedOCRForCausalLM,
-            config=modeling_unlimitedocr.UnlimitedOCRConfig,
-        )
+    build, read = _vendor_classes() if vendor else OWN_CLASSES
     with building(device, dtype):
-        model = classes.model(classes.config(**config, attn_implementation="eager"))
+        model = build(read(**config, attn_implementation="eager"))
     if device.type != "meta":
         drawn(model)
     return model.eval()
@@ -192,12 +190,9 @@ class Generation:
         model.config._ring_window = window
         self.cache = DynamicCache() if cache is None else cache
         self.lengths: list[int] = []
-        first = self._run(model, tokens[:, :prompt], 0)
-        others = [
-            self._run(model, tokens[:, position : position + 1], position)
-            for position in range(prompt, tokens.shape[1])
-        ]
-        self.logits = torch.cat([first, *others], dim=1)
+        bounds = [0, *range(prompt, tokens.shape[1] + 1)]
+        logits = [self._run(model, tokens[:, a:b], a) for a, b in itertools.pairwise(bounds)]
+        self.logits = torch.cat(logits, dim=1)
 
     def _run(self, model: torch.nn.Module, tokens: torch.Tensor, start: int) -> torch.Tensor:
         batch, length = tokens.shape
