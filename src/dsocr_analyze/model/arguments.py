@@ -1,14 +1,16 @@
 """Arguments of a model's forward, described from their names and the config.
 
-What a processor would return for one picture or recording that fills the model's usual size, and
-the ids of a prompt: text, and tokens that stand for a picture or a recording.
+They are what a processor would return for a picture or recording of the model's usual size, and the
+ids of a prompt.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import transformers
 
 from dsocr_analyze.architectures.any_model.description import (
     MODEL_DTYPE,
@@ -18,9 +20,6 @@ from dsocr_analyze.architectures.any_model.description import (
     Size,
     TensorInput,
 )
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 __all__ = [
     "DESCRIBED",
@@ -40,7 +39,7 @@ _PICTURE_PIXELS: Final = 448
 
 _AUDIO_FRAMES: Final = 1000
 _AUDIO_SAMPLES: Final = 160_000
-"""Ten seconds, at 100 frames or 16,000 samples per second, where the config sets no length."""
+"""Ten seconds, where the config sets no length."""
 
 _OF_PICTURES: Final = ("vision_config", "vq_config", "encoder", "backbone_config")
 _OF_SOUND: Final = ("audio_config", "audio_encoder_config", "encoder_config", "encoder")
@@ -57,32 +56,28 @@ DESCRIBED: Final = frozenset(
 PICTURE_OR_SOUND: Final = re.compile(
     "pixel_values|input_features|input_values|patches|visual_embeds|visual_feats|audio_values"
 )
-"""In the names of arguments that carry a picture, a film or a recording."""
+"""In the names of arguments that hold a picture, a film or a recording."""
 
 
 class _Config:
-    """A config and the configs of its parts, asked for the first key that is set."""
+    """A config and configs of its parts, with the first key that is set."""
 
-    def __init__(self, *parts: PretrainedConfig | None) -> None:
+    def __init__(self, *parts: transformers.PretrainedConfig | None) -> None:
         self._parts = [part for part in parts if part is not None]
 
     def part(self, names: tuple[str, ...]) -> _Config:
-        """The first of the parts, before the config itself."""
+        """The first of these parts, then the config itself."""
         top = self._parts[-1]
         found = [getattr(top, name, None) for name in names]
         return _Config(*[each for each in found if hasattr(each, "to_dict")][:1], top)
 
     def first(self, *keys: str) -> Any:
         """The first value that is set."""
-        for part in self._parts:
-            for key in keys:
-                value = getattr(part, key, None)
-                if value is not None:
-                    return value
-        return None
+        found = (getattr(part, key, None) for part in self._parts for key in keys)
+        return next((value for value in found if value is not None), None)
 
     def number(self, *keys: str, default: int) -> int:
-        """The same, if it is a whole number; of a list, the first of its numbers."""
+        """The same, if it is a whole number or a list of them, whose first it is."""
         value = self.first(*keys)
         value = value[0] if isinstance(value, list | tuple) and value else value
         return value if isinstance(value, int) and value > 0 else default
@@ -110,30 +105,27 @@ def tensor(
 
 
 def _values(*rows: list[int]) -> TensorInput:
-    """Whole numbers, a row for a picture of each prompt."""
+    """Whole numbers: a row for the picture of each prompt."""
     return TensorInput(None, rows, "int64", 1, (), True)
 
 
 def alternatives(
-    names: frozenset[str], config: PretrainedConfig, submodules: frozenset[str]
+    names: frozenset[str], config: transformers.PretrainedConfig, submodules: frozenset[str]
 ) -> list[dict[str, Input]]:
-    """Inputs besides the prompt, likeliest first; the model tells which it takes.
+    """Inputs besides the prompt, likeliest first.
 
-    Args:
-        names: Arguments of its forward.
-        config: Its config.
-        submodules: Arguments of the forwards of its modules.
+    `names` are the arguments of the model's forward, `submodules` those of its modules' forwards.
     """
     top = _Config(config)
+    pictures = top.part(_OF_PICTURES)
     if "pixel_values" in names:
-        found = list(_pictures(names, top.part(_OF_PICTURES), submodules))
+        found = list(_pictures(names, pictures, submodules))
     elif "input_features" in names or "input_values" in names:
         found = list(_sounds(names, top.part(_OF_SOUND)))
     elif "flattened_patches" in names:
-        # In rows, each after the numbers of its row and column.
-        part = top.part(_OF_PICTURES)
-        width = part.number("patch_embed_hidden_size", default=768)
-        patches = part.number("seq_len", default=2048)
+        # A row per patch, which begins with the numbers of its row and column.
+        width = pictures.number("patch_embed_hidden_size", default=768)
+        patches = pictures.number("seq_len", default=2048)
         found = [{"flattened_patches": tensor("batch", patches, 2 + width, fill=1)}]
     else:
         found = [{}]
@@ -157,11 +149,8 @@ def _pictures(
         merged = config.number("spatial_merge_size", default=2)
         rows, columns = (max(side // (patch * merged), 1) * merged for side in (height, width))
         frames = config.number("temporal_patch_size", default=2)
-        for numbers in (
-            [channels * frames * patch**2],
-            [channels * patch**2],
-            [channels, patch, patch],
-        ):
+        whole = channels * patch**2
+        for numbers in ([frames * whole], [whole], [channels, patch, patch]):
             pixels = tensor(rows * columns, *numbers, fill=0.5, repeated=True)
             yield {"pixel_values": pixels, "image_grid_thw": _values([1, rows, columns])}
         return
@@ -190,26 +179,24 @@ def _pictures(
         masks["image_attention_mask"] = tensor("batch", TOKENS, 1, dtype="int64")
     if masks:
         yield {"pixel_values": tensor("batch", 1, *picture, fill=0.5), **masks}
-    sizes = {"image_sizes": _values([height, width])} if "image_sizes" in names else {}
-    plain: dict[str, Input] = {"pixel_values": tensor("batch", *picture, fill=0.5)}
-    ways = [plain, {**plain, **sizes}] if sizes else [plain]
+    ways: list[dict[str, Input]] = [{"pixel_values": tensor("batch", *picture, fill=0.5)}]
+    if "image_sizes" in names:
+        ways.append({**ways[0], "image_sizes": _values([height, width])})
     yield from reversed(ways) if "image_sizes" in submodules else ways
     frames = config.number("num_frames", default=1)
     yield {"pixel_values": tensor("batch", frames, *picture, fill=0.5)}
 
 
 def _tiles(picture: tuple[int, ...], config: _Config) -> dict[str, Input]:
-    """A picture cut into as many tiles as the model takes at most."""
+    """A picture of as many tiles as the model takes."""
     tiles = config.number("max_num_tiles", default=4)
     ratios = config.first("supported_aspect_ratios") or [[1, 1]]
     wide, high = max(ratios, key=lambda ratio: ratio[0] * ratio[1])
-    here = tensor(
-        "batch", 1, tiles, fill=0, dtype="int64", placed=(PlacedValue(1, 0, wide * high),)
-    )
+    here = PlacedValue(1, 0, wide * high)
     return {
         "pixel_values": tensor("batch", 1, tiles, *picture, fill=0.5),
         "aspect_ratio_ids": tensor("batch", 1, fill=1 + ratios.index([wide, high]), dtype="int64"),
-        "aspect_ratio_mask": here,
+        "aspect_ratio_mask": tensor("batch", 1, tiles, fill=0, dtype="int64", placed=(here,)),
         "cross_attention_mask": tensor("batch", TOKENS, 1, tiles, dtype="int64"),
     }
 
@@ -265,11 +252,11 @@ _ENDS: Final = (
 
 
 def ids_of(
-    config: PretrainedConfig, token: int | None, count: int, *, has_picture: bool
+    config: transformers.PretrainedConfig, token: int | None, count: int, *, has_picture: bool
 ) -> tuple[tuple[PlacedValue, ...], int]:
     """The ids of a prompt that are not text, and its length.
 
-    `count` tokens stand for parts of a picture or recording, if there is such a token.
+    The `token`, if any, stands `count` times for parts of a picture or recording.
     """
     text = _text_config(config)
     if token is None:
@@ -290,17 +277,16 @@ def ids_of(
     return tuple(runs), count + TOKENS_AROUND
 
 
-def media_token(config: PretrainedConfig, inputs: Iterable[str]) -> int | None:
-    """The id that stands for a part of the picture or recording among the inputs, if any."""
+def media_token(config: transformers.PretrainedConfig, inputs: Iterable[str]) -> int | None:
+    """The id that stands for a part of the inputs' picture or recording, if any."""
     kinds = {"pixel_values": "image", "input_features": "audio", "input_values": "audio"}
     kind = next((kinds[name] for name in inputs if name in kinds), None)
-    found = _Config(config).first(
-        f"{kind}_token_id", f"{kind}_token_index", f"{kind}_soft_token_id"
-    )
+    keys = (f"{kind}_token_id", f"{kind}_token_index", f"{kind}_soft_token_id")
+    found = _Config(config).first(*keys)
     return found if isinstance(found, int) else None
 
 
-def first_id(module: PreTrainedModel) -> int:
+def first_id(module: transformers.PreTrainedModel) -> int:
     """The id with which a decoder starts."""
     own, config = getattr(module, "generation_config", None), _text_config(module.config)
     for key in ("decoder_start_token_id", "bos_token_id"):
@@ -311,7 +297,7 @@ def first_id(module: PreTrainedModel) -> int:
     return 0
 
 
-def text_id(config: PretrainedConfig) -> int:
+def text_id(config: transformers.PretrainedConfig) -> int:
     """An id that stands for text: the first with no other meaning in the config."""
     values, taken = config.to_dict(), set[int]()
     for part in (values, *(each for each in values.values() if isinstance(each, dict))):
@@ -321,6 +307,6 @@ def text_id(config: PretrainedConfig) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
-def _text_config(config: PretrainedConfig) -> _Config:
+def _text_config(config: transformers.PretrainedConfig) -> _Config:
     part = getattr(config, "text_config", None) or getattr(config, "decoder", None)
     return _Config(part if hasattr(part, "to_dict") else None, config)

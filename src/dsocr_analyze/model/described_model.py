@@ -14,18 +14,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
+import transformers
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.process_settings import Owner, answered
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 __all__ = [
     "FLASH_ATTENTION",
@@ -44,30 +42,38 @@ _SUPPORT: Final[Mapping[str, tuple[str, ...]]] = {
     "sdpa": ("_supports_sdpa",),
     FLASH_ATTENTION: ("_supports_flash_attn", "_supports_flash_attn_2"),
 }
-"""What a model's class says of an attention implementation, by transformers 5 and 4."""
+"""What model classes of transformers 5 and 4 say of an attention implementation."""
 
 _MOST_EXPERTS: Final = 1024
 """Per layer; more than published models have (Qwen3-Next: 512)."""
 
 
-def config_and_class(directory: ModelDirectory) -> tuple[PretrainedConfig, type]:
+def config_and_class(
+    directory: ModelDirectory,
+) -> tuple[transformers.PretrainedConfig, type]:
     """The config object and the model class for a directory without code.
 
     Raises:
         ConfigError: The installed transformers does not know one of them.
     """
-    import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
     path, values = str(directory.path), copy.deepcopy(directory.config)
     here = f"transformers {transformers.__version__}"
     model_type = values.get("model_type")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         raise ConfigError(
             f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for its"
             f" own code; give a type that {here} knows, or install a version that knows this one"
         )
-    name = _class_name(directory)
+    described = directory.described
+    name = described.model_class if described is not None else None
+    if name is None:
+        names = directory.config.get("architectures")
+        if not isinstance(names, list) or not names or not isinstance(names[0], str):
+            raise ConfigError(
+                f"config.json of {path!r} names no class in 'architectures' (it is {names!r});"
+                " give 'class' in the stages file"
+            )
+        name = names[0]
     model_class = getattr(transformers, name, None)
     if not isinstance(model_class, type) or not issubclass(
         model_class, transformers.PreTrainedModel
@@ -76,15 +82,13 @@ def config_and_class(directory: ModelDirectory) -> tuple[PretrainedConfig, type]
             f"{here} has no model class {name!r}, named in config.json of {path!r} or in the stages"
             " file; give one of its classes, such as 'LlamaForCausalLM'"
         )
-    config = CONFIG_MAPPING[model_type].from_dict(values)
+    config = transformers.CONFIG_MAPPING[model_type].from_dict(values)
     _refuse_endless_stacks(config, path)
     return config, model_class
 
 
-def _refuse_endless_stacks(config: PretrainedConfig, path: str) -> None:
+def _refuse_endless_stacks(config: transformers.PretrainedConfig, path: str) -> None:
     """Refuses more layers or experts than can be traced one by one, in nested configs too."""
-    from transformers import PretrainedConfig
-
     layers = getattr(config, "num_hidden_layers", None)  # by whatever name the model has for it
     if isinstance(layers, int) and layers > _MOST_LAYERS:
         raise ConfigError(
@@ -98,41 +102,20 @@ def _refuse_endless_stacks(config: PretrainedConfig, path: str) -> None:
                 f"config.json of {path!r} has {name} {shown(part)}; give at most {_MOST_EXPERTS},"
                 " since each expert is traced"
             )
-        if isinstance(part, PretrainedConfig):
+        if isinstance(part, transformers.PretrainedConfig):
             _refuse_endless_stacks(part, path)
 
 
-def _class_name(directory: ModelDirectory) -> str:
-    described = directory.described
-    if described is not None and described.model_class is not None:
-        return described.model_class
-    names = directory.config.get("architectures")
-    if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise ConfigError(
-            f"config.json of {str(directory.path)!r} names no class in 'architectures' (it is"
-            f" {names!r}); give 'class' in the stages file"
-        )
-    return names[0]
-
-
-def use_attention(config: PretrainedConfig, attention: str) -> None:
+def use_attention(config: transformers.PretrainedConfig, attention: str) -> None:
     """Sets the attention implementation of a config and of its nested configs."""
-    from transformers import PretrainedConfig
-
     config._attn_implementation = attention
     for part in list(vars(config).values()):
-        if isinstance(part, PretrainedConfig):
+        if isinstance(part, transformers.PretrainedConfig):
             use_attention(part, attention)
 
 
 def check_attention(module: torch.nn.Module, attention: str) -> None:
-    """Raises if transformers' code would run other attention than it is asked for, or fail.
-
-    Raises:
-        ConfigError: A model in it has no such attention, or the package for it is missing.
-    """
-    import transformers
-
+    """Raises ConfigError if transformers' code has no such attention, or its package is missing."""
     is_flash = attention == FLASH_ATTENTION
     way_out = "give flash_attention=False" if is_flash else 'give attention = "eager"'
     supports = _SUPPORT.get(attention, ("config",))
@@ -176,13 +159,10 @@ _HUB_KERNELS: Final = "transformers.integrations.hub_kernels"
 
 @contextlib.contextmanager
 def confined(directory: ModelDirectory) -> Iterator[None]:
-    """While the body builds or runs a model described by a config alone, nothing else is loaded.
+    """The body builds or runs a model; one described by a config alone loads nothing else.
 
     The running thread executes no files, asks no questions on stdin, starts no programs, makes no
-    connections, and reads no pickles, configs or weights. Code of the model's directory is trusted.
-
-    Raises:
-        ConfigError: The model tried to.
+    connections, and reads no pickles, configs or weights: what tries to raises ConfigError.
     """
     if directory.has_code:
         yield
@@ -204,25 +184,23 @@ def confined(directory: ModelDirectory) -> Iterator[None]:
 
 
 def _ways_out() -> list[tuple[Owner, str, str]]:
-    """Functions by their owner and name, and what a model would do with them.
+    """Owner and name of functions, and what a model would do with them.
 
-    transformers loads things in dozens of places, which differ by version; they all end here, in
-    functions that are looked up by name at each call.
+    transformers loads things in dozens of places, which differ by version; all of them end here.
     """
     from torch.utils import cpp_extension
-    from transformers import PretrainedConfig, PreTrainedModel, dynamic_module_utils
 
     return [
         (builtins, "input", "ask a question"),
-        (dynamic_module_utils, "get_cached_module_file", _EXECUTE),
+        (transformers.dynamic_module_utils, "get_cached_module_file", _EXECUTE),
         (cpp_extension, "_get_build_directory", "compile a kernel"),
         (subprocess.Popen, "__init__", "start a program"),
         (socket, "getaddrinfo", "connect to a server"),
         (socket.socket, "connect", "connect to a server"),
         (socket.socket, "connect_ex", "connect to a server"),
         (torch, "load", "load a checkpoint"),
-        (PretrainedConfig, "get_config_dict", "load another config"),
-        (PreTrainedModel, "from_pretrained", "load another model"),
+        (transformers.PretrainedConfig, "get_config_dict", "load another config"),
+        (transformers.PreTrainedModel, "from_pretrained", "load another model"),
     ]
 
 
@@ -238,9 +216,7 @@ def _refusal(directory: ModelDirectory, deed: str) -> Callable[..., NoReturn]:
 
 
 def _only_of_packages(refuse: Callable[..., NoReturn]) -> Callable[..., ModuleSpec | None]:
-    """A replacement of `spec_from_file_location`, with which transformers imports itself again."""
-    import transformers
-
+    """In place of `spec_from_file_location`, with which transformers imports itself again."""
     original = importlib.util.spec_from_file_location
     packages = {Path(str(module.__file__)).parents[1] for module in (torch, transformers)}
 
@@ -261,7 +237,7 @@ def _no_kernel(*_: Any, **__: Any) -> NoReturn:
 
 
 def _refused_before(error: BaseException | None) -> ConfigError | None:
-    """The refusal that led to an error, if any; libraries turn it into errors of their own."""
+    """The refusal that led to an error: libraries turn it into errors of their own."""
     while error is not None and not isinstance(error, ConfigError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,7 +1,4 @@
-"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`, then written.
-
-A config that names no class of model gets one by its type.
-"""
+"""Drafts a stages file: stages and inputs, with which a first pass on `meta` runs."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import torch
 import transformers
+from transformers.models.auto import modeling_auto
 
 from dsocr_analyze.architectures.any_model import undescribed
 from dsocr_analyze.architectures.any_model.description import (
@@ -52,9 +50,6 @@ from dsocr_analyze.model.first_pass import (
 )
 from dsocr_analyze.model.loading import LoadedModel, load_model
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 __all__ = ["drafted"]
 
 _GENERATING: Final = (
@@ -65,19 +60,16 @@ _GENERATING: Final = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
 )
-"""The auto classes' tables of models that generate, the most telling first."""
+"""The auto classes' tables of models that generate, the most specific first."""
 
 
 def _class_for(values: Config) -> str | None:
-    """The class for a config that names none: one that generates if there is one; else None.
+    """The class for a config that names none, preferably one that generates; else None.
 
     Raises:
         ConfigError: The installed transformers has no class for its `model_type`.
     """
-    from transformers.models.auto import modeling_auto
-
-    model_type = values.get("model_type")
-    named = values.get("architectures")
+    model_type, named = values.get("model_type"), values.get("architectures")
     if isinstance(named, list) and named:
         return None
     tables = [getattr(modeling_auto, name, {}) for name in _GENERATING]
@@ -95,25 +87,22 @@ def _class_for(values: Config) -> str | None:
     )
 
 
-def _is_masked(module: PreTrainedModel) -> bool:
+def _is_masked(module: transformers.PreTrainedModel) -> bool:
     """Whether a model fills in masked tokens, such as BERT; old versions say that it generates."""
-    from transformers.models.auto import modeling_auto
-
     masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    name = type(module).__name__
-    is_encoder = name in masked and name not in causal
-    return is_encoder and not module.config.is_encoder_decoder
+    name, is_seq2seq = type(module).__name__, module.config.is_encoder_decoder
+    return name in masked and name not in causal and not is_seq2seq
 
 
 _FIRST_GUESS: Final = 7
 """Tokens of a picture in the first try, which hardly any model makes."""
 
 _MOST_TRIES: Final = 12
-"""Of numbers of tokens, for each way to describe the picture."""
+"""Numbers of tokens that are tried for each way to describe the picture."""
 
 _NO_VALUES: Final = ("no values on meta", "meta tensor")
-"""What says that a device could run what fails here."""
+"""What errors say that do not occur on a device."""
 
 
 def drafted(
@@ -159,12 +148,9 @@ def drafted(
 
 @dataclass
 class _Drafter:
-    """Drafts one model's file.
+    """Drafts the file of a model on `meta`.
 
-    Attributes:
-        model: The model on `meta`.
-        model_class: Class to name in the file; None if the config names it.
-        may_generate: Whether to let it generate, if it can.
+    It names `model_class`, unless the config does.
     """
 
     model: LoadedModel
@@ -172,27 +158,31 @@ class _Drafter:
     may_generate: bool = True
 
     def __post_init__(self) -> None:
-        self.module = cast("PreTrainedModel", self.model.module)
-        # Arguments of its forward.
+        self.module = cast("transformers.PreTrainedModel", self.model.module)
         self.names = frozenset(inspect.signature(self.module.forward).parameters)
-        # Whether `generate` runs it.
         can_generate = self.may_generate and self.module.can_generate()
         self.generates = can_generate and not _is_masked(self.module)
         self._reads_text = "input_ids" in self.names
-        # Whether a decoder reads what an encoder makes of the inputs; or generate() hands the
-        # inputs on to a language model, which starts its decoder.
+        has_decoder = "decoder_input_ids" in self.names
+        # generate() may hand the inputs on to a language model, which starts its decoder.
         hands_on = self.generates and hasattr(self.module, "language_model")
-        reads_both = self.module.config.is_encoder_decoder and "decoder_input_ids" in self.names
-        self._is_seq2seq = reads_both and not hands_on
+        self._is_seq2seq = self.module.config.is_encoder_decoder and has_decoder and not hands_on
         takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
-        reads_any = self._reads_text or "decoder_input_ids" in self.names
-        self._has_towers = takes_more and reads_any
+        self._has_towers = takes_more and (self._reads_text or has_decoder)
 
     def text(self) -> str:
-        """The file's text, read back before it is given away."""
+        """The file's text, which is read back here."""
         self._refuse_undescribed()
         found, notes = self._found()
-        text = _toml_text(found, self._opening(), notes, routed_expert_of(self.module))
+        opening = [
+            f"Drafted for {type(self.module).__name__} of transformers {transformers.__version__}.",
+            "Numbers are the config's or examples: change them to your workload's.",
+        ]
+        if not self.may_generate:
+            opening.append(
+                "generate() does not run this model: one pass of its forward is counted."
+            )
+        text = _toml_text(found, opening, notes, routed_expert_of(self.module))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "draft.toml"
             file.write_text(text, encoding="utf-8")
@@ -200,26 +190,14 @@ class _Drafter:
         assert read == found, "what was tried is not what was written"
         return text
 
-    def _opening(self) -> list[str]:
-        lines = [
-            f"Drafted for {type(self.module).__name__} of transformers {transformers.__version__}.",
-            "Numbers are the config's or examples: change them to your workload's.",
-        ]
-        if not self.may_generate:
-            lines.append("generate() does not run this model: one pass of its forward is counted.")
-        return lines
-
     def _refuse_undescribed(self) -> None:
-        """Raises if forward cannot do without an argument that no rule describes."""
-        parameters = inspect.signature(self.module.forward).parameters
-        needed = [
-            name
-            for name, each in parameters.items()
-            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-        ]
+        """Raises if forward needs an argument that no rule describes."""
         main = self.module.main_input_name
-        needed += [main] if isinstance(main, str) else main
-        missing = {name for name in needed if name not in DESCRIBED}
+        needed = {main} if isinstance(main, str) else {*main}
+        for name, each in inspect.signature(self.module.forward).parameters.items():
+            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD:
+                needed.add(name)
+        missing = needed - DESCRIBED
         if missing:
             raise ModelCodeError(
                 f"{type(self.module).__name__} takes {', '.join(sorted(missing))}, which no rule of"
@@ -227,7 +205,7 @@ class _Drafter:
             )
 
     def _found(self) -> tuple[Description, dict[str, str]]:
-        """The first description with which the model runs."""
+        """The first description with which the model runs, and notes about its inputs."""
         parameters = {name for name, _ in self.module.named_parameters()}
         towers = [
             self.module.get_submodule(path)
@@ -252,7 +230,7 @@ class _Drafter:
         ) from likeliest
 
     def _with_tokens(self, inputs: dict[str, Input]) -> tuple[Description | None, Tried]:
-        """The description with as many tokens as the text model is handed rows."""
+        """The description with as many tokens as rows for the text model, if it runs."""
         embedding = text_embedding(self.module)
         width = 0 if embedding is None else int(embedding.weight.shape[-1])
         token = media_token(self.module.config, inputs)
@@ -278,7 +256,7 @@ class _Drafter:
             if not waiting and 1 not in done:
                 waiting.append(1)
         if 1 in done:
-            # Its picture is attended to from outside, or the model makes many tokens of it.
+            # The text attends to its picture, or the model makes many tokens of it.
             guess, seen = done[1]
             grown = [TOKENS_AROUND + rows for rows in seen.put]
             if seen.failure is None and (not grown or {*grown} & {*seen.computed}):
@@ -290,7 +268,7 @@ class _Drafter:
     def _description(
         self, inputs: dict[str, Input], token: int | None, count: int, *, has_text: bool = True
     ) -> Description:
-        """A description with `count` tokens of a picture, and with text if it may read any."""
+        """A description with `count` tokens of a picture and, if read, text."""
         config = self.module.config
         placed, tokens = ids_of(config, token, count, has_picture="pixel_values" in inputs)
         prompt: Prompt | None = None
@@ -320,7 +298,6 @@ class _Drafter:
         )
 
     def _notes(self, found: Description, seen: Tried) -> dict[str, str]:
-        """What to say about the inputs."""
         notes = {
             "pixel_values": "of one picture, in the config's size",
             "input_features": "of one recording",
@@ -356,16 +333,13 @@ _STAGE_NOTES: Final[Mapping[str, str]] = {
 def _toml_text(
     description: Description, opening: list[str], notes: Mapping[str, str], expert: str | None
 ) -> str:
-    """The file's text; values in TOML are here as in JSON.
+    """The file's text; its values are alike in TOML and JSON.
 
     `notes` are about the prompt (`prompt`) and inputs, and `expert` the path of routed experts.
     """
     lines = [f"# {line}" for line in opening]
-    lines.append(f"name = {json.dumps(description.name)}")
-    if description.model_class is not None:
-        lines.append(f"class = {json.dumps(description.model_class)}")
-    if expert is not None:
-        lines.append(f"routed_expert = {json.dumps(expert)}")
+    named = {"name": description.name, "class": description.model_class, "routed_expert": expert}
+    lines += [f"{key} = {json.dumps(value)}" for key, value in named.items() if value is not None]
     for stage in description.stages:
         lines += ["", *_stage(stage)]
     if description.prompt is not None:
@@ -376,17 +350,20 @@ def _toml_text(
     return "\n".join([*lines, ""])
 
 
+def _noted(line: str, note: str | None) -> str:
+    return f"{line}  # {note}" if note else line
+
+
 def _stage(stage: StageScope) -> Iterator[str]:
     yield "[[stages]]"
-    note = _STAGE_NOTES.get(stage.name)
-    yield f"name = {json.dumps(stage.name)}" + (f"  # {note}" if note else "")
+    yield _noted(f"name = {json.dumps(stage.name)}", _STAGE_NOTES.get(stage.name))
     yield f"prefixes = {json.dumps(list(stage.prefixes))}"
     if stage.role != "vision":
         yield f"role = {json.dumps(stage.role)}"
 
 
 def _prompt(prompt: Prompt, note: str | None) -> Iterator[str]:
-    yield f"tokens = {prompt.tokens}" + (f"  # {note}" if note else "")
+    yield _noted(f"tokens = {prompt.tokens}", note)
     if prompt.argument != "input_ids":
         yield f"argument = {json.dumps(prompt.argument)}"
     if prompt.fill:
@@ -404,7 +381,7 @@ def _placed(runs: tuple[PlacedValue, ...]) -> Iterator[str]:
 
 def _tensor(value: TensorInput, note: str | None) -> Iterator[str]:
     key, items = ("shape", value.shape) if value.values is None else ("values", value.values)
-    yield f"{key} = {json.dumps(items)}" + (f"  # {note}" if note else "")
+    yield _noted(f"{key} = {json.dumps(items)}", note)
     if value.dtype != MODEL_DTYPE and value.values is None:
         yield f"dtype = {json.dumps(value.dtype)}"
     if value.fill != 1:

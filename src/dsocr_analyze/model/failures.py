@@ -34,7 +34,7 @@ _WAYS_OUT: Final = (
     ("required positional|specify", "describe what is missing under [inputs] in the stages file"),
     ("", "compare [prompt] and [inputs] in the stages file with what the processor returns"),
 )
-"""What to try for a model described by a stages file, by a pattern in the exception's text."""
+"""What to try if a stages file describes the model, by a pattern in the exception's text."""
 
 
 @contextlib.contextmanager
@@ -47,8 +47,7 @@ def blamed_on(
 ) -> Iterator[Callable[[str], None]]:
     """Turns whatever model code raises into one line, with any doubt about the config.
 
-    Yields what to call in place of `on_progress` with the name of each pass: an error names the
-    last.
+    Yields what to call instead of `on_progress` with the name of each pass, which errors name.
 
     Args:
         directory: Directory of the code.
@@ -59,9 +58,9 @@ def blamed_on(
 
     Raises:
         DeviceError: The device is out of memory.
-        ModelCodeError: Anything else was raised, including `SystemExit`.
         UncountableError: The trace refused what the model's code does.
-        AnalyzeError: Other errors of this package are raised unchanged.
+        ModelCodeError: Anything else, including `SystemExit`, but other errors of this package,
+            which stay as they are.
     """
     running = ""
 
@@ -89,7 +88,7 @@ def blamed_on(
 
 
 def _said(error: BaseException) -> str:
-    """An exception's class and text on one line; only the text of errors of this package."""
+    """An exception's class, unless it is of this package, and text on one line."""
     text = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, AnalyzeError):
         return text
@@ -98,7 +97,7 @@ def _said(error: BaseException) -> str:
 
 
 def _place(error: BaseException, module: torch.nn.Module | None) -> Iterator[str]:
-    """The innermost module that ran or was built, and the innermost line of the model's code."""
+    """The innermost module that ran or was built, and the innermost line of model code."""
     paths = {} if module is None else {each: path for path, each in module.named_modules()}
     chain = [each for each in (error.__cause__, error) if each is not None]
     frames = [each for one in chain for each in reversed([*traceback.walk_tb(one.__traceback__)])]
@@ -115,14 +114,14 @@ def _place(error: BaseException, module: torch.nn.Module | None) -> Iterator[str
 
 
 def _is_the_models(frame: FrameType) -> bool:
-    """Whether it runs the model's own code, or functions of transformers beside its helpers."""
+    """Whether it is in the model's own code, or in transformers but not in its `utils`."""
     name = str(frame.f_globals.get("__name__"))
     root = name.removeprefix("transformers.").partition(".")[0]
     return root not in _OF_OTHERS
 
 
 def _way_out(error: BaseException, device: str, *, runs_described: bool) -> str:
-    """What to try, if anything is known to help; errors of this package say so themselves."""
+    """What to try, if known; errors of this package say so themselves."""
     if isinstance(error, AnalyzeError):
         return ""
     text = str(error)
@@ -135,7 +134,7 @@ def _way_out(error: BaseException, device: str, *, runs_described: bool) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` means that a device is out of memory; on the CPU only its text tells."""
+    """Whether a device is out of memory; of the CPU, only the error's text tells."""
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError)
         and any(words in str(error) for words in ("can't allocate memory", "std::bad_alloc"))

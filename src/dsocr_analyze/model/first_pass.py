@@ -1,8 +1,7 @@
-"""A model on `meta`: its modules told apart, and what a first pass puts into its text model.
+"""A model on `meta`: its stages, and what a first pass puts into its text model.
 
-transformers knows the token embedding, the head and, of an encoder-decoder, the encoder. What lies
-beside the text model is told apart by its path and class: a tower for pictures or sound, or a
-projector.
+transformers knows the token embedding, the head and the encoder. Towers for pictures and sound, and
+projectors, are recognised by their path and class.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
+import transformers
 
 from dsocr_analyze.architectures.any_model import DescribedModel
 from dsocr_analyze.architectures.any_model.description import Description
@@ -34,9 +34,6 @@ from dsocr_analyze.model.torch_calls import (
     tensors_in,
 )
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 __all__ = [
     "Tried",
     "beside_the_text",
@@ -55,17 +52,17 @@ _KINDS: Final[Mapping[str, re.Pattern[str]]] = {
     "audio": re.compile(r"audio|speech|sound|wav2vec|hubert|conformer|codec"),
     "vision": re.compile(r"vision|visual|image|pixel|vit|siglip|vq_?(model|vae)"),
 }
-"""Words in the name or the class of a module, the most telling first."""
+"""Words in a module's name or class, the most specific first."""
 
 _ORDER: Final = ("vision", "audio", "encoder", "projector")
 
 
 def stages_of(
-    module: PreTrainedModel, *, has_towers: bool, decodes: bool
+    module: transformers.PreTrainedModel, *, has_towers: bool, decodes: bool
 ) -> tuple[StageScope, ...]:
     """The stages of a model, in the order in which they run.
 
-    `has_towers` tells whether it takes pictures or sound besides text, or turns them into text.
+    A model `has_towers` if it takes pictures or sound besides text, or turns them into text.
     """
     head = _path_of(module, module.get_output_embeddings()) if decodes else None
     owned: dict[str, list[str]] = {}
@@ -74,15 +71,17 @@ def stages_of(
             owned.setdefault(kind, []).append(path)
     stages = [StageScope(kind, tuple(owned[kind]), "vision") for kind in _ORDER if kind in owned]
     taken = [head, *(path for paths in owned.values() for path in paths)]
-    rest = tuple(path for path in _outermost(module) if path not in taken)
+    # The outermost modules and parameters with weights.
+    outermost = dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters())
+    rest = tuple(path for path in outermost if path not in taken)
     stages.append(StageScope("prefill" if decodes else "model", rest, "prefill"))
     if decodes:
         stages.append(StageScope("decode", () if head is None else (head,), "decode"))
     return tuple(stages)
 
 
-def text_embedding(module: PreTrainedModel) -> torch.nn.Embedding | None:
-    """The embedding of the tokens that go into the text model or decoder; None without one."""
+def text_embedding(module: transformers.PreTrainedModel) -> torch.nn.Embedding | None:
+    """The embedding of the text model's or decoder's tokens; None without one."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         decoder = module.get_decoder() if module.config.is_encoder_decoder else module
         found = decoder.get_input_embeddings()
@@ -91,7 +90,7 @@ def text_embedding(module: PreTrainedModel) -> torch.nn.Embedding | None:
 
 
 def routed_expert_of(module: torch.nn.Module) -> str | None:
-    """The pattern of the paths of experts that are modules of their own; None without any."""
+    """A pattern of the paths of experts that are modules; None without any."""
     found = {
         re.sub(r"\.\d+(?=\.|$)", ".*", path) + ".*"
         for path, each in module.named_modules()
@@ -106,9 +105,12 @@ def _path_of(module: torch.nn.Module, wanted: torch.nn.Module | None) -> str | N
     return next((path for path, each in module.named_modules() if each is wanted), None)
 
 
-def beside_the_text(module: PreTrainedModel, *, has_towers: bool) -> Iterator[tuple[str, str]]:
+def beside_the_text(
+    module: transformers.PreTrainedModel, *, has_towers: bool
+) -> Iterator[tuple[str, str]]:
     """Path and kind of all that is not the text model, from the top down to the latter."""
-    encoder = _encoder_of(module)
+    has_encoder = module.config.is_encoder_decoder and hasattr(module, "get_encoder")
+    encoder = _path_of(module, module.get_encoder()) if has_encoder else None
     if encoder is not None:
         yield encoder, "encoder"
     if not has_towers:
@@ -131,29 +133,17 @@ def beside_the_text(module: PreTrainedModel, *, has_towers: bool) -> Iterator[tu
                 yield path, found
 
 
-def _encoder_of(module: PreTrainedModel) -> str | None:
-    if not module.config.is_encoder_decoder or not hasattr(module, "get_encoder"):
-        return None
-    return _path_of(module, module.get_encoder())
-
-
-def _outermost(module: torch.nn.Module) -> list[str]:
-    """Paths of the outermost modules and parameters with weights."""
-    names = {name.split(".")[0]: None for name, _ in module.named_parameters()}
-    return list(names)
-
-
 # --- the first pass --------------------------------------------------------------------------
 
 
 _WRITES: Final = frozenset(
     {"masked_scatter", "masked_scatter_", "index_put", "index_put_", "__setitem__"}
 )
-"""How models put what a tower computed in the places of image or audio tokens."""
+"""How models put a tower's output in the places of image or audio tokens."""
 
 
 _MOST_COMPUTED: Final = 4
-"""Of the last different numbers of rows that modules computed."""
+"""Different numbers of rows, the last that modules computed, that are tried."""
 
 
 @dataclass
@@ -163,8 +153,8 @@ class Tried:
     Attributes:
         failure: Why it failed; None if it ran.
         ran: Paths of the modules that were called.
-        put: Rows of the text model's width that were put in the place of tokens, by each write.
-        computed: Rows that modules computed in that width, in order.
+        put: Rows of the text model's width that each write put in the place of tokens.
+        computed: Rows of that width that modules computed, in order.
     """
 
     failure: AnalyzeError | None = None
@@ -173,11 +163,11 @@ class Tried:
     computed: list[int] = field(default_factory=list)
 
     def counts(self, width: int, known: set[int]) -> list[int]:
-        """How many tokens the prompt may need, likeliest first, but those it explains."""
+        """How many tokens the prompt may need, likeliest first, without those known."""
         found = [*reversed(self.put)]
         text = said(self.failure)
         if set(self.computed) - known or "token" in text:
-            # Models that compare the two numbers say them in what they raise.
+            # What models raise may name the two numbers that they compare.
             numbers = [int(each) for each in re.findall(r"\b\d+\b", text)]
             found += [each // width for each in numbers if each % width == 0] + numbers
             found += [*dict.fromkeys(reversed(self.computed))][:_MOST_COMPUTED]
@@ -194,7 +184,7 @@ def said(failure: BaseException | None) -> str:
 def _noting_rows(
     width: int, seen: Tried, func: Function, args: Arguments, kwargs: Keywords
 ) -> Value:
-    """Makes a call, and notes the rows of a width that it writes into another tensor."""
+    """Makes a call; notes the rows of a width that it writes into another tensor."""
     given = [*args, *kwargs.values()]
     if getattr(func, "__name__", "") in _WRITES and isinstance(given[-1], torch.Tensor):
         into, source = given[0], given[-1]
@@ -204,15 +194,12 @@ def _noting_rows(
 
 
 def _refuse_idle(model: LoadedModel, stages: Sequence[StageScope], ran: set[str]) -> None:
-    """Raises if a tower got nothing to do, because it takes an argument that was not given."""
+    """Raises if a tower did not run, as it takes an argument that was not given."""
     parameters = {name for name, _ in model.module.named_parameters()}
     for stage in stages:
         modules = [path for path in stage.prefixes if path not in parameters]
-        if (
-            stage.role == "vision"
-            and modules
-            and not any(owner_among((stage,), path) for path in ran)
-        ):
+        is_tower = stage.role == "vision" and bool(modules)
+        if is_tower and not any(owner_among((stage,), path) for path in ran):
             raise ModelCodeError(f"{modules[0]} did not run")
 
 

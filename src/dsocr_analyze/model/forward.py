@@ -1,7 +1,7 @@
-"""The environment of a model's forward pass: the settings and functions that its code relies on.
+"""The environment of a model's forward pass: settings and functions that its code relies on.
 
-The vendor's files were written for one GPU, one version of transformers and a full set of packages.
-The process is adapted around them, and restored on the way out, even on errors.
+The vendor's files are written for one GPU, one version of transformers and a full set of packages.
+The process is adapted to them and restored afterwards, even on errors.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, ParamSpec, TypeAlias
 
 import torch
+import transformers
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.known_shapes import KnownShapes
@@ -57,12 +58,11 @@ def running(
     Args:
         device: Device of the model's parameters.
         flash_attention: Replaces `flash_attn_func` in the model's code, if given.
-        has_weights: Whether the parameters hold a checkpoint's values; else routing is made
-            uniform, as on `meta`.
+        has_weights: Whether the parameters are a checkpoint's; if not, routing is made uniform, as
+            it is on `meta`.
         assign: Makes assignments to items of tensors on `meta`.
     """
-    with _asked_by_model_code(flash_attention) as stack:
-        stack.enter_context(without_unused_imports())
+    with _asked_by_model_code(flash_attention) as stack, without_unused_imports():
         # Scripted functions run operator by operator: a fused kernel would hide its operators.
         optimize = torch._C._set_graph_executor_optimize  # of this thread only
         stack.callback(optimize, torch._C._get_graph_executor_optimize())
@@ -88,7 +88,7 @@ def running_unwatched(
     *,
     has_weights: bool = False,
 ) -> Iterator[None]:
-    """The same for timing, not on `meta`: no mode intercepts functions, and scripts run fused."""
+    """The same for timing, not on `meta`: no mode sees the functions, and scripts run fused."""
     with _asked_by_model_code(flash_attention) as stack:
         if device.type != "cuda":
             stack.enter_context(answered(torch.Tensor, "cuda", lambda self, *_: self.to(device)))
@@ -111,16 +111,17 @@ def _uniform_top_k(top_k: Callable[_Inputs, _TopK]) -> Callable[_Inputs, _TopK]:
 def _asked_by_model_code(
     flash_attention: Callable[..., torch.Tensor] | None,
 ) -> Iterator[contextlib.ExitStack]:
-    """Settings needed wherever a model runs; more may be entered on the returned stack."""
-    with exclusive(), contextlib.ExitStack() as stack:
-        stack.enter_context(discarding_stdout())  # the vendor's forward prints feature shapes
-        stack.enter_context(quiet_transformers())
-        stack.enter_context(torch.no_grad())
+    """Settings wherever a model runs; the caller may enter more on the stack."""
+    with (
+        exclusive(),
+        discarding_stdout(),  # the vendor's forward prints feature shapes
+        quiet_transformers(),
+        torch.no_grad(),
+        contextlib.ExitStack() as stack,
+    ):
         if flash_attention is not None:
             # The loaded model's own files, files shared by built-in references, and transformers'.
-            from transformers import modeling_flash_attention_utils
-
-            callers = [modeling_flash_attention_utils]
+            callers = [transformers.modeling_flash_attention_utils]
             for name, module in tuple(sys.modules.items()):
                 is_shared = name.startswith(_ARCHITECTURES) and hasattr(module, "flash_attn_func")
                 if name.startswith(_LOADED) or is_shared:
@@ -133,7 +134,7 @@ def _asked_by_model_code(
 
 
 def _on_device(device: torch.device, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-    """Ends a pass at its next call if interrupted; `.cuda()` moves to the device under analysis."""
+    """Ends a pass if interrupted; `.cuda()` moves to the device under analysis."""
     safe_point()
     if func is torch.Tensor.cuda and device.type != "cuda":
         moved: torch.Tensor = args[0].to(device)
@@ -142,7 +143,7 @@ def _on_device(device: torch.device, func: Function, args: Arguments, kwargs: Ke
 
 
 def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
-    """A region's constructor; for `meta`, it enters CUDA's autocast without needing a GPU."""
+    """A constructor of autocast that enters CUDA's for `meta` without needing a GPU."""
 
     def __init__(  # noqa: N807 - replaces it
         self: torch.autocast,

@@ -1,9 +1,8 @@
 """The passes of a model as transformers' own `generate` runs them, one by one.
 
-`generate` is stopped right before its first pass. By then it has run an encoder, made the cache and
-chosen every argument, whatever the model and version. The following passes use the model's own
-functions for their arguments, as the loop inside `generate` does, and the cache is extended by the
-tokens of steps that do not run.
+`generate` is stopped right before its first pass, when it has run an encoder, made the cache and
+chosen every argument. Later passes get theirs from the model's own functions, as in `generate`, and
+the cache is extended by the tokens of steps that do not run.
 """
 
 from __future__ import annotations
@@ -12,64 +11,52 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
+import transformers
 
+from dsocr_analyze.architectures.any_model.description import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value
-
-if TYPE_CHECKING:
-    from transformers import Cache, PreTrainedModel
-    from transformers.utils import ModelOutput
-
-    from dsocr_analyze.architectures.any_model.description import Prompt
 
 __all__ = ["AnyCache", "GenerateCalls", "Lengths", "lengthened", "lengths_of"]
 
 
 _PREPARE: Final = "prepare_inputs_for_generation"
 _OF_ONE_PASS: Final = ("next_sequence_length", "is_first_iteration")
-"""Arguments of `_PREPARE` in transformers 5 that are not kept from pass to pass."""
+"""Arguments of `_PREPARE` in transformers 5 for one pass alone."""
 
 _CACHES: Final = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
-"""What models call the cache that `generate` keeps for them."""
+"""Models' names for the cache that `generate` keeps."""
 
 
 _State: TypeAlias = tuple[Keywords, Keywords, int]
-"""What `generate` kept before and after a pass, and the number of the next step."""
+"""What `generate` keeps before and after a pass, and the number of the next step."""
 
 
 class GenerateCalls:
     """The passes that `generate` runs for a prompt.
 
     Args:
-        model: A model of transformers.
+        model: A model of transformers; ConfigError if it cannot generate.
         inputs: Keyword arguments of `generate`: what a processor returns.
         new_tokens: Tokens to generate.
         use: How it is called.
-
-    Raises:
-        ConfigError: The model cannot generate.
     """
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        inputs: Keywords,
-        new_tokens: int,
-        use: Prompt,
+        self, model: torch.nn.Module, inputs: Keywords, new_tokens: int, use: Prompt
     ) -> None:
         if not getattr(model, "can_generate", bool)():
             raise ConfigError(
                 f"transformers' generate() cannot run {type(model).__name__}; give a 'class' that"
                 " it can, or leave out the stage with the role 'decode' to count one pass"
             )
-        self._model = model
-        self._inputs: Keywords = dict(inputs)
+        self._model, self._inputs = model, dict(inputs)
         self._new_tokens, self._use = new_tokens, use
-        self._owner: PreTrainedModel = model
+        self._owner: Any = model
         self._ids = torch.empty(0)
         self._one_pass: Keywords = {}
         self._kwargs: Keywords = {}
@@ -84,13 +71,13 @@ class GenerateCalls:
         return next((cache for cache in kept if cache is not None), None)
 
     def prefill(self) -> None:
-        """Runs everything up to the first token's logits, which is possible once."""
+        """Runs everything up to the first token's logits; possible once."""
         inputs = self._stopped_generate()
         self._returned(self._owner(**inputs, return_dict=True))
         self._prefilled = lengths_of(self.cache)
 
     def prepare(self, number: int) -> Callable[[], None]:
-        """Returns the decode step with this number, ready to run; it is no earlier than the last.
+        """Returns a decode step, ready to run, no earlier than the last.
 
         Steps in between leave tokens in the cache, all zeros.
         """
@@ -107,22 +94,21 @@ class GenerateCalls:
                     self._kwargs[name] = lengthened(self._kwargs[name], missing, self._prefilled)
             self.ready = number
         new = self._ids.new_full((len(self._ids), number + 1), self._use.fill)
-        of_pass = {"next_sequence_length": 1 if self._kwargs["use_cache"] else None}
-        inputs = self._arguments(
-            torch.cat([self._ids, new], dim=1), of_pass if self._one_pass else {}
-        )
+        length = 1 if self._kwargs["use_cache"] else None
+        of_pass = {"next_sequence_length": length} if self._one_pass else {}
+        inputs = self._arguments(torch.cat([self._ids, new], dim=1), of_pass)
         return functools.partial(self._step, inputs)
 
     def state(self) -> _State:
-        """What `restore` takes to go back to where this was called."""
+        """What `restore` takes to return to this point."""
         return copy.deepcopy((self._before, self._kwargs, self.ready))
 
     def restore(self, state: _State) -> None:
-        """Goes back; the state remains usable."""
+        """Returns to a state, which remains usable."""
         self._before, self._kwargs, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: Keywords) -> None:
-        # With other kernels for experts than a prefill, since transformers 5.
+        # transformers 5 runs other kernels for experts than in a prefill pass.
         optimized = getattr(self._owner, "_optimize_model_for_decode", contextlib.nullcontext)
         with optimized():
             output = self._owner(**inputs, return_dict=True)
@@ -130,17 +116,17 @@ class GenerateCalls:
         self._returned(output)
 
     def _stopped_generate(self) -> Keywords:
-        """Runs `generate` until its first pass, whose arguments of forward are returned."""
+        """Runs `generate` until its first pass; returns the arguments of forward."""
         given, self._inputs = self._inputs, {}
         generate: Any = self._model.generate
         start = given.get("decoder_input_ids")
         if start is not None:
             # Some models' own accepts no prompt for the decoder and makes one of a fixed length.
-            from transformers import GenerationMixin
-
             # The first token starts the decoder already: another one would be put before it.
             generate = functools.partial(
-                GenerationMixin.generate, self._model, decoder_start_token_id=int(start[0, 0])
+                transformers.GenerationMixin.generate,
+                self._model,
+                decoder_start_token_id=int(start[0, 0]),
             )
         with _stopping(self._model):
             try:
@@ -162,7 +148,7 @@ class GenerateCalls:
         made = getattr(self._owner, _PREPARE)(ids, **of_pass, **self._kwargs)
         return {name: value for name, value in made.items() if name not in self._use.without}
 
-    def _returned(self, output: ModelOutput) -> None:
+    def _returned(self, output: Any) -> None:
         """Keeps what `generate` keeps after a pass."""
         self._before = self._kwargs
         self._kwargs = self._owner._update_model_kwargs_for_generation(
@@ -171,10 +157,10 @@ class GenerateCalls:
 
 
 def _continued(before: Value, after: Value, times: int) -> Value:
-    """A value after the same change that made `after` of `before` some more times.
+    """A value once the change from `before` to `after` has occurred some more times.
 
-    Integers change by the same difference; a tensor that has grown grows on, its last entries
-    changing as the last two do.
+    Integers change by the same difference. A tensor that has grown grows on; its last entries
+    change like the last two.
     """
     if times <= 0 or not isinstance(after, torch.Tensor) or not isinstance(before, torch.Tensor):
         return after
@@ -199,9 +185,9 @@ class _FirstPass(BaseException):
 
 @contextlib.contextmanager
 def _stopping(model: torch.nn.Module) -> Iterator[None]:
-    """While the body runs, the first pass of `generate` is not run but raised.
+    """Raises the first pass of `generate` instead of running it.
 
-    The model inside another one may be what generates, such as BLIP-2's language model.
+    A model within another one may be what generates, such as BLIP-2's language model.
     """
     with contextlib.ExitStack() as stack:
         for module in model.modules():
@@ -221,15 +207,17 @@ def _stop_of(owner: torch.nn.Module) -> Callable[..., None]:
 # --- the cache -------------------------------------------------------------------------------
 
 
-AnyCache: TypeAlias = "Cache | tuple[torch.Tensor | AnyCache, ...] | list[torch.Tensor | AnyCache]"
-"""A cache of transformers, or tensors that a model nests by itself."""
+AnyCache: TypeAlias = (
+    "transformers.Cache | tuple[torch.Tensor | AnyCache, ...] | list[torch.Tensor | AnyCache]"
+)
+"""A cache of transformers, or tensors that a model nests itself."""
 
 Lengths: TypeAlias = "tuple[int | Lengths, ...] | dict[int, int]"
 """Sizes of nested tensors, or tokens by layer."""
 
 
 def lengths_of(cache: AnyCache) -> Lengths:
-    """Sizes of a cache's tensors, nested like it, or tokens by layer of one of transformers."""
+    """Sizes of a cache's tensors, nested likewise, or tokens by layer of one of transformers."""
     if isinstance(cache, tuple | list):
         return tuple(
             tuple(each.shape) if isinstance(each, torch.Tensor) else lengths_of(each)
@@ -243,8 +231,8 @@ def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
     """Extends the cache, after a decode step, by tokens that are all zeros; may modify it.
 
     A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
-    is allocated as a whole, or holds a state, stays as it is, and so does what has not grown since
-    the prefill pass, whose sizes are `before`, such as the keys of an image.
+    is allocated as a whole, or holds a state, stays as it is. So does what has not grown since the
+    prefill pass, such as the keys of an image; `before` are its sizes then.
     """
     if isinstance(cache, tuple | list):
         return type(cache)(
@@ -265,22 +253,20 @@ def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
 
 
 def _longer(held: torch.Tensor, tokens: int, before: tuple[int, ...]) -> torch.Tensor:
-    """A tensor that grows in the dimension in which it has grown since the prefill pass."""
+    """A tensor, longer in the dimension in which it has grown since the prefill pass."""
     for dim, then in enumerate(before):
         if held.shape[dim] > then:
             return torch.cat([held, _zeros(held, dim, tokens)], dim=dim)
     return held
 
 
-def _growing_layers(cache: Cache) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+def _growing_layers(cache: transformers.Cache) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Index, keys and values of every layer that takes tokens."""
-    from transformers import DynamicCache
-
     if hasattr(cache, "layers"):  # transformers 5
         pairs = [
             (getattr(each, "keys", None), getattr(each, "values", None)) for each in cache.layers
         ]
-    elif isinstance(cache, DynamicCache):
+    elif isinstance(cache, transformers.DynamicCache):
         pairs = list(zip(cache.key_cache, cache.value_cache, strict=True))
     else:
         return

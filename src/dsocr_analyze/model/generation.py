@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import torch
+import transformers
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.key_value_cache import CacheStep, GrowingCache, KeyValueCache
@@ -48,15 +49,14 @@ class Generation(Generic[Record]):
         model: The model.
         workload: The workload.
         architecture: The model's architecture.
-        begin: Called right before each pass; returns the record of the pass.
+        begin: Called right before each pass; returns its record.
         on_progress: Called with the name of each pass as it starts.
 
     Attributes:
         inputs_bytes: Bytes of the prefill pass's inputs.
         kv_cache_bytes: Bytes of the cache after the prefill pass.
-        steps: By number, the record of each decode step that has run, and bytes of the cache then.
-        goes_back: Whether a step may run after a later one, so that the state after the first is
-            kept.
+        steps: By number of each decode step that has run, its record, and the cache's bytes then.
+        goes_back: Whether a step may run after a later one.
     """
 
     def __init__(
@@ -81,15 +81,14 @@ class Generation(Generic[Record]):
         if use is None:
             self._calls = ForwardCalls(model, workload, architecture, inputs)
         else:
-            # Imported here because few runs need it.
-            from dsocr_analyze.model.generate_calls import GenerateCalls
+            from dsocr_analyze.model.generate_calls import GenerateCalls  # which few runs need
 
             self._calls = GenerateCalls(model.module, inputs, workload.max_new_tokens, use)
         self._first_state: Any = None
         self._restore_first: Callable[[], None] = lambda: None
 
     def prefill(self) -> Record:
-        """Runs the prefill pass, which is possible once."""
+        """Runs the prefill pass; possible once."""
         self._on_progress("prefill pass")
         record = self._begin()
         with confined(self._model.directory):
@@ -100,7 +99,7 @@ class Generation(Generic[Record]):
         return record
 
     def step(self, number: int) -> Record:
-        """Returns the record of a decode step (numbered from 0), running it if it has not run."""
+        """Returns the record of a decode step, numbered from 0, after running it if need be."""
         if number in self.steps:
             return self.steps[number][0]
         self._on_progress(f"decode step {number + 1}")
@@ -109,7 +108,7 @@ class Generation(Generic[Record]):
             self._calls.restore(self._first_state)
             self._restore_first()
         if number > self._calls.ready and self.goes_back:
-            # Its side effects on the model may matter as well, such as rotary angles.
+            # For its side effects on the model, such as rotary angles.
             self._call(partial(self._calls.prepare, number - 1))
         record = self._call(partial(self._calls.prepare, number))
         if number == 0 and self.goes_back:
@@ -120,9 +119,9 @@ class Generation(Generic[Record]):
         return record
 
     def longer_step(self) -> Record:
-        """Returns the record of a step over one cached token more than the last that has run.
+        """Returns the record of a step over one more cached token than the last step.
 
-        Even a full sliding window grows for it: it runs as the first step after a longer prompt.
+        It runs as the first step after a longer prompt, for which even a full sliding window grows.
         """
         assert isinstance(self._calls, ForwardCalls), "generate makes its own steps"
         self._on_progress("decode step over a longer cache")
@@ -141,15 +140,11 @@ class Generation(Generic[Record]):
 def _fit(inputs: Keywords, module: torch.nn.Module, architecture: Architecture) -> None:
     """Leaves out inputs that the forward of a described model does not name.
 
-    Raises:
-        ConfigError: The stages file has another that it does not name.
+    Raises ConfigError if it does not name one of the stages file's.
     """
-    parameters = inspect.signature(module.forward).parameters.items()
-    named = [
-        name
-        for name, each in parameters
-        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    ]
+    parameters = inspect.signature(module.forward).parameters.values()
+    collected = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [each.name for each in parameters if each.kind not in collected]
     for name in architecture.left_out_where_unknown - set(named):
         inputs.pop(name, None)
     unknown = inputs.keys() - set(named)
@@ -164,10 +159,7 @@ def _fit(inputs: Keywords, module: torch.nn.Module, architecture: Architecture) 
 class ForwardCalls:
     """The passes of an architecture that knows the arguments of its own forward.
 
-    Attributes:
-        inputs: The prefill pass's inputs without a cache, until it runs.
-        cache: The cache as it is now.
-        ready: Number of the decode step that comes next.
+    `inputs` are the prefill pass's, until it runs, and `ready` is the number of the next step.
     """
 
     model: LoadedModel
@@ -178,7 +170,7 @@ class ForwardCalls:
     ready: int = 0
 
     def prefill(self) -> None:
-        """Runs the prefill pass, which is possible once."""
+        """Runs the prefill pass; possible once."""
         inputs, self.inputs = self.inputs, {}
         if self.architecture.decode is None:
             self.model.module(**inputs)
@@ -187,7 +179,7 @@ class ForwardCalls:
         self._step(inputs)
 
     def prepare(self, number: int) -> Callable[[], None]:
-        """Returns the decode step with this number, ready to run; it is no earlier than the last.
+        """Returns a decode step, ready to run, no earlier than the last.
 
         Steps in between leave tokens in the cache, all zeros.
         """
@@ -199,7 +191,7 @@ class ForwardCalls:
         return partial(self._step, inputs)
 
     def prepare_longer(self) -> Callable[[], None]:
-        """Returns a step over all that the last one has read and written, ready to run."""
+        """Returns a step over all that the last one read and wrote, ready to run."""
         assert self.cache is not None, "the last step left one"
         keys, *_ = next(iter(self.cache))
         step = CacheStep(keys.shape[-2], 1, self.model.sliding_window)
@@ -208,11 +200,11 @@ class ForwardCalls:
         return partial(self._step, inputs)
 
     def state(self) -> tuple[KeyValueCache | None, int]:
-        """What `restore` takes to go back to where this was called."""
+        """What `restore` takes to return to this point."""
         return copy.deepcopy((self.cache, self.ready))
 
     def restore(self, state: tuple[KeyValueCache | None, int]) -> None:
-        """Goes back; the state remains usable."""
+        """Returns to a state, which remains usable."""
         self.cache, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: Keywords) -> None:
@@ -221,21 +213,17 @@ class ForwardCalls:
 
 
 def empty_cache(directory: ModelDirectory) -> KeyValueCache:
-    """An empty cache; for vendor code, of the transformers class it was written for."""
-    if directory.is_reference:
-        return GrowingCache()
-    from transformers import DynamicCache
-
-    return DynamicCache()
+    """An empty cache, for vendor code of the transformers class that it is written for."""
+    return GrowingCache() if directory.is_reference else transformers.DynamicCache()
 
 
 def left_as_it_was(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Undoes what a pass changes on modules, such as rotary tables, so the next starts fresh."""
+    """Undoes what a pass changes on modules, such as rotary tables."""
     return undone(_restorer(model))
 
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
-    """Returns a function that restores all modules' current attributes, buffers and hooks."""
+    """Returns what restores all modules' current attributes, buffers and hooks."""
     before: list[tuple[_Table, _Table]] = []
     for _, module in modules_in(model):
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
@@ -267,7 +255,7 @@ def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_
 def flash_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Value, **kwargs: Value
 ) -> torch.Tensor:
-    """flash-attn's function; on `meta` a stand-in that does not need the package.
+    """flash-attn's function, on `meta` a stand-in for it.
 
     Takes q [B, T, Hq, D], k [B, K, Hk, D] and v [B, K, Hk, Dv]; returns [B, T, Hq, Dv].
     """

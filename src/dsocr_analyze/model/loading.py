@@ -1,7 +1,4 @@
-"""Builds a model from a directory, in the same way for a vendor checkout and for the reference.
-
-Nothing is initialised while a model is built, and no kernels are searched for.
-"""
+"""Builds a model from a directory, a vendor checkout or the reference."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
+import transformers
 from packaging.specifiers import SpecifierSet
+from safetensors import SafetensorError, safe_open
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError
@@ -42,9 +41,6 @@ from dsocr_analyze.model.source_package import import_file, importable
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.unused_imports import without_unused_imports
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
 __all__ = [
     "VENDOR_TRANSFORMERS",
     "LoadedModel",
@@ -55,17 +51,15 @@ __all__ = [
 
 
 _MOST_MODULES: Final = 100_000
-"""Builds in 10 s at most; without a limit, a one-line config could exhaust memory."""
+"""Otherwise a one-line config could exhaust memory. They are built in 10 s at most."""
 
 
 @contextlib.contextmanager
 def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Builds a model on `device` in `dtype` without initialising weights or probing for kernels.
+    """Models are built on `device` in `dtype`; no weights are initialised or kernels looked for.
 
-    Values drawn by constructors, which take most of the time, would be thrown away.
+    Constructors spend most of their time drawing values, which would be thrown away.
     """
-    from transformers import PreTrainedModel
-
     count = 0
 
     def counted(_: torch.nn.Module, __: str, ___: torch.nn.Module | None) -> None:
@@ -77,18 +71,21 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
                 " layers or experts"
             )
 
-    with exclusive(), contextlib.ExitStack() as stack:
+    with (
+        exclusive(),
+        contextlib.ExitStack() as stack,
+        quiet_transformers(),
+        without_unused_imports(),
+        default_dtype(dtype),
+        torch.device(device),
+        undone(register_module_module_registration_hook(counted).remove),
+    ):
         for name in dir(torch.nn.init):
             if name.endswith("_") and not name.startswith("_"):
                 stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
         for name, answer in _ANSWERS.items():
-            if hasattr(PreTrainedModel, name):
-                stack.enter_context(answered(PreTrainedModel, name, answer))
-        stack.enter_context(quiet_transformers())
-        stack.enter_context(without_unused_imports())
-        stack.enter_context(default_dtype(dtype))
-        stack.enter_context(torch.device(device))
-        stack.enter_context(undone(register_module_module_registration_hook(counted).remove))
+            if hasattr(transformers.PreTrainedModel, name):
+                stack.enter_context(answered(transformers.PreTrainedModel, name, answer))
         yield
 
 
@@ -97,34 +94,23 @@ def _leave_as_is(tensor: Any, *_: Any, **__: Any) -> Any:
     return tensor
 
 
-def _keep_config(_: type, config: PretrainedConfig, *__: Any, **___: Any) -> PretrainedConfig:
-    return config
-
-
-def _keep_attention(_: torch.nn.Module, attention: str | None, *__: Any, **___: Any) -> str:
-    return attention or "eager"  # the default in configs of transformers 4
-
-
 _ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     # What `init_weights` of transformers 4 and 5 draws values with; pruning and ties stay.
     "_initialize_weights": _leave_as_is,
     "initialize_weights": _leave_as_is,
-    # It rejects flash attention if the package is missing, which meta does not need.
-    "_autoset_attn_implementation": _keep_config,  # transformers 4
-    "_check_and_adjust_attn_implementation": _keep_attention,  # transformers 5
+    # These of 4 and 5 reject flash attention without its package, which meta does not need.
+    "_autoset_attn_implementation": lambda _class, config, *_, **__: config,
+    "_check_and_adjust_attn_implementation": lambda _, attention, *__, **___: attention or "eager",
 }
 
 
 _WINDOW: Final = "_ring_window"
-"""Attribute of the config where Unlimited-OCR's code looks for its window; `infer()` sets it.
-
-It is not a key of config.json: without `infer()` there is no window.
-"""
+"""Attribute of the config, but no key of config.json, where `infer()` of Unlimited-OCR sets it."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run, and where it came from."""
+    """A model ready to run, and its origin."""
 
     module: torch.nn.Module
     directory: ModelDirectory
@@ -151,26 +137,23 @@ def load_model(
     random_weights: bool = False,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
-    """Builds the directory's model on `device`, with its weights if it has any.
-
-    Waits while another thread builds or runs a model.
+    """Builds the directory's model on `device`, once no other thread builds or runs one.
 
     Args:
-        directory: A directory whose `auto_map` names its classes, or one described by a stages
-            file.
-        device: `meta` builds the network without values. Elsewhere the directory's safetensors are
-            loaded; without any, weights are drawn from a seeded normal distribution.
+        directory: Has an `auto_map` that names its classes, or is described by a stages file.
+        device: On `meta` there are no values. Elsewhere the directory's safetensors are loaded;
+            without any, weights are drawn from a seeded normal distribution.
         dtype: Type of the parameters.
         flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
-        sliding_window: Generated tokens that the decoder keeps in its cache, at least 1, if its
-            code supports it; None for all, as in a bare forward pass.
+        sliding_window: Generated tokens that the decoder keeps in its cache, if its code can drop
+            any; None for all.
         random_weights: Draw the weights even if the directory has some.
         trust_remote_code: The user agreed to execute the directory's Python files.
 
     Raises:
-        TrustError: The user has not agreed to execute the files.
+        TrustError: The user has not agreed.
         ModelCodeError: The files raised, or the installed transformers cannot run them.
-        ConfigError: `auto_map` is missing or names something missing, or the window is below 1.
+        ConfigError: `auto_map` lacks a class or names none, or the window is below 1.
         ModelDirectoryError: A file named in `auto_map` is missing, or the weights do not fit.
         DeviceError: The device is out of memory.
     """
@@ -200,9 +183,7 @@ def _loaded(
     attention: str,
     random_weights: bool,
 ) -> LoadedModel:
-    with importing():  # transformers, and the model's files
-        from transformers import GenerationConfig
-
+    with importing():  # parts of transformers, and the model's files
         build = _of_its_code if directory.has_code else _of_transformers
         module = build(directory, device, dtype, attention)
     if directory.described is not None:
@@ -213,8 +194,9 @@ def _loaded(
         if how.is_file():
             read_config(how)  # a JSON object, and not too large
             with blamed_on(directory, f"has a {how.name} that transformers refuses"):
-                found = GenerationConfig.from_pretrained(directory.path, local_files_only=True)
-            vars(module)["generation_config"] = found
+                vars(module)["generation_config"] = transformers.GenerationConfig.from_pretrained(
+                    directory.path, local_files_only=True
+                )
     module.eval()
     is_real = device.type != "meta"
     has_weights = is_real and not random_weights and bool(directory.weight_files())
@@ -228,7 +210,6 @@ def _loaded(
 def _of_transformers(
     directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
 ) -> torch.nn.Module:
-    """Builds the model from a class of transformers."""
     with (
         blamed_on(directory, "could not be built", str(device)),
         building(device, dtype),
@@ -245,7 +226,6 @@ def _of_transformers(
 def _of_its_code(
     directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
 ) -> torch.nn.Module:
-    """Builds the model from the classes named in `auto_map`."""
     with importable(directory) as package:
         config_class = _class_in(directory, package, "AutoConfig")
         model_class = _class_in(directory, package, "AutoModel")
@@ -265,7 +245,6 @@ def _of_its_code(
 
 
 def _class_in(directory: ModelDirectory, package: str, role: str) -> Any:
-    """The class that `auto_map` names for a role."""
     file, name = directory.class_in(role)
     found = getattr(import_file(directory, package, file), name, None)
     if not isinstance(found, type):
@@ -276,10 +255,7 @@ def _class_in(directory: ModelDirectory, package: str, role: str) -> Any:
 _PACKAGE: Final = "transformers"
 
 VENDOR_TRANSFORMERS: Final = SpecifierSet(">=4.46.3,<4.48")
-"""Versions for published code: it was written for 4.46.3, and 4.48 dropped what it imports.
-
-The package's extra `vendor` installs the one that the vendor pins.
-"""
+"""Versions that published code runs on: it is made for 4.46.3, and 4.48 lacks what it imports."""
 
 
 def require_transformers(directory: ModelDirectory) -> None:
@@ -308,12 +284,9 @@ _WAY_OUT: Final = (
 
 
 def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
-    """Loads the directory's safetensors, which must hold every parameter.
+    """Loads the directory's safetensors, by the module's names or any that transformers 5 renames.
 
-    Their names are those of the module or, with transformers 5, any that its own loading renames.
-
-    Raises:
-        ModelDirectoryError: A file cannot be read, or its tensors differ from the model's.
+    Raises ModelDirectoryError if a file cannot be read, or its tensors differ from the model's.
     """
     checkpoint = _read(directory)
     targets = dict(module.state_dict(keep_vars=True))
@@ -326,7 +299,7 @@ def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
         # Parameters that no checkpoint holds, such as sinusoids.
         made = "|".join(getattr(module, "_keys_to_ignore_on_load_missing", None) or ["$^"])
         for name in [name for name in missing if re.search(made, name)]:
-            owner: PreTrainedModel = module
+            owner: Any = module
             owner._init_weights(module.get_submodule(name.rpartition(".")[0]))
             missing.remove(name)
     if missing:
@@ -338,8 +311,6 @@ def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
 
 def _read(directory: ModelDirectory) -> _Checkpoint:
     """The checkpoint, mapped into memory: values are read only where they are copied."""
-    from safetensors import SafetensorError, safe_open
-
     found = {}
     try:
         for file in directory.weight_files():
@@ -358,11 +329,11 @@ def _copied(
     module: torch.nn.Module, targets: Mapping[str, torch.Tensor], checkpoint: _Checkpoint
 ) -> set[str]:
     """Copies tensors by the model's own names, and returns the parameters that are missing."""
-    # Each parameter once: the file may hold a shared one under either name.
+    # Shared ones once: the file may hold them under any of their names.
     missing = {id(parameter): name for name, parameter in module.named_parameters()}
     # As for `from_pretrained`, buffers that are not saved any more.
-    left_out = getattr(module, "_keys_to_ignore_on_load_unexpected", None) or []
-    left_out = re.compile("|".join([*left_out, r"rotary_emb\.inv_freq$"]))
+    ignored = getattr(module, "_keys_to_ignore_on_load_unexpected", None) or []
+    left_out = re.compile("|".join([*ignored, r"rotary_emb\.inv_freq$"]))
     buffers = dict(module.named_buffers())
     loaded: dict[int, str] = {}
     for name, (tensor, file) in checkpoint.items():
@@ -390,13 +361,12 @@ def _copied(
     return set(missing.values())
 
 
-def _converted(module: PreTrainedModel, checkpoint: _Checkpoint) -> set[str]:
+def _converted(module: Any, checkpoint: _Checkpoint) -> set[str]:
     """Lets transformers 5 load the checkpoint; returns the same as `_copied`."""
-    from transformers import core_model_loading
+    from transformers import core_model_loading, modeling_utils
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.modeling_utils import LoadStateDictConfig
 
-    how = LoadStateDictConfig(
+    how = modeling_utils.LoadStateDictConfig(
         device_map={"": module.device},
         dtype=module.dtype,
         weight_mapping=get_model_conversion_mapping(module),
@@ -424,10 +394,8 @@ def _converted(module: PreTrainedModel, checkpoint: _Checkpoint) -> set[str]:
 
 def _draw_weights(module: torch.nn.Module) -> None:
     """Draws every parameter: uninitialised memory may contain NaN, which breaks routing."""
-    generators = {
-        device: torch.Generator(device).manual_seed(0)
-        for device in {parameter.device for parameter in module.parameters()}
-    }
+    devices = {parameter.device for parameter in module.parameters()}
+    generators = {device: torch.Generator(device).manual_seed(0) for device in devices}
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             safe_point()

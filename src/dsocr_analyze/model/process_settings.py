@@ -1,8 +1,7 @@
-"""Temporary changes of process settings, undone afterwards, even on errors.
+"""Temporary changes of process settings, undone even on errors and in forked processes.
 
-Functions are replaced, and messages dropped, only for the running thread. Only the default dtype
-changes for all threads, so only one model is built or run at a time. A process forked by another
-thread starts with nobody's turn, and with the settings undone (`forking.undone`).
+Functions are replaced, and messages dropped, only for the running thread. The default dtype changes
+for all threads, so only one model is built or run at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from types import ModuleType
 from typing import Any, ParamSpec, TextIO, TypeAlias
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from dsocr_analyze.forking import is_forked, undone
 from dsocr_analyze.interruption import held
@@ -46,8 +46,7 @@ _running_thread: int | None = None
 def exclusive() -> Iterator[None]:
     """Only one thread at a time runs the body, which builds or runs a model; others wait.
 
-    Reentrant. While the body runs, interruptions wait for a safe point, since settings must be
-    restored; while waiting for another thread, they don't.
+    Reentrant. In the body, interruptions wait for a safe point, since settings must be restored.
     """
     global _running_thread  # one for the whole process, like the settings
     with _LOCK, held():
@@ -61,10 +60,7 @@ def exclusive() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_torch_starts() -> Iterator[None]:
-    """Whatever the caller has chosen, the body has torch's own default type, and no mode.
-
-    Only modes of other code that watch what runs stay.
-    """
+    """The body has torch's own default type and no modes, but those of other code that watch."""
     fake = torch._C._unset_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     try:
         with contextlib.ExitStack() as stack:
@@ -90,7 +86,7 @@ def is_running_thread() -> bool:
 
 
 def _start_afresh() -> None:
-    """In a forked process, which lacks the thread whose turn it was: it is nobody's turn."""
+    """In a forked process it is nobody's turn: it lacks the thread whose turn it was."""
     global _LOCK, _running_thread
     if not is_running_thread():  # else its turn goes on here, too
         _LOCK, _running_thread = threading.RLock(), None
@@ -108,11 +104,10 @@ Owner: TypeAlias = ModuleType | type | torch.nn.Module
 
 @contextlib.contextmanager
 def replaced(owner: Owner, name: str, value: Any) -> Iterator[None]:
-    """Sets `owner.name` to `value` temporarily; an inherited attribute is inherited again later."""
+    """Sets `owner.name` to `value` meanwhile; an inherited attribute is inherited again later."""
     own = vars(owner)
-    put_back = partial(_forget, owner, name)
-    if name in own:
-        put_back = partial(setattr, owner, name, own[name])
+    is_own = name in own
+    put_back = partial(setattr, owner, name, own[name]) if is_own else partial(_forget, owner, name)
     with undone(put_back):
         setattr(owner, name, value)
         yield
@@ -125,9 +120,9 @@ def _forget(owner: Owner, name: str) -> None:
 
 @contextlib.contextmanager
 def answered(owner: Owner, name: str, answer: Callable[_Inputs, Result]) -> Iterator[None]:
-    """Redirects the running thread's calls of `owner.name` to `answer`; other threads' calls stay.
+    """Redirects the running thread's calls of `owner.name` to `answer`.
 
-    A module may lack the function; for a class method, `answer` takes the class first.
+    A module may lack the function. `answer` takes the class first if it is a class method.
     """
     own: Any = vars(owner).get(name)
     is_class_method = isinstance(own, classmethod)
@@ -159,11 +154,9 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silences transformers' warnings about model types and generation, which affect no count."""
-    from transformers.utils import logging as messages
-
-    messages.get_verbosity()  # creates its handler if nothing has yet
-    logger: logging.Logger | None = messages.get_logger()
+    """Silences transformers' warnings, which affect no count."""
+    transformers_logging.get_verbosity()  # creates its handler if nothing has yet
+    logger: logging.Logger | None = transformers_logging.get_logger()
     with contextlib.ExitStack() as stack:
         while logger is not None:  # every one that its messages reach
             for handler in logger.handlers:

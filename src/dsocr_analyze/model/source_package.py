@@ -1,6 +1,6 @@
-"""Imports a model directory's Python files as a package, from the same bytes that were hashed.
+"""Imports a model directory's Python files as a package, from the bytes that were hashed.
 
-Nothing is copied, cached or written next to the files.
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dsocr_analyze.model.unused_imports import missing_packages_stood_in
 __all__ = ["REMOTE_PACKAGE", "import_file", "importable"]
 
 REMOTE_PACKAGE: Final = "dsocr_analyze_remote"
-"""The package below which the files of every model directory are imported."""
+"""The package in which the files of every model directory are imported."""
 
 
 @contextlib.contextmanager
 def importable(directory: ModelDirectory) -> Iterator[str]:
-    """Yields the package in which a directory's files can be imported, while the body runs."""
+    """Yields the package in which a directory's files can be imported meanwhile."""
     identity = f"{directory.path.resolve()}\n{directory.code_digest()}"
     digest = hashlib.sha256(identity.encode()).hexdigest()
     package = f"{REMOTE_PACKAGE}.m_{digest[:16]}"
@@ -52,8 +52,7 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
 def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:
     """Imports one of the files into the package that `importable` yielded.
 
-    Raises:
-        ModelCodeError: The file raised; then all of the package's modules are removed.
+    If it raises, all of the package's modules are removed, and that is a ModelCodeError.
     """
     name = f"{package}.{file.removesuffix('.py').replace('/', '.')}"
     try:
@@ -67,7 +66,7 @@ def import_file(directory: ModelDirectory, package: str, file: str) -> types.Mod
 
 @dataclass(eq=False)
 class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports a directory's Python files, from bytes already read, as one private package."""
+    """Imports a directory's Python files as a private package."""
 
     package: str
     directory: ModelDirectory
@@ -93,14 +92,12 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return spec
 
     def _file_of(self, fullname: str) -> str | None:
-        """The file of a module; None for the packages around the files, which have none."""
+        """The file of a module; None for the packages around the files."""
         if not fullname.startswith(f"{self.package}."):
             return None
         stem = fullname.removeprefix(f"{self.package}.").replace(".", "/")
-        for file in (f"{stem}.py", f"{stem}/__init__.py"):
-            if file in self.directory.sources:
-                return file
-        return None
+        files = (f"{stem}.py", f"{stem}/__init__.py")
+        return next((file for file in files if file in self.directory.sources), None)
 
     def is_package(self, fullname: str) -> bool:
         file = self._file_of(fullname)

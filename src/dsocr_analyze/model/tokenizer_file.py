@@ -1,4 +1,4 @@
-"""Read a model directory's `tokenizer.json` with a library that panics if it is broken."""
+"""Read a model directory's `tokenizer.json`; the library panics if it is broken."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STDERR: Final = 2
 
 
 def read_tokenizer_file(file: Path) -> bytes:
-    """Its content; raises ModelDirectoryError if it is unreadable or too large for a tokenizer."""
+    """Its content; raises ModelDirectoryError if it is unreadable or too large."""
     try:
         return read_bytes(file, DOCUMENT_BYTES)
     except OSError as error:
@@ -28,13 +28,10 @@ def read_tokenizer_file(file: Path) -> bytes:
 
 @contextlib.contextmanager
 def named_tokenizer_failures(file: Path) -> Iterator[None]:
-    """Context for running a file's tokenizer that turns any failure into a one-line error.
+    """Turns any failure of the body, which runs a file's tokenizer, into ModelDirectoryError.
 
-    A panic in the library raises a BaseException and writes a hundred lines directly to the
-    process's stderr, so stderr is discarded meanwhile, for all threads.
-
-    Raises:
-        ModelDirectoryError: The body failed.
+    A panic writes a hundred lines to stderr and raises a BaseException, so whatever any thread
+    writes to stderr is dropped meanwhile.
     """
     try:
         with _discarding_stderr():

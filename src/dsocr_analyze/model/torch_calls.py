@@ -1,4 +1,4 @@
-"""torch's modes, which pass calls to a function, and the types of what they and hooks pass on."""
+"""torch's modes, and types of what they and hooks pass on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Value: TypeAlias = (
     "torch.Tensor | bool | int | float | complex | str | torch.dtype | torch.device | torch.layout"
     " | torch.memory_format | slice | Sequence[Value] | Mapping[str, Value] | None"
 )
-"""What operators take and return, and most modules."""
+"""What operators and most modules take and return."""
 
 Function: TypeAlias = "Callable[..., Value]"
 """A function of torch or the forward of a module, of any signature."""
@@ -43,7 +43,7 @@ Operator: TypeAlias = "OpOverload[..., Value]"
 """An operator below Python."""
 
 Arguments: TypeAlias = Sequence[Any]
-"""A call's positional arguments: whatever a model passes to its modules and to torch."""
+"""A call's positional arguments."""
 
 Values: TypeAlias = Iterable[Any]
 """Arguments or results of a call, however collected."""
@@ -55,14 +55,14 @@ Result = TypeVar("Result")
 """What a function returns, for modes that pass it on."""
 
 Key: TypeAlias = tuple[Any, ...]
-"""What tells a call from others: functions, shapes, types and plain values, all hashable."""
+"""What identifies a call: functions, shapes, types and plain values."""
 
 Shapes: TypeAlias = "tuple[int, ...] | list[Shapes] | None"
-"""Shapes of tensors as they were nested in tuples, lists and dictionaries; None for others."""
+"""Shapes of tensors, nested likewise; None for other values."""
 
 
 SEQUENCES: Final = tuple | list
-"""Made once: every operator's arguments are looked at several times."""
+"""Made once, as every operator's arguments are looked at several times."""
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
@@ -80,10 +80,9 @@ def tensors_in(values: Values) -> Iterator[torch.Tensor]:
 
 
 def modules_in(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Path and module of a model and all below it, a shared one at each of its paths.
+    """Path and module of a model and all below it, shared ones at each of their paths.
 
-    In the order of `named_modules`, whose generators are nested as deeply as the modules and take
-    several times as long.
+    In the order of `named_modules`, whose nested generators take several times as long.
     """
     ahead = [("", model)]
     while ahead:
@@ -97,13 +96,13 @@ def modules_in(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Runs the body outside every hook and mode, so its operators are not counted."""
+    """Runs the body outside every mode, so its operators are not counted."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
 
 
 class FunctionMode(TorchFunctionMode):
-    """Has every call of a function of torch answered by `answer`, which may make the call."""
+    """Has `answer` answer every call of a function of torch."""
 
     def __init__(self, answer: Callable[[Function, Arguments, Keywords], Any]) -> None:
         super().__init__()
@@ -120,11 +119,7 @@ class FunctionMode(TorchFunctionMode):
 
 
 class DispatchMode(TorchDispatchMode):
-    """The same for operators below Python.
-
-    torch.compile is not guarded against it, unless it is in use. Operators that take functions are
-    passed on if asked for, and else raise.
-    """
+    """The same for operators below Python; those that take functions raise by default."""
 
     def __init__(
         self,
@@ -147,5 +142,5 @@ class DispatchMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Guarding against torch.compile would import all of torch._dynamo for nothing.
+        # Guarding against torch.compile would import torch._dynamo.
         return False

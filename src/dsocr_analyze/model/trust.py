@@ -1,4 +1,4 @@
-"""Which Python code may be executed: a record of the SHA-256 of files that the user approved."""
+"""Which Python code may be executed: a record of the SHA-256 of files that the user trusts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_STORE_BYTES: Final = 16 * MEBIBYTE
 
 
 def trust_store() -> Path | None:
-    """File of the record, in the user's own folder; None if the user has no such folder."""
+    """File of the record; None if the user has no folder for it."""
     folder = own_folder()
     return None if folder is None else folder / _RECORD
 
@@ -47,11 +47,7 @@ def _read_store() -> dict[str, dict[str, str]]:
 def _refuse_strangers(store: Path) -> None:
     """Raises TrustError if another user could have changed the record, or it is a link.
 
-    The check cannot be outrun: only the owner of the folder can replace the file afterwards.
-
-    Raises:
-        OSError: There is no record.
-        TrustError: See above.
+    Only the owner of the folder can replace the file afterwards. Raises OSError without a record.
     """
     if not hasattr(os, "geteuid"):  # Windows, where profiles are private to their users
         return
@@ -90,18 +86,14 @@ def is_trusted(directory: ModelDirectory) -> bool:
 
 
 def is_trusted_code(directory: ModelDirectory) -> bool:
-    """Whether exactly these Python files, names and contents, were recorded for any directory.
-
-    For files without a directory of their own, such as another revision of a repository.
-    """
+    """Whether these very Python files, such as a repository's, were recorded for any directory."""
     return directory.is_reference or directory.digests() in _read_store().values()
 
 
 def require_trust(directory: ModelDirectory) -> None:
     """Raise TrustError, naming the files, unless the directory's code is trusted.
 
-    Raises:
-        ConfigError: It has no code, and no architecture recognises its config.
+    Raises ConfigError if it has no code, and no architecture recognises its config.
     """
     if directory.is_reference:
         return
