@@ -1,7 +1,4 @@
-"""A model directory, read from disk once: its config and the bytes of its Python files.
-
-A config without code must describe the whole model, and may not name what to load.
-"""
+"""A model directory: its config and the bytes of its Python files, read once."""
 
 from __future__ import annotations
 
@@ -65,23 +62,20 @@ _ROLES: Final[tuple[_Role, ...]] = ("AutoConfig", "AutoModel")
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """The content of a model directory; the bytes that are hashed are the bytes that run."""
+    """The content of a model directory, of which the very bytes that are hashed run."""
 
     path: Path
     config: dict[str, Any]
     sources: dict[str, bytes]
     """Python files by their POSIX path within the directory."""
     described: Architecture | None = None
-    """The architecture from a stages file; None to recognise it from the config."""
+    """The architecture from a stages file, if any."""
     config_file: Path | None = None
     """The config's file, if not the directory's own `config.json`."""
 
     @classmethod
     def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
-        """Read a directory; raises ModelDirectoryError or ConfigError if it has no model.
-
-        `described` is the architecture from a stages file, if there is one.
-        """
+        """Read a directory; raises ModelDirectoryError or ConfigError if it has no model."""
         try:
             if not is_folder(path):
                 what = "is not a directory" if exists(path) else "does not exist"
@@ -99,34 +93,27 @@ class ModelDirectory:
 
     @classmethod
     def of_config(cls, file: Path, described: Architecture | None) -> ModelDirectory:
-        """A model built by transformers' own code from just a `config.json`."""
+        """A model of transformers' own code, from just a `config.json`."""
         return cls(file, read_config(file), {}, described, file)
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The model's architecture.
-
-        Raises:
-            ConfigError: There is no stages file, and no architecture recognises its config.
-        """
+        """The model's architecture; raises ConfigError if it is not recognised."""
         with self._named_config():
             return self.described or architecture_of(self.config)
 
     @property
     def recognized(self) -> Architecture | None:
-        """The model's architecture; None if it is not recognised."""
+        """The same; None if it is not recognised."""
         return self.described or recognized_architecture(self.config)
 
     @property
     def has_code(self) -> bool:
-        """Whether it has its own code; if not, the model's code is in transformers."""
+        """Whether it has its own code, instead of transformers'."""
         return self.described is None or isinstance(self.config.get("auto_map"), dict)
 
     def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
-        """The same files with another config; `auto_map` is kept, since it names these files.
-
-        `file` is where it was read from, for error messages.
-        """
+        """The same files, with their `auto_map` in another config, read from `file`."""
         config = {**values, "auto_map": self.config.get("auto_map")}
         return replace(self, config=config, config_file=file or self.config_file)
 
@@ -138,7 +125,7 @@ class ModelDirectory:
 
     @cached_property
     def code(self) -> Code:
-        """Whose code this is; `other` if no model can be built from the directory."""
+        """Whose code this is; `other` if the directory has no model."""
         if self.is_reference:
             return "reference"
         try:
@@ -151,8 +138,7 @@ class ModelDirectory:
         """Dimensions of the model that the directory's code builds.
 
         Raises:
-            ConfigError: No architecture recognises the config, or it describes no model or one
-                that is not supported.
+            ConfigError: The config is not recognised, or describes no supported model.
         """
         with self._named_config():
             found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
@@ -163,7 +149,7 @@ class ModelDirectory:
 
         Raises:
             ConfigError: No model can be built from a value, the closed forms do not cover it, or
-                transformers would load something by its name.
+                it names something that transformers would load.
         """
         if not self.has_code:
             with self._named_config():
@@ -188,7 +174,7 @@ class ModelDirectory:
 
     @contextlib.contextmanager
     def _named_config(self) -> Iterator[None]:
-        """Name the config's own file in errors about it."""
+        """Names the config's file in errors about it."""
         try:
             yield
         except ConfigError as error:
@@ -200,7 +186,7 @@ class ModelDirectory:
 
     @cached_property
     def config_findings(self) -> ConfigFindings:
-        """Findings about keys of the config; without closed forms, only that it is quantized."""
+        """Findings about the config's keys; without closed forms, only about quantization."""
         architecture = self.recognized
         if architecture is None or architecture.closed_forms is None:
             is_quantized = self.config.get("quantization_config") is not None
@@ -215,10 +201,10 @@ class ModelDirectory:
         return (_READS_CONFIG,) if self.code == "other" else ()
 
     def class_in(self, role: str) -> tuple[str, str]:
-        """The file and class that `auto_map` names for a role, read as in transformers.
+        """The file and class that `auto_map` names for a role.
 
         Raises:
-            ConfigError: `auto_map` is missing or does not name a class in a file.
+            ConfigError: `auto_map` does not name a class in a file.
             ModelDirectoryError: The directory has no such file.
         """
         auto_map = self.config.get("auto_map")
@@ -226,12 +212,10 @@ class ModelDirectory:
             raise ConfigError(f"config.json of {str(self.path)!r} lacks 'auto_map'")
         reference, names = auto_map.get(role), self.config.get("architectures")
         if self.described is not None and role == "AutoModel" and isinstance(names, list):
-            # The first class that the config names, whatever the role that it has.
-            for other, named in auto_map.items():
-                is_model = other.startswith("AutoModel") and isinstance(named, str)
-                if is_model and named.rpartition(".")[2] in names[:1]:
-                    reference = named
-                    break
+            # The first class that the config names, whatever its role.
+            models = [value for key, value in auto_map.items() if key.startswith("AutoModel")]
+            found = (each for each in models if str(each).rpartition(".")[2] in names[:1])
+            reference = next(found, reference)
         if not isinstance(reference, str) or "." not in reference:
             raise ConfigError(
                 f"'auto_map' in config.json of {str(self.path)!r} lacks {role!r} (a 'file.Class')"
@@ -248,14 +232,9 @@ class ModelDirectory:
     def runs_code(self, published: Mapping[str, str]) -> bool:
         """Whether the model is built from `published` files only, given by their SHA-256.
 
-        All of them must be present and unchanged, and the classes in use must be theirs. Other
-        files are
-        allowed: published files import only each other, and `name.py` takes precedence over a
-        folder.
-
-        Raises:
-            ConfigError: `auto_map` is missing or does not name a class in a file.
-            ModelDirectoryError: The directory has no such file.
+        All of them are present and unchanged, and the classes are theirs. Others may lie beside
+        them: published files import only each other, and `name.py` precedes a folder of that name.
+        Raises like `class_in`.
         """
         if not published.items() <= self.digests().items():
             return False
@@ -277,13 +256,7 @@ class ModelDirectory:
         class_name: str | None = None,
         weights: Literal["none", "checkpoint"] = "none",
     ) -> Model:
-        """The origin of the model, to report with its figures.
-
-        Args:
-            architecture: Name of its architecture; None if not recognised.
-            class_name: The model's class; None if it was not built.
-            weights: Whether a checkpoint was loaded.
-        """
+        """The model's origin, with the name of its architecture, if known, and class, if built."""
         config = json.dumps(self.config, sort_keys=True, separators=(",", ":"))
         return Model(
             architecture=architecture,
@@ -297,13 +270,13 @@ class ModelDirectory:
         )
 
     def weight_files(self) -> list[Path]:
-        """The directory's safetensors files: those of transformers, if some are in its names."""
+        """The directory's safetensors files, or those of them that transformers reads."""
         found = sorted(self.path.glob("*.safetensors"))
         return [file for file in found if file.name.startswith("model")] or found
 
     @property
     def tokenizer_file(self) -> Path:
-        """Path of its tokenizer, which may not exist."""
+        """Its tokenizer, which may not exist."""
         return self.path / "tokenizer.json"
 
 
@@ -314,8 +287,7 @@ def _sha256(data: bytes) -> str:
 def _python_files(directory: Path) -> dict[str, bytes]:
     """Contents of the Python files by path, without hidden files and folders.
 
-    Raises:
-        OSError: A file cannot be read, or there are too many or they are too large for a model.
+    Raises OSError if one cannot be read, or they are too many or too large for a model.
     """
     found: dict[str, bytes] = {}
     seen = size = 0
@@ -350,7 +322,7 @@ def _raise(error: OSError) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises ModelDirectoryError or ConfigError if there is none."""
+    """The JSON object in `path`; raises ModelDirectoryError or ConfigError without one."""
     try:
         text = read_bytes(path, CONFIG_BYTES).decode()
         config = json.loads(text, object_pairs_hook=_object_of)
@@ -394,7 +366,7 @@ _LOADED: Final = {
     "use_pretrained_backbone": _FALSE,
     "use_timm_backbone": _FALSE,
 }
-"""Keys whose values classes of transformers (or timm) load by name, and what to do instead."""
+"""Keys whose values transformers or timm load by name, and what to do instead."""
 
 _KERNEL: Final = "give the name of an implementation in transformers, such as 'eager'"
 
@@ -406,17 +378,14 @@ _LOADED_IF: Final = {
 }
 """Keys whose values are loaded if they contain a character, and what to do instead.
 
-Kernels on the Hub are named `owner/kernel`, and models outside timm `hf-hub:owner/model`.
+Such as the kernel `owner/kernel`, or the model `hf-hub:owner/model`.
 """
 
 
 def check_loads_nothing(config: Config) -> None:
-    """Checks that no key of a config, at any depth, would make transformers load something.
+    """Raises ConfigError if a key of a config, at any depth, makes transformers load something.
 
-    Keys with empty values (null, false, "") ask for nothing.
-
-    Raises:
-        ConfigError: There is such a key.
+    Keys with empty values (null, false, "") do not.
     """
     for path, key, value, owner in _entries(config):
         advice = _LOADED.get(key) if value else None
@@ -431,7 +400,7 @@ def check_loads_nothing(config: Config) -> None:
 
 
 def _names_no_file(backbone: JsonValue, owner: Config, path: str, config: Config) -> bool:
-    """Whether a backbone is just one of timm's own models, or its name is never looked at."""
+    """Whether a backbone is one of timm's own models, or its name is not read."""
     is_plain = isinstance(backbone, str) and not set(backbone) & set(":/\\")
     # MaskFormer builds a DETR decoder without the backbone that published configs name.
     is_ignored = (config.get("model_type"), path) == ("maskformer", "decoder_config.backbone")
@@ -439,7 +408,7 @@ def _names_no_file(backbone: JsonValue, owner: Config, path: str, config: Config
 
 
 def _entries(config: Config) -> Iterator[tuple[str, str, JsonValue, Config]]:
-    """Path, key, value and object of every entry at any depth, however deeply a file nests them."""
+    """Path, key, value and object of every entry, at any depth."""
     waiting: list[tuple[str, JsonValue]] = [("", config)]
     while waiting:
         path, part = waiting.pop()

@@ -1,12 +1,11 @@
 """Answers operators on `meta` whose output shape depends on values, such as a mask's.
 
-`nonzero` or a boolean index returns as many elements as values demand, and `torch.arange(n)` reads
-a number of a tensor n. If `KnownValues` knows those values, they run here as on a device, visible
-to
-anyone recording operators.
+The result of `nonzero` or a boolean index has as many elements as values demand, and
+`torch.arange(n)` reads a tensor n. If `KnownValues` knows those values, such operators run here as
+on a device, and recorders see them.
 
-Any other operator on `meta` only works out the shape, strides and data type of its output. This
-takes PyTorch longer than anything else in a pass, so equal calls are worked out once.
+Any other operator on `meta` works out the shape, strides and data type of its output. Nothing in a
+pass takes PyTorch longer, so equal calls are worked out once.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _CALLS: Final[dict[Key, list[Look]]] = {}
 
 
 class Look(NamedTuple):
-    """What makes a tensor on `meta` like another, with as much memory, again."""
+    """What makes a tensor on `meta` like another, with as much memory."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -74,7 +73,7 @@ class Look(NamedTuple):
 
 
 def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
-    """An operator's output; on `meta` calculated only if no call with equal arguments was."""
+    """An operator's output; on `meta`, that of an earlier call with equal arguments if any."""
     if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
         # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
         product: torch.Tensor = args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
@@ -104,15 +103,12 @@ def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
 
 
 KnownShapes: Final = functools.partial(DispatchMode, known_shape)
-"""The mode, which belongs below all others, so that those see the operator as called."""
+"""The mode, which belongs below all others: they see operators as called."""
 
 
 @functools.cache
 def _kind_of(func: Function) -> Literal["depends on values", "makes tensors", "other"]:
-    """Whether an operator's output depends on values, or it only makes new tensors.
-
-    By PyTorch's own tags and its schema.
-    """
+    """Whether an operator's output depends on values, or it only makes new tensors."""
     tags = getattr(func, "tags", ())
     if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
         return "depends on values"
@@ -132,7 +128,7 @@ def _kind_of(func: Function) -> Literal["depends on values", "makes tensors", "o
 
 
 def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
-    """The output of an operator whose output depends on values, from those that are known."""
+    """The output of an operator that depends on values, if these are known."""
     if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
         return func(*args, **kwargs)
     if func is _ATEN.index.Tensor:
@@ -155,11 +151,7 @@ def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
 
 
 def _value_of(func: Operator, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's value, on the CPU.
-
-    Raises:
-        ModelCodeError: Its value is unknown.
-    """
+    """A tensor's value, on the CPU; ModelCodeError if it is unknown."""
     if not tensor.is_meta:
         return tensor
     known = known_value(tensor)
@@ -175,7 +167,7 @@ def _value_of(func: Operator, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _values_of(func: Operator, arguments: Value) -> Any:
-    """Arguments with tensors replaced by their values, and `meta` by the CPU."""
+    """Arguments on the CPU, with the tensors' values."""
     if isinstance(arguments, torch.Tensor):
         return _value_of(func, arguments)
     if isinstance(arguments, torch.device):
@@ -188,7 +180,7 @@ def _values_of(func: Operator, arguments: Value) -> Any:
 
 
 def _on_meta(output: Value) -> Value:
-    """Tensors on `meta` like the computed ones, with known values; numbers unchanged."""
+    """Tensors on `meta`, with known values, for computed ones; numbers unchanged."""
     if isinstance(output, tuple | list):
         return tuple(map(_on_meta, output))
     if not isinstance(output, torch.Tensor):
@@ -204,10 +196,7 @@ def _on_meta(output: Value) -> Value:
 def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | None:
     """A call and all that its outputs may depend on; None if that is unclear.
 
-    Args:
-        func: What is called.
-        args: Its arguments: plain tensors on `meta`, values, and tuples or lists of these.
-        kwargs: Its keyword arguments.
+    It is clear of plain tensors on `meta`, values, and tuples or lists of these.
     """
     parts: list[Any] = [func, torch.get_default_dtype()]
     is_clear = _describe(args, parts) and _describe(kwargs.items(), parts)
@@ -215,13 +204,12 @@ def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | No
 
 
 def _describe(arguments: Values, parts: list[Any]) -> bool:
-    """Appends to `parts` all that an output may depend on; False if that is unclear."""
+    """Appends to `parts` what outputs may depend on; False if that is unclear."""
     for argument in arguments:
         kind = type(argument)
         if kind in _TENSORS:
-            if not argument.is_meta or argument.layout is not torch.strided:
-                return False
-            if argument.is_conj() or argument.is_neg():
+            is_lazy = argument.is_conj() or argument.is_neg()
+            if not argument.is_meta or argument.layout is not torch.strided or is_lazy:
                 return False
             parts += (argument.shape, argument.stride(), argument.dtype)
         elif kind in _VALUES:
@@ -236,15 +224,8 @@ def _describe(arguments: Values, parts: list[Any]) -> bool:
 
 
 def looks_of(outputs: Values, inputs: Values) -> list[Look] | None:
-    """What makes these outputs again; None if they share memory or have more than they show.
-
-    Args:
-        outputs: What a call returned, possibly in tuples and lists.
-        inputs: Its arguments, likewise.
-    """
-    found, used = list[Look](), set[int]()
-    for tensor in tensors_in(inputs):
-        used.add(tensor.untyped_storage()._cdata)
+    """What makes a call's outputs again; None if they share memory, or are not plain tensors."""
+    found, used = list[Look](), {each.untyped_storage()._cdata for each in tensors_in(inputs)}
     for output in tensors_in(outputs):
         if type(output) is not torch.Tensor or not output.is_meta:
             return None

@@ -1,12 +1,11 @@
 """Values on the `meta` device: the few numbers that model code reads from its own tensors.
 
 A model's control flow needs some: "is there an image?", "do the positions increase?". `KnownValues`
-lazily tracks tensors whose values are known anyway (ranges, constants, filled pixels, and anything
-computed only from known values), and computes such an answer on the CPU. MoE routing is taken as
-uniform: the choices are dealt to the experts in turn. A computed float is taken to be 0 nowhere.
+tracks tensors of known values (ranges, constants, filled pixels, and what is computed from these)
+and computes the answer on the CPU. MoE routing is uniform: the choices are dealt to the experts in
+turn. No computed float is 0.
 
-A value is forgotten when its tensor's version changes, even if the write was through a view or in
-a scripted function.
+A value is forgotten when its tensor's version changes, even by a view or a scripted function.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ __all__ = [
 
 
 WITH_VALUES: Final = "give device='cpu' or a CUDA device, where every tensor has values"
-"""What to do about a value that does not exist on `meta`."""
+"""What to do about a value that is missing on `meta`."""
 
 _ATTRIBUTE = "_dsocr_known_value"
 
@@ -75,7 +74,7 @@ _SHAPED_AS: Final[dict[Function, Function]] = {
     torch.Tensor.reshape_as: torch.Tensor.reshape,
     torch.Tensor.view_as: torch.Tensor.view,
 }
-"""Functions that take another tensor's shape alone, and those that take the shape itself."""
+"""Functions that take a tensor for its shape, and those that take the shape."""
 
 _WITHOUT_VALUE = (
     "empty",
@@ -96,7 +95,7 @@ _WITHOUT_VALUE = (
     "rrelu",
     "resize",
 )
-"""Prefixes of functions whose result does not follow from their arguments."""
+"""Prefixes of functions whose results do not follow from their arguments."""
 
 _QUESTIONS = frozenset(
     {
@@ -120,19 +119,19 @@ _QUESTIONS = frozenset(
 
 
 def known_value(tensor: torch.Tensor) -> _Compute | None:
-    """The function that computes a `meta` tensor's value, always the same one; None if unknown."""
+    """What computes a `meta` tensor's value, always the same function; None if unknown."""
     known: tuple[int, _Compute] | None = getattr(tensor, _ATTRIBUTE, None)
     return None if known is None or tensor._version != known[0] else known[1]
 
 
 def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
-    """Sets the function that computes a `meta` tensor's value, until the tensor is written to."""
+    """Sets what computes a `meta` tensor's value, until the tensor is written to."""
     if not tensor.is_inference():  # inference tensors have no version
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
 def _once(compute: _Compute) -> _Compute:
-    """The same function, run when it is first called; made faster than `functools.cache`."""
+    """The same, run when first called; made faster than `functools.cache`."""
     made = list[Any]()
 
     def value() -> Any:
@@ -146,9 +145,9 @@ def _once(compute: _Compute) -> _Compute:
 def _with_values(
     assign: Callable[..., None], func: Function, args: Arguments, kwargs: Keywords
 ) -> Value:
-    """Makes a call of torch; of a question about the value of a `meta` tensor, the answer.
+    """Makes a call of torch, or answers it if it asks for the value of a `meta` tensor.
 
-    Assignments to items are left to `assign`.
+    `assign` makes assignments to items.
     """
     safe_point()
     first = args[0] if args else kwargs.get("input")
@@ -198,11 +197,7 @@ def _with_values(
 
 
 class KnownValues(FunctionMode):
-    """The mode, which ignores tensors with values.
-
-    Args:
-        assign: Makes assignments to items of tensors.
-    """
+    """The mode, which ignores tensors with values; `assign` makes assignments to items."""
 
     def __init__(self, assign: Callable[..., None] = torch.Tensor.__setitem__) -> None:
         super().__init__(partial(_with_values, assign))
@@ -211,7 +206,7 @@ class KnownValues(FunctionMode):
 def _follow(
     func: Function, args: Arguments, kwargs: Keywords, result: Any, computed: _Compute | None
 ) -> None:
-    """Keeps what computes the value of a result, if it is known."""
+    """Keeps what computes a result's value, if known."""
     if isinstance(result, torch.Tensor):
         if computed is not None and result.is_meta:
             set_known_value(result, computed)
@@ -247,7 +242,7 @@ def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywor
 
 
 def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
-    """Keyword arguments of `repeat_interleave`, with the output length if repeats are known."""
+    """Arguments of `repeat_interleave`, with the output's length if repeats are known."""
     repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
     if not isinstance(repeats, torch.Tensor) or not repeats.is_meta or "output_size" in kwargs:
         return kwargs
@@ -264,7 +259,7 @@ def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
 
 
 def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | float | complex | None:
-    """The number that fills a new tensor; None if `func` does not fill with a number."""
+    """The number that fills a new tensor; None if there is none."""
     if func in _EQUALITY and not kwargs and args[0].is_meta and args[0].is_floating_point():
         is_known = hasattr(args[0], _ATTRIBUTE) or type(args[1]) not in (int, float) or args[1] != 0
         return None if is_known else False
@@ -278,14 +273,14 @@ def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | flo
 def _filled(
     shape: tuple[int, ...], dtype: torch.dtype, fill: bool | int | float | complex
 ) -> torch.Tensor:
-    """A filled tensor that stores its number once, since a page has many pixels."""
+    """A filled tensor that stores its number once: a page has many pixels."""
     return torch.full((), fill, dtype=dtype).expand(shape)
 
 
 def _follow_through_view(
     view: torch.Tensor, base: torch.Tensor, version: int, computed: _Compute
 ) -> None:
-    """Follows a write to a view of a tensor whose value was known, at its version before."""
+    """Follows a write to a view of a tensor whose value was known at a version."""
     known = getattr(base, _ATTRIBUTE, None)
     if known is None or known[0] != version or not base.is_contiguous():
         return
@@ -300,7 +295,7 @@ def _follow_through_view(
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor's known value; the tensor itself if it is unknown."""
+    """A copy of a tensor's known value, or the tensor itself."""
     known = known_value(tensor)
     if known is None:
         return tensor
@@ -310,7 +305,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
-    """The device named in a call of `Tensor.to`, if any."""
+    """The device in a call of `Tensor.to`, if any."""
     for argument in (*args, kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.device):
             return argument
@@ -322,7 +317,7 @@ def device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
 
 
 def _without_device(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
-    """Arguments of `Tensor.to` without a device; a tensor among them is replaced by its dtype."""
+    """Arguments of `Tensor.to` without a device; of a tensor among them, its dtype."""
 
     def kept(argument: Value) -> Value:
         return argument.dtype if isinstance(argument, torch.Tensor) else argument
@@ -344,9 +339,9 @@ _Deferred = tuple[list[_Compute], dict[str, _Compute]]
 def _result(
     func: Function, args: list[_Compute], kwargs: dict[str, _Compute], writes: bool
 ) -> Value:
-    """A deferred result; of an assignment to items, the tensor after it.
+    """A deferred result, or the tensor after an assignment to items.
 
-    `writes` tells whether the function writes to its arguments.
+    A function that `writes` to its arguments gets copies.
     """
     values = [*map(call, args)]
     named = dict(zip(kwargs, map(call, kwargs.values()), strict=True))
@@ -358,10 +353,9 @@ def _result(
 
 
 def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Deferred | None:
-    """What computes the arguments of `func` from known values, or None if one is unknown.
+    """What computes the arguments of `func`; None if a value is unknown.
 
-    Holds no `meta` tensors, whose lifetimes are measured, and nothing that may change before it
-    runs.
+    It holds nothing that may change before it runs, and no `meta` tensors, whose lifetimes count.
     """
     makes = func in _RANGES
     is_computed = makes or func is torch.Tensor.to
@@ -387,7 +381,7 @@ def _copied(value: Any) -> Any:
 
 
 def _frozen(argument: Any) -> _Compute:
-    """Returns a function that gives the argument's present value, on the CPU."""
+    """What returns the argument's present value, on the CPU."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
             with uncounted():
@@ -427,22 +421,19 @@ def _with_uniform_routing(func: Function, args: Arguments, kwargs: Keywords) -> 
 
 
 UniformRouting: Final = partial(FunctionMode, _with_uniform_routing)
-"""The mode that replaces the choices of a top-k by uniform ones, on tensors that have values.
+"""The mode that makes the choices of a top-k uniform where tensors have values.
 
-With drawn weights, a router's scores are random; the tokens' choices are dealt to the experts in
-turn instead, as on `meta`.
+The scores of drawn weights are random, so choices are dealt to the experts in turn, as on `meta`.
 """
 
 
 def routed_uniformly(
     choices: torch.Tensor, args: Arguments, kwargs: Keywords
 ) -> Callable[[], torch.Tensor]:
-    """Returns a function that computes uniform choices of a top-k and holds none of its tensors.
+    """What computes uniform choices of a top-k, without holding its tensors.
 
-    Args:
-        choices: The returned indices, [..., k] (k at `dim`).
-        args: Its positional arguments: scores [..., candidates], k, dim.
-        kwargs: Its keyword arguments.
+    `choices` are the returned indices, [..., k] (k at `dim`), of the arguments scores
+    [..., candidates], k and dim.
     """
     scores = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
@@ -451,9 +442,9 @@ def routed_uniformly(
 
 
 def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
-    """Indices of a top-k, [..., k] (k at `dim`), that choose all candidates equally often, in turn.
+    """Indices [..., k] (k at `dim`) that choose all candidates equally often, in turn.
 
-    The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
+    The first candidates get the remainder. No row chooses one twice, as k <= candidates.
     """
     rows = [*shape]
     rows.append(rows.pop(dim))

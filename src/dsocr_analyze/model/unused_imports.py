@@ -1,13 +1,12 @@
 """Keeps out of a process what torch and transformers import although no pass uses it.
 
-- torch's Python kernels for `meta` wrap themselves in `torch._dynamo.disable` on first use, which
-  imports the whole compiler, and import sympy in case a size is a symbol.
+- torch's Python kernels for `meta` call `torch._dynamo.disable` on first use, which imports the
+  compiler, and import sympy for sizes that are symbols.
 - transformers 4.46 imports `scipy.optimize` with its base class of models.
 
-Together this is a third of the main job and 100 MiB, and there is no switch against it. While a
-model is built or run, stand-ins answer what is asked of a module that is not imported yet; any
-other use imports the real one. Likewise for packages that are missing, which model code imports but
-no pass calls.
+This would be a third of the main job and 100 MiB. While a model is built or run, stand-ins answer
+for modules that are not imported yet; any other use imports the real one. There are stand-ins, too,
+for missing packages that model code imports but no pass calls.
 """
 
 from __future__ import annotations
@@ -35,21 +34,18 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 _COMPILER: Final = "torch._dynamo"
 _GUARD: Final = "__dynamo_disable"
-"""Attribute of a function in which `torch._compile` stores its guarded version."""
+"""A function's attribute for the version that `torch._compile` guards."""
 
 
 class _StandIn(types.ModuleType):
-    """Stands in for a module; names that it lacks come from the real one, which is imported.
-
-    What is asked of symbols, or is not answered here, the real functions answer.
-    """
+    """Stands in for a module, which is imported for symbols, and for names missing here."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         self.__path__ = self.__spec__.submodule_search_locations or []
         self.unguarded: list[Callable[..., Any]] = []
-        """Functions that the compiler was asked to guard."""
+        """Functions that the compiler would guard."""
         if name == _COMPILER:
             self.disable = self._left_unguarded
         for each, answer in _ANSWERS[name].items():
@@ -67,7 +63,7 @@ class _StandIn(types.ModuleType):
     def _left_unguarded(
         self, fn: _Decorated, recursive: bool = True, **options: bool | str | None
     ) -> _Decorated:
-        """`disable` of the compiler, without which it has nothing to do."""
+        """`disable` of the compiler, without which there is nothing to disable."""
         if not is_running_thread():
             disabled: _Decorated = self.give_way().disable(fn, recursive, **options)
             return disabled
@@ -87,7 +83,7 @@ class _StandIn(types.ModuleType):
 
 
 def _numbers(values: Iterable[Any]) -> list[Any] | None:
-    """Whole numbers, tuples of them as lists, which torch compares; None if one is a symbol."""
+    """Whole numbers, and lists for tuples of them; None if one is a symbol."""
     found = list[Any]()
     for value in values:
         number = value
@@ -119,9 +115,9 @@ _ANSWERS: Final[dict[str, dict[str, Callable[..., Any] | None]]] = {
     "torch.utils._sympy.functions": {"Max": None},
     "scipy.optimize": {"linear_sum_assignment": None},
 }
-"""By module, the names that are imported, each a class or what answers calls with numbers.
+"""By module, the names that are imported: a class, or what answers calls with numbers.
 
-Those without an answer are not called for any pass.
+No pass calls those without an answer.
 """
 
 
@@ -130,7 +126,7 @@ class _RealParts(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[types.ModuleType, importlib.machinery.ModuleSpec | None]] = {}
-        """Submodules that the import of the whole has imported, with their specs."""
+        """Submodules that the whole has imported, with their specs."""
 
     def find_spec(
         self,
@@ -142,7 +138,7 @@ class _RealParts(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not isinstance(stand_in, _StandIn):
             return None
         real = stand_in.give_way()
-        # Importing the whole may import this part, which Python would then run a second time.
+        # The whole may have imported this part, which Python would run a second time.
         part = sys.modules.pop(fullname, None)
         if part is None:
             return importlib.machinery.PathFinder.find_spec(fullname, real.__path__)
@@ -157,7 +153,7 @@ class _RealParts(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def beside_compiler() -> type[DispatchMode]:
-    """The dispatch mode, which torch's compiler must not compile as well if it is in use."""
+    """The dispatch mode, which torch's compiler, if in use, must not compile."""
     if isinstance(sys.modules.get(_COMPILER), _StandIn | None):
         return DispatchMode
     # torch guards the functions that a class has when it is made.
@@ -170,12 +166,14 @@ def beside_compiler() -> type[DispatchMode]:
 
 @contextlib.contextmanager
 def without_unused_imports() -> Iterator[None]:
-    """While the body runs, what no pass uses is imported only if it is used after all."""
+    """The body imports what no pass uses only if it is used after all."""
     with exclusive():
-        stand_ins, finder = list[_StandIn](), _RealParts()
-        for name in _ANSWERS:  # those that are installed and not imported yet
-            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]):
-                stand_ins.append(_StandIn(name))
+        finder = _RealParts()
+        stand_ins = [  # for those that are installed and not imported yet
+            _StandIn(name)
+            for name in _ANSWERS
+            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0])
+        ]
 
         def give_way() -> None:
             if finder in sys.meta_path:
@@ -199,12 +197,12 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "torchvision.transforms": ("Compose", "ToTensor", "Normalize"),
     "torchvision.transforms.functional": ("InterpolationMode",),
 }
-"""Modules and the names that published models import from them, only for preprocessing."""
+"""Modules and the names in them that published models import for preprocessing."""
 
 
 @contextlib.contextmanager
 def missing_packages_stood_in() -> Iterator[None]:
-    """Provides stand-ins for packages that model code imports but does not need to run."""
+    """Provides stand-ins for packages that model code imports but does not run."""
     added = [] if _torchvision_works() else list(_MODULES)
 
     def remove() -> None:
