@@ -15,104 +15,70 @@ from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
 META = torch.device("meta")
-
-
-def traced(function, *args) -> Trace:
-    model = Calls(function)
-    with torch.no_grad(), Recorder(model) as recorder:
-        trace = recorder.begin()
-        kept = model(*args)
-    del kept
-    assert not trace.unknown
-    return trace
+HALF, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def moved(trace: Trace) -> list[tuple[str, int, int]]:
     """Operator, bytes read and bytes written of every kernel."""
+    assert not trace.unknown
     return [(k.operator, k.work.bytes_read, k.work.bytes_written) for k in trace.kernels]
 
 
-class TestSoftmax:
-    def test_a_cast_to_another_type_is_an_operator_with_bytes_and_memory(self):
-        trace = traced(
-            lambda x: F.softmax(x, -1, dtype=torch.float32), meta(6, 8, dtype=torch.bfloat16)
-        )
-        assert moved(trace) == [("_to_copy", 96, 192), ("softmax", 192, 192)]
-        assert trace.peak.nbytes == 192 + 192
-
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda x: torch.softmax(x, -1, torch.float32),
-            lambda x: x.softmax(dim=-1, dtype=torch.float32),
-            lambda x: F.softmax(x, dim=-1, dtype=torch.float32),
-            lambda x: torch.special.softmax(x, -1, dtype=torch.float32),
-        ],
-    )
-    def test_however_it_is_called(self, call):
-        trace = traced(call, meta(6, 8, dtype=torch.bfloat16))
-        assert moved(trace) == [("_to_copy", 96, 192), ("softmax", 192, 192)]
-
-    def test_log_softmax_alike(self):
-        x = meta(6, 8, dtype=torch.bfloat16)
-        trace = traced(lambda x: F.log_softmax(x, -1, dtype=torch.float32), x)
-        assert moved(trace) == [("_to_copy", 96, 192), ("log_softmax", 192, 192)]
-
-    @pytest.mark.parametrize("device", ["meta", "cpu"])
-    def test_half_precision_is_read_as_it_is_as_by_cuda(self, device):
-        x = torch.zeros(6, 8, dtype=torch.float16, device=device)
-        trace = traced(lambda x: F.softmax(x, -1, dtype=torch.float32), x)
-        assert moved(trace) == [("softmax", 96, 192)]
-        assert trace.peak.nbytes == 192
-
-    def test_the_same_type_makes_no_copy(self):
-        trace = traced(lambda x: F.softmax(x, -1, dtype=torch.float32), meta(6, 8))
-        assert moved(trace) == [("softmax", 192, 192)]
-
-    @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16, FLOAT32], ids=lambda d: d.name)
-    def test_the_tape_agrees(self, dtype):
-        x = meta(6, 8, dtype=getattr(torch, dtype.name))
-        trace = traced(lambda x: F.softmax(x, -1, dtype=torch.float32), x)
-        assert trace.kernels == alone(lambda t: t.softmax(t.input(48, dtype), 6, 8)).kernels
+def norm_of(x, weight, bias):
+    return F.layer_norm(x, (8,), weight, bias)
 
 
-class TestProducts:
-    def test_a_batch_of_heads_behind_tokens_is_laid_out_anew(self):
-        q = meta(2, 7, 5, 4).transpose(1, 2)  # [B, H, T, D], the heads behind the tokens
-        k = meta(2, 5, 4, 7)
-        trace = traced(torch.matmul, q, k)
-        assert moved(trace) == [("clone", 1120, 1120), ("matmul", 1120 + 1120, 4 * 2 * 5 * 49)]
-        assert trace.peak.nbytes == 1120 + 4 * 2 * 5 * 49
+CAST = [("_to_copy", 96, 192), ("softmax", 192, 192)]
+LOG_CAST = [("_to_copy", 96, 192), ("log_softmax", 192, 192)]
+IN_FP32 = lambda x: F.softmax(x, -1, dtype=FP32)  # noqa: E731 - a row's function
+EXPANDED, PRODUCT = ("clone", 1120, 1120), ("matmul", 2240, 1960)  # 2 x 5 heads of 7 x 4
+NORM = ("native_layer_norm", 192 + 2 * 32, 192)
+COPIES = {
+    "softmax, cast before": (IN_FP32, [(6, 8, HALF)], CAST, 192 + 192),
+    "torch's": (lambda x: torch.softmax(x, -1, FP32), [(6, 8, HALF)], CAST, None),
+    "a tensor's": (lambda x: x.softmax(dim=-1, dtype=FP32), [(6, 8, HALF)], CAST, None),
+    "special": (lambda x: torch.special.softmax(x, -1, dtype=FP32), [(6, 8, HALF)], CAST, None),
+    "log": (lambda x: F.log_softmax(x, -1, dtype=FP32), [(6, 8, HALF)], LOG_CAST, None),
+    "fp16 is read as it is": (IN_FP32, [(6, 8, FP16)], [("softmax", 96, 192)], 192),
+    "the same type": (IN_FP32, [(6, 8, FP32)], [("softmax", 192, 192)], None),
+    # [B, H, T, D]: the heads behind the tokens.
+    "a batch of heads is laid out anew": (
+        lambda q, k: q.transpose(1, 2) @ k, [(2, 7, 5, 4, FP32), (2, 5, 4, 7, FP32)],
+        [EXPANDED, PRODUCT], 1120 + 1960),
+    "one sequence is not": (
+        lambda q, k: q.transpose(1, 2) @ k, [(1, 7, 5, 4, FP32), (1, 5, 4, 7, FP32)],
+        [("matmul", 1120, 980)], None),
+    "a shared factor is read once and written for each": (
+        torch.matmul, [(2, 5, 7, 4, FP32), (2, 1, 4, 7, FP32)],
+        [("clone", 224, 1120), ("matmul", 1120 + 224, 1960)], None),
+    "an einsum copies what it permutes": (
+        lambda q, r: torch.einsum("bhwc,hkc->bhwk", q, r), [(3, 4, 4, 2, FP32), (4, 4, 2, FP32)],
+        [("clone", 384, 384), ("einsum", 384 + 128, 768)], None),
+    # The copy, the result, and fp32 means and deviations of 6 rows.
+    "a norm of what lies otherwise": (
+        lambda x, *affine: norm_of(x.t(), *affine), [(8, 6, FP32), (8, FP32), (8, FP32)],
+        [("clone", 192, 192), NORM], 192 + 192 + 2 * 24),
+    "a norm of rows": (norm_of, [(6, 8, FP32), (8, FP32), (8, FP32)], [NORM], None),
+}  # fmt: skip
+ON_THE_CPU = ("fp16 is read as it is", "a norm of what lies otherwise")
 
-    def test_one_sequence_needs_no_copy(self):
-        trace = traced(torch.matmul, meta(1, 7, 5, 4).transpose(1, 2), meta(1, 5, 4, 7))
-        assert [kernel.operator for kernel in trace.kernels] == ["matmul"]
 
-    def test_a_factor_that_is_shared_is_read_once_and_written_for_each(self):
-        trace = traced(torch.matmul, meta(2, 5, 7, 4), meta(2, 1, 4, 7))
-        assert moved(trace)[0] == ("clone", 4 * 2 * 28, 4 * 10 * 28)
-
-    def test_an_einsum_copies_what_it_permutes(self):
-        trace = traced(
-            lambda q, r: torch.einsum("bhwc,hkc->bhwk", q, r), meta(3, 4, 4, 2), meta(4, 4, 2)
-        )
-        assert moved(trace)[0] == ("clone", 4 * 96, 4 * 96)
-        assert [kernel.operator for kernel in trace.kernels] == ["clone", "einsum"]
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [*((name, "meta") for name in COPIES), *((name, "cpu") for name in ON_THE_CPU)],
+)
+def test_copies_are_operators_with_bytes_and_memory(name, device):
+    function, shapes, expected, peak = COPIES[name]
+    inputs = [torch.zeros(shape, dtype=dtype, device=device) for *shape, dtype in shapes]
+    trace = trace_of(Calls(function), *inputs)
+    assert moved(trace) == expected
+    assert trace.peak.nbytes == (trace.peak.nbytes if peak is None else peak)
 
 
-class TestLayerNorm:
-    @pytest.mark.parametrize("device", ["meta", "cpu"])
-    def test_what_lies_otherwise_is_copied_first(self, device):
-        norm = nn.LayerNorm(8, device=device)
-        trace = traced(norm, torch.zeros(8, 6, device=device).t())
-        assert [kernel.operator for kernel in trace.kernels] == ["clone", "native_layer_norm"]
-        assert moved(trace)[0] == ("clone", 192, 192)
-        # the copy, the result, and fp32 means and deviations of 6 rows
-        assert trace.peak.nbytes == 192 + 192 + 2 * 24
-
-    def test_contiguous_input_is_not(self):
-        trace = traced(nn.LayerNorm(8, device="meta"), meta(6, 8))
-        assert [kernel.operator for kernel in trace.kernels] == ["native_layer_norm"]
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16, FLOAT32], ids=lambda d: d.name)
+def test_the_tape_agrees(dtype):
+    trace = trace_of(Calls(IN_FP32), meta(6, 8, dtype=getattr(torch, dtype.name)))
+    assert trace.kernels == alone(lambda t: t.softmax(t.input(48, dtype), 6, 8)).kernels
 
 
 # --- autocast --------------------------------------------------------------------------------
@@ -133,77 +99,63 @@ class Mixed(nn.Module):
             return y, y @ y.mT, self.norm(y), torch.softmax(y, -1), torch.cat([y, self.norm(y)], -1)
 
 
-def under_autocast(device: str, region) -> tuple[Trace, list[torch.dtype]]:
+def under_autocast(device: str, *args, **options) -> tuple[Trace, list[torch.dtype]]:
     module, x = Mixed(device), torch.zeros(4, 8, device=device)
     with running(torch.device(device)), Recorder(module) as recorder:
         trace = recorder.begin()
-        outputs = module(x, region())
+        outputs = module(x, torch.autocast(*args, **options))
     return trace, [output.dtype for output in outputs]
 
 
-class TestAutocast:
-    @pytest.mark.parametrize("device_type", ["cuda", "meta"])
-    def test_on_meta_it_casts_as_on_cuda(self, device_type):
-        trace, dtypes = under_autocast(
-            "meta", lambda: torch.autocast(device_type, dtype=torch.bfloat16)
-        )
-        half, wide = torch.bfloat16, torch.float32
-        assert dtypes == [half, half, wide, wide, wide]
-        assert moved(trace) == [
-            ("_to_copy", 128, 64), ("_to_copy", 512, 256), ("_to_copy", 64, 32),
-            ("linear", 64 + 256 + 32, 128),
-            ("_to_copy", 128, 64),  # the weights' casts are kept
-            ("linear", 64 + 256 + 32, 128),
-            ("matmul", 256, 32),
-            ("_to_copy", 128, 256), ("native_layer_norm", 256 + 128, 256),
-            ("_to_copy", 128, 256), ("softmax", 256, 256),
-            ("_to_copy", 128, 256), ("native_layer_norm", 256 + 128, 256),
-            ("_to_copy", 128, 256), ("cat", 512, 512),
-        ]  # fmt: skip
+CASTS = [("_to_copy", 128, 64), ("_to_copy", 512, 256), ("_to_copy", 64, 32)]
+LINEAR = ("linear", 64 + 256 + 32, 128)
+WIDENED, WIDE_NORM = ("_to_copy", 128, 256), ("native_layer_norm", 256 + 128, 256)
 
-    def test_on_the_cpu_torch_does_it_and_products_run_in_its_type(self):
-        trace, dtypes = under_autocast("cpu", lambda: torch.autocast("cpu", dtype=torch.bfloat16))
-        assert set(dtypes) == {torch.bfloat16}
-        assert [(k.operator, k.dtype) for k in trace.kernels if k.kind == "gemm"] == [
-            ("linear", "bfloat16"), ("linear", "bfloat16"), ("matmul", "bfloat16"),
-        ]  # fmt: skip
-        assert moved(trace)[:4] == [
-            ("_to_copy", 128, 64), ("_to_copy", 512, 256), ("_to_copy", 64, 32),
-            ("linear", 64 + 256 + 32, 128),
-        ]  # fmt: skip
 
-    def test_a_region_that_is_switched_off_casts_nothing(self):
-        trace, dtypes = under_autocast("meta", lambda: torch.autocast("cuda", enabled=False))
-        assert set(dtypes) == {torch.float32}
-        assert "_to_copy" not in [kernel.operator for kernel in trace.kernels]
+@pytest.mark.parametrize("device_type", ["cuda", "meta"])
+def test_autocast_on_meta_casts_as_on_cuda_and_leaves_nothing_behind(device_type):
+    trace, dtypes = under_autocast("meta", device_type, dtype=HALF)
+    assert dtypes == [HALF, HALF, FP32, FP32, FP32]
+    assert moved(trace) == [
+        *CASTS, LINEAR, CASTS[0], LINEAR,  # the weights' casts are kept
+        ("matmul", 256, 32), WIDENED, WIDE_NORM, WIDENED, ("softmax", 256, 256),
+        WIDENED, WIDE_NORM, WIDENED, ("cat", 512, 512),
+    ]  # fmt: skip
+    assert not torch.is_autocast_enabled("cuda")
+    assert [each[0] for each in moved(trace_of(nn.Linear(8, 16, device="meta"), meta(4, 8)))] == [
+        "linear"
+    ]
 
-    def test_it_leaves_nothing_behind(self):
-        under_autocast("meta", lambda: torch.autocast("cuda", dtype=torch.bfloat16))
-        assert not torch.is_autocast_enabled("cuda")
-        trace = trace_of(nn.Linear(8, 16, device="meta"), meta(4, 8))
-        assert [kernel.operator for kernel in trace.kernels] == ["linear"]
+
+def test_autocast_on_the_cpu_is_torchs_and_products_run_in_its_type():
+    trace, dtypes = under_autocast("cpu", "cpu", dtype=HALF)
+    assert set(dtypes) == {HALF}
+    products = [(k.operator, k.dtype) for k in trace.kernels if k.kind == "gemm"]
+    assert products == [("linear", "bfloat16")] * 2 + [("matmul", "bfloat16")]
+    assert moved(trace)[:4] == [*CASTS, LINEAR]
+
+
+def test_a_region_that_is_switched_off_casts_nothing():
+    trace, dtypes = under_autocast("meta", "cuda", enabled=False)
+    assert set(dtypes) == {FP32}
+    assert "_to_copy" not in [kernel.operator for kernel in trace.kernels]
 
 
 # --- what the host asks for ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda x: x.cpu(), lambda x: x.to("cpu"), lambda x: x.to(device=torch.device("cpu"))]
+    ("ask", "expected"),
+    [
+        (lambda x: x.cpu(), [("transfer", 24, 24)]),
+        (lambda x: x.to("cpu"), [("transfer", 24, 24)]),
+        (lambda x: x.to(device=torch.device("cpu")), [("transfer", 24, 24)]),
+        (lambda x: x.to("meta").cuda(), []),
+    ],
 )
-def test_what_the_host_is_given_moves_as_from_a_gpu(ask):
-    def counted(x):
-        return ask(torch.ones_like(x)).tolist()
-
-    model = Calls(counted)
+def test_what_the_host_is_given_moves_as_from_a_gpu(ask, expected):
+    model = Calls(lambda x: ask(torch.ones_like(x)).tolist())
     with running(META), Recorder(model) as recorder:
         trace = recorder.begin()
         assert model(meta(3, dtype=torch.int64)) == [1, 1, 1]
-    assert moved(trace) == [("ones_like", 0, 24), ("transfer", 24, 24)]
-
-
-def test_what_stays_is_not_moved():
-    model = Calls(lambda x: x.to("meta").cuda())
-    with running(META), Recorder(model) as recorder:
-        trace = recorder.begin()
-        model(meta(3))
-    assert moved(trace) == []
+    assert moved(trace) == [("ones_like", 0, 24), *expected]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.process_settings import default_dtype
+from dsocr_analyze.model.torch_calls import DispatchMode
 
 META = torch.device("meta")
 
@@ -72,71 +73,61 @@ def test_it_is_the_output_that_torch_works_out(name, inference):
 
 
 @pytest.fixture
-def worked_out():
-    """An operator, and the shapes for which its output was worked out."""
+def library():
+    with torch.library._scoped_library("known_outputs_tests", "FRAGMENT") as made:
+        yield made
+
+
+def test_a_call_with_equal_arguments_is_not_worked_out_again(library):
     shapes = []
-
-    def fake(x):
-        shapes.append(tuple(x.shape))
-        return torch.empty_like(x)
-
-    with torch.library._scoped_library("known_outputs_tests", "FRAGMENT") as library:
-        library.define("seen(Tensor x) -> Tensor")
-        library.impl("seen", fake, "Meta")
-        yield torch.ops.known_outputs_tests.seen, shapes
-
-
-def test_a_call_with_equal_arguments_is_not_worked_out_again(worked_out):
-    operator, shapes = worked_out
+    library.define("seen(Tensor x) -> Tensor")
+    library.impl("seen", lambda x: shapes.append(x.shape) or torch.empty_like(x), "Meta")
     with running(META):
         for size in (3, 3, 4, 3, 4):
-            assert operator(tensor(size, 17)).shape == (size, 17)
+            assert torch.ops.known_outputs_tests.seen(tensor(size, 17)).shape == (size, 17)
     assert shapes == [(3, 17), (4, 17)]
 
 
-def test_an_output_that_is_undefined_stays_so():
-    with torch.library._scoped_library("known_outputs_tests", "FRAGMENT") as library:
-        library.define("half(Tensor x) -> (Tensor, Tensor)")
-        library.impl("half", lambda x: (torch.empty_like(x), None), "Meta")
-        with running(META):
-            for _ in range(3):
-                defined, undefined = torch.ops.known_outputs_tests.half(tensor(3, 19))
-                assert defined.shape == (3, 19)
-                assert undefined is None
-
-
-def test_every_output_has_memory_of_its_own():
+def test_an_output_that_is_undefined_stays_so(library):
+    library.define("half(Tensor x) -> (Tensor, Tensor)")
+    library.impl("half", lambda x: (torch.empty_like(x), None), "Meta")
     with running(META):
-        x = tensor(3, 4)
-        found = [x * 2 for _ in range(3)]
-    memories = {each.untyped_storage()._cdata for each in (x, *found)}
-    assert len(memories) == 4
-
-
-def test_a_view_shares_the_memory_of_what_it_shows():
-    with running(META):
-        x = tensor(3, 4)
         for _ in range(3):
-            assert x.view(12).untyped_storage()._cdata == x.untyped_storage()._cdata
+            defined, undefined = torch.ops.known_outputs_tests.half(tensor(3, 19))
+            assert (defined.shape, undefined) == ((3, 19), None)
 
 
-def test_equal_numbers_of_other_kinds_are_other_arguments():
+def test_memory_beyond_what_is_shown_is_not_forgotten():
+    """A custom operator may return part of what it allocated."""
+    part = torch.library.custom_op(
+        "known_outputs_tests::part", lambda x: x.new_empty(10)[:3], mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )  # fmt: skip
+    part.register_fake(lambda x: x.new_empty(10)[:3])
     with running(META):
-        kinds = [torch.full((2,), value, device=META).dtype for value in (1, 1.0, True, 1, 1.0)]
-    assert kinds == [torch.int64, torch.float32, torch.bool, torch.int64, torch.float32]
+        sizes = [part(tensor(2)).untyped_storage().nbytes() for _ in range(3)]
+    assert sizes == [40] * 3
 
 
-def test_the_default_type_is_an_argument():
-    before = torch.get_default_dtype()
-    try:
-        with running(META):
-            found = []
-            for dtype in (torch.float32, torch.float64, torch.float32):
-                torch.set_default_dtype(dtype)
+def test_outputs_have_memory_of_their_own_and_views_that_of_what_they_show():
+    x = tensor(3, 4)
+    with running(META):
+        new, views = [x * 2 for _ in range(3)], [x.view(12) for _ in range(3)]
+    memories = [each.untyped_storage()._cdata for each in (x, *new, *views)]
+    assert len(set(memories[:4])) == 4
+    assert memories[4:] == [memories[0]] * 3
+
+
+def test_the_type_of_a_number_and_the_default_type_are_arguments():
+    numbers, defaults = (1, 1.0, True, 1, 1.0), (torch.float32, torch.float64, torch.float32)
+    with running(META):
+        kinds = [torch.full((2,), value, device=META).dtype for value in numbers]
+        found = []
+        for dtype in defaults:
+            with default_dtype(dtype):
                 found.append((torch.ones(2, device=META, dtype=torch.int64) / 2).dtype)
-    finally:
-        torch.set_default_dtype(before)
-    assert found == [torch.float32, torch.float64, torch.float32]
+    assert kinds == [torch.int64, torch.float32, torch.bool, torch.int64, torch.float32]
+    assert found == [*defaults]
 
 
 def test_what_is_refused_is_refused_again():
@@ -146,32 +137,12 @@ def test_what_is_refused_is_refused_again():
                 tensor(3, 4) @ tensor(3, 4)
 
 
-class Watching(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 def test_whoever_watches_from_outside_sees_every_operator():
-    x = tensor(3)
-    with Watching() as watching, running(META):
+    names, x = [], tensor(3)
+    with (
+        DispatchMode(lambda func, args, _: names.append(func.overloadpacket) or func(*args)),
+        running(META),
+    ):
         for _ in range(3):
             x.exp()
-    assert watching.names == ["exp"] * 3
-
-
-def test_memory_beyond_what_is_shown_is_not_forgotten():
-    """A custom operator may return part of what it allocated."""
-
-    @torch.library.custom_op("known_outputs_tests::part", mutates_args=())
-    def part(x: torch.Tensor) -> torch.Tensor:
-        return x.new_empty(10)[:3]
-
-    part.register_fake(lambda x: x.new_empty(10)[:3])
-    with running(META):
-        sizes = [part(tensor(2)).untyped_storage().nbytes() for _ in range(3)]
-    assert sizes == [40] * 3
+    assert names == [torch.ops.aten.exp] * 3

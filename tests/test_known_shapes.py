@@ -34,6 +34,17 @@ FUNCTIONS = {
 }
 
 
+def recorded(function):
+    """A trace of a call, and what it returns."""
+    model = torch.nn.Module()
+    model.forward = function
+    with Recorder(model) as recorder:
+        trace = recorder.begin()
+        output = model()
+    assert not trace.unknown
+    return trace, output
+
+
 def arguments(device):
     mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
     values = mask.tolist()
@@ -47,26 +58,16 @@ def test_the_shape_is_the_cpus(name, is_recorded):
     expected = function(*arguments(CPU))
     with running(META):
         given = arguments(META)
-        if is_recorded:
-            model = torch.nn.Module()
-            model.forward = lambda: function(*given)
-            with Recorder(model) as recorder:
-                trace = recorder.begin()
-                found = model()
-            assert not trace.unknown
-        else:
-            found = function(*given)
-    assert found.is_meta
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
+        found = recorded(lambda: function(*given))[1] if is_recorded else function(*given)
+    assert (found.device, found.shape, found.dtype) == (META, expected.shape, expected.dtype)
 
 
 def test_values_that_come_of_it_are_known():
     with running(META):
-        mask, _ = arguments(META)
-        rows, columns = torch.where(mask)
-        assert rows.tolist() == [0, 0, 2, 2, 2]
-        assert columns[rows == 2].tolist() == [0, 1, 2]
+        rows, columns = torch.where(arguments(META)[0])
+        numbers = torch.arange(4, device=META)
+        found = [each.tolist() for each in (rows, columns[rows == 2], numbers[numbers[2] :])]
+    assert found == [[0, 0, 2, 2, 2], [0, 1, 2], [2, 3]]
 
 
 @pytest.mark.parametrize("function", [lambda x: x.nonzero(), lambda x: x[x > 0], torch.unique])
@@ -84,20 +85,10 @@ def test_a_grouped_product_counts_every_row_once(rows, dtype):
         left = torch.empty(rows, 16, dtype=dtype, device=META)
         right = torch.empty(4, 16, 8, dtype=dtype, device=META)
         ends = torch.tensor([rows] * 4, dtype=torch.int32, device=META)
-        model = torch.nn.Module()
-        model.forward = lambda: torch._grouped_mm(left, right, offs=ends)
-        with Recorder(model) as recorder:
-            trace = recorder.begin()
-            output = model()
+        trace, output = recorded(lambda: torch._grouped_mm(left, right, offs=ends))
     assert output.shape == (rows, 8)
     [kernel] = trace.kernels
     assert kernel.total.macs == rows * 16 * 8
-    matrices = min(rows, 4)
-    assert kernel.total.bytes_read == (rows * 16 + matrices * 16 * 8) * dtype.itemsize + 4 * 4
+    elements = rows * 16 + min(rows, 4) * 16 * 8
+    assert kernel.total.bytes_read == elements * dtype.itemsize + 4 * 4
     assert kernel.total.bytes_written == rows * 8 * dtype.itemsize
-
-
-def test_a_slice_between_known_numbers_is_known():
-    with running(META):
-        numbers = torch.arange(4, device=META)
-        assert numbers[numbers[2] :].tolist() == [2, 3]
