@@ -11,7 +11,7 @@ pass takes PyTorch longer, so equal calls are worked out once.
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -30,7 +30,7 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 
-__all__ = ["KnownShapes", "Look", "call_of", "known_shape", "looks_of"]
+__all__ = ["KnownShapes", "Look", "call_of", "known_shape", "looks_of", "makes_tensors"]
 
 
 _ATEN: Final = torch.ops.aten
@@ -78,14 +78,13 @@ def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
         # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
         product: torch.Tensor = args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
         return product
-    kind = _kind_of(func)
-    if kind == "depends on values":
+    if _depends_on_values(func):
         for tensor in tensors_in(args):
             if tensor.is_meta:
                 return _answer(func, args, kwargs)
     # Other code's modes, below, want to see every operator.
     is_watched = torch._C._len_torch_dispatch_stack()
-    call = call_of(func, args, kwargs) if kind == "makes tensors" and not is_watched else None
+    call = call_of(func, args, kwargs) if makes_tensors(func) and not is_watched else None
     if call is None:
         return func(*args, **kwargs)
     known = _CALLS.get(call)
@@ -107,21 +106,21 @@ KnownShapes: Final = functools.partial(DispatchMode, known_shape)
 
 
 @functools.cache
-def _kind_of(func: Function) -> Literal["depends on values", "makes tensors", "other"]:
-    """Whether an operator's output depends on values, or it only makes new tensors."""
+def _depends_on_values(func: Operator) -> bool:
+    """Whether an operator's output depends on values, by PyTorch's own tags."""
     tags = getattr(func, "tags", ())
-    if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
-        return "depends on values"
+    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+@functools.cache
+def makes_tensors(func: Operator) -> bool:
+    """Whether an operator only makes new tensors, whose look does not depend on values."""
     schema = getattr(func, "_schema", None)
-    if schema is None or not schema.returns:
-        return "other"
-    for each in (*schema.arguments, *schema.returns):
-        if each.alias_info:
-            return "other"
-    for returned in schema.returns:
-        if str(returned.type) != "Tensor":
-            return "other"
-    return "makes tensors"
+    if schema is None or not schema.returns or _depends_on_values(func):
+        return False
+    if any(each.alias_info for each in (*schema.arguments, *schema.returns)):
+        return False
+    return all(str(returned.type) == "Tensor" for returned in schema.returns)
 
 
 # --- values ----------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ def _describe(arguments: Values, parts: list[Any]) -> bool:
     for argument in arguments:
         kind = type(argument)
         if kind in _TENSORS:
-            is_lazy = argument.is_conj() or argument.is_neg()
+            is_lazy = argument.is_conj() or argument.is_neg() or argument.is_nested
             if not argument.is_meta or argument.layout is not torch.strided or is_lazy:
                 return False
             parts += (argument.shape, argument.stride(), argument.dtype)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import torch
 
 from dsocr_analyze.kernels import Elements, Kernel, Work
+from dsocr_analyze.model.known_shapes import makes_tensors
 from dsocr_analyze.model.torch_calls import Operator
 from dsocr_analyze.trace.call import (
     Call,
@@ -324,6 +325,8 @@ class Traits(NamedTuple):
     """True also for one that arrives whole in any mode, has a rule and is counted as called."""
     may_grow: bool
     """Whether it may enlarge the memory of an argument, as with `out=` or `resize_`."""
+    makes_tensors: bool
+    """Whether all it does is make new tensors whose shapes don't depend on values."""
 
 
 @cache
@@ -343,4 +346,4 @@ def traits_of(func: Operator) -> Traits:
         alias = argument.alias_info
         may_grow |= argument.kwarg_only and alias is not None and alias.is_write
     is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
-    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow)
+    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow, makes_tensors(func))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, ParamSpec
 
@@ -78,8 +78,8 @@ class Recorder:
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
         self._kernels: dict[Key, list[Kernel] | None] = {}
-        self._outputs: dict[Key, Look] = {}
-        """Outputs of whole operators that have run, by call."""
+        self._calls: dict[Key | None, tuple[list[Look], list[Kernel]]] = {}
+        """Outputs and kernels of calls on `meta` that did no more than make these outputs."""
         self._assignments: dict[Key | None, tuple[Trace, str]] = {}
         self._operators: DispatchMode | None = None
         self._modes: int | None = None
@@ -134,7 +134,7 @@ class Recorder:
         self._repetition = self._operators = None
         self._memory.clear()
         self._kernels.clear()
-        self._outputs.clear()
+        self._calls.clear()
         self._assignments.clear()
         if error is not None:
             refuse_functions(error)
@@ -228,39 +228,29 @@ class Recorder:
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
         given, call = [*args, *kwargs.values()], None
         with torch._C.DisableTorchFunction():
-            refuse_uncountable(name, given)
             # The model's own code may have entered a mode since.
             is_watched = self._modes != torch._C._len_torch_dispatch_stack()
             needs_all = self.inside_operator or torch.is_grad_enabled() or is_watched
             if not (needs_all or all(map(known_value, tensors_in(given)))):
-                call = call_of(name, args, kwargs)  # an output is all, so it runs only once
+                call = call_of(name, args, kwargs)
+                if call in self._calls:
+                    repeated: Result = self._repeat(call)
+                    return repeated
+            refuse_uncountable(name, given)
         self._whole = self._whole if self.inside_operator else name
-        known = None if call is None else self._outputs.get(call)
-        output: Any
-        if known is not None:
-            with torch._C._DisableTorchDispatch():
-                output = known.make()
-        else:
-            kernels, births = len(self.trace.kernels), self._memory.births
-            self.inside_operator += 1
-            self.inside_kernel += is_kernel
-            try:
-                output = run()
-            finally:
-                self.inside_operator -= 1
-                self.inside_kernel -= is_kernel
-            # There may be more to it than an output: other memory, or copies.
-            is_all = len(self.trace.kernels) == kernels and self._memory.births <= births + 1
-            if call is not None and is_all:
-                with uncounted():
-                    found = looks_of([output], given)
-                if found and isinstance(output, torch.Tensor):
-                    self._outputs[call] = found[0]
+        kernels, births = len(self.trace.kernels), self._memory.births
+        self.inside_operator += 1
+        self.inside_kernel += is_kernel
+        try:
+            output = run()
+        finally:
+            self.inside_operator -= 1
+            self.inside_kernel -= is_kernel
+        # There may be more to it than an output: other memory, or copies.
+        is_all = len(self.trace.kernels) == kernels and self._memory.births <= births + 1
         if not self.inside_operator:
-            with torch._C.DisableTorchFunction():
-                self._record(name, RULES[name], args, kwargs, output)
-        whole: Result = output
-        return whole
+            self._record(name, RULES[name], args, kwargs, output, call if is_all else None)
+        return output
 
     def _run_operator(
         self, func: Operator | HigherOrderOperator, args: Arguments, kwargs: Keywords
@@ -276,8 +266,13 @@ class Recorder:
         run = functools.partial(self._run_growing, func) if operator.may_grow else func
         if self.inside_kernel:
             return run(*args, **kwargs)
+        call = None
         if not self.inside_operator:
             with torch._C.DisableTorchFunction():
+                if operator.makes_tensors and self._modes is not None:
+                    call = call_of(func, args, kwargs)
+                    if call in self._calls:
+                        return self._repeat(call)
                 refuse_uncountable(name, (*args, *kwargs.values()))
         if operator.is_composite or (self.inside_operator and operator.can_be_taken_apart):
             assert self._operators is not None, "it has passed the operator on"
@@ -302,8 +297,16 @@ class Recorder:
                     is_on_host = self._memory.is_on_host
                     if source.device != output.device or is_on_host(source) != is_on_host(output):
                         name, rule = "transfer", RULES["transfer"]
-            self._record(name, rule, args, kwargs, output)
+        self._record(name, rule, args, kwargs, output, call)
         return output
+
+    def _repeat(self, call: Key | None) -> Any:
+        """Makes the outputs of an equal call again, and records its kernels."""
+        looks, kernels = self._calls[call]
+        with torch._C._DisableTorchDispatch():
+            made = tuple(map(Look.make, looks))
+        self._book(kernels if self._modules.stack else (), kernels[-1].operator, made)
+        return made[0] if len(made) == 1 else made
 
     def assign(self, tensor: torch.Tensor, place: Any, value: Any) -> None:
         """Runs an assignment to items, or repeats the record of an equal one.
@@ -370,43 +373,72 @@ class Recorder:
         return output
 
     def _record(
-        self, name: str, rule: Rule | None, args: Arguments, kwargs: Keywords, output: Any
+        self,
+        name: str,
+        rule: Rule | None,
+        args: Arguments,
+        kwargs: Keywords,
+        output: Any,
+        call: Key | None = None,
     ) -> None:
-        trace, path = self.trace, self._modules.path
-        is_counted = bool(self._modules.stack)  # not what `generate` does around the model
-        if name in FREE:
-            if is_counted:
-                trace.free[name] += 1
-            if not name.startswith(_ALLOCATIONS):
-                return
-        outputs = [*tensors_in([output])]
-        refuse_uncountable(name, outputs)
-        kernels: list[Kernel] | None = None
-        if rule is not None and outputs and is_counted:
-            is_in_place = len(args) > 0 and outputs[0] is args[0]
-            read = kwargs
-            if kwargs:
-                # A returned argument is an `out=`: it is written, not read.
-                read, written = dict(kwargs), {*map(id, outputs)}
-                for given, each in kwargs.items():
-                    if id(each) in written:
-                        del read[given]
-            signature = _signature(args), _signature(outputs), _signature(read.items())
-            key = name, is_in_place, *signature
-            if key not in self._kernels:  # no call had equal arguments and outputs
-                tensors = [*tensors_in(args), *tensors_in(read.values())]
-                self._kernels[key] = kernels_of(name, rule, Call(args, outputs, read, tensors))
-            kernels = self._kernels[key]
-        if kernels is None and name not in FREE and is_counted:
-            trace.unknown[name] += 1
-        copied = 0
-        for kernel in kernels or ():
-            trace.kernels.append(kernel.at(path))
-        for copy in kernels[:-1] if kernels else ():
+        """Records an operator that has run; `call` tells equal ones, if they may be repeated."""
+        with torch._C.DisableTorchFunction():
+            trace, is_counted = self.trace, bool(self._modules.stack)  # not around the model
+            if name in FREE:
+                if is_counted:
+                    trace.free[name] += 1
+                if not name.startswith(_ALLOCATIONS):
+                    return
+            outputs = [*tensors_in([output])]
+            refuse_uncountable(name, outputs)
+            kernels: list[Kernel] | None = None
+            if rule is not None and outputs and is_counted:
+                kernels = self._kernels_of(name, rule, args, kwargs, outputs)
+            if kernels is None and name not in FREE and is_counted:
+                trace.unknown[name] += 1
+            elif kernels and call is not None:
+                looks = looks_of(outputs, [*args, *kwargs.values()])
+                # An undefined tensor among the outputs is None, and no tensor.
+                if looks and len(looks) == (len(output) if isinstance(output, tuple) else 1):
+                    self._calls[call] = looks, kernels
+            # A tensor written in place existed before.
+            self._book(kernels or (), name, outputs, {*map(id, args), *map(id, kwargs.values())})
+
+    def _kernels_of(
+        self,
+        name: str,
+        rule: Rule,
+        args: Arguments,
+        kwargs: Keywords,
+        outputs: Sequence[torch.Tensor],
+    ) -> list[Kernel] | None:
+        """The kernels of a call, counted if no call had equal arguments and outputs."""
+        # A returned argument is an `out=`: it is written, not read.
+        written = {*map(id, outputs)} if kwargs else ()
+        read = {given: each for given, each in kwargs.items() if id(each) not in written}
+        is_in_place = len(args) > 0 and outputs[0] is args[0]
+        signature = _signature(args), _signature(outputs), _signature(read.items())
+        key = name, is_in_place, *signature
+        if key not in self._kernels:
+            tensors = [*tensors_in(args), *tensors_in(read.values())]
+            self._kernels[key] = kernels_of(name, rule, Call(args, outputs, read, tensors))
+        return self._kernels[key]
+
+    def _book(
+        self,
+        kernels: Sequence[Kernel],
+        name: str,
+        outputs: Iterable[torch.Tensor],
+        existing: Container[int] = (),
+    ) -> None:
+        """Adds kernels to the trace, and their outputs to memory, beside copies of operands."""
+        path, copied = self._modules.path, 0
+        for kernel in kernels:
+            self.trace.kernels.append(kernel.at(path))
+        for copy in kernels[:-1]:
             copied += copy.work.bytes_written
             self._note_alive(self._memory.nbytes + copied, path, copy.operator)
-        # A tensor written in place existed before.
-        self._hold(name, outputs, copied, {*map(id, args), *map(id, kwargs.values())})
+        self._hold(name, outputs, copied, existing)
 
     def _hold(
         self,
