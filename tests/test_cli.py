@@ -464,8 +464,10 @@ class TestWords:
             ("no column 'page' in page", ["page"], "no column 'page' in --page"),
             ("my_dtype, dtype_of, x.dtype", ["dtype"], "my_dtype, dtype_of, x.dtype"),
             ("on_batch is missing", ["on_batch"], "on_batch is missing"),
+            ("stages=F, which `dsocr-analyze stages` drafts", ["stages"],
+             "--stages F, which `dsocr-analyze stages` drafts"),
         ],
-    )
+    )  # fmt: skip
     def test_only_names_that_are_listed_are_translated(self, message, arguments, told):
         assert in_options(message, arguments) == told
 

@@ -44,13 +44,13 @@ OPTIONS: Final = {
 def in_options(message: str, arguments: Sequence[str]) -> str:
     """The message with options in place of these arguments, as `base_size` or `device='cpu'`.
 
-    Other text is left alone, and so is a name that no option sets.
+    Other text is left alone: a name that no option sets, or a command's.
     """
     names = sorted(OPTIONS.keys() & set(arguments))
     if not names:
         return message
     pattern = (
-        rf"(?<![\w.'\"-])(?P<name>{'|'.join(names)})"
+        rf"(?<![\w.'\"-])(?<!dsocr-analyze )(?P<name>{'|'.join(names)})"
         r"""(?:=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w))?(?![\w-])"""
     )
     return re.sub(pattern, _in_options, message)
