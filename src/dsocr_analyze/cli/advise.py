@@ -14,7 +14,6 @@ from dsocr_analyze.analysis import Engine
 from dsocr_analyze.archive.axes import parse_modes, parse_numbers
 from dsocr_analyze.archive.setting import warnings_of_modes
 from dsocr_analyze.cli import exits, options, page_options, printing, words
-from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import LARGEST_COUNT
@@ -156,10 +155,10 @@ def advise(
     words.warn(context, warnings_of_modes(directory.architecture, modes), arguments=())
     if json_file not in (None, "-"):
         prepare_directory(Path(str(json_file)).parent)
-    printing.emit(context, found, Said(
+    printing.emit(context, found, printing.Said(
         "\n".join(advice.advice_lines(found)),
         list(advice.advice_tables(found)),
-        [Lines("Notes", advice.advice_notes(found), indent="")],
+        [printing.Lines("Notes", advice.advice_notes(found), indent="")],
         [json_file],
     ))  # fmt: skip
     if found.modes_that_meet == ():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.analysis import ENGINES, Engine
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.output_files import prepare_directory
@@ -69,7 +69,6 @@ def analyze(
                     " command"
                 )
         return
-    engine = options.chosen("--engine", engine, ENGINES)
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
     # The analytic engine reads the directory's config without executing its code.

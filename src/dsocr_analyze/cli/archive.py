@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import options, page_options
+from dsocr_analyze.cli import options
 
 __all__ = ["BY", "HISTOGRAMS", "OF_PDFS", "archive"]
 
@@ -55,7 +55,7 @@ _RESULTS: Final[options.Added] = {
         None,
     ),
     "histogram": (
-        Annotated[str, options.option(HISTOGRAMS, BY)],
+        Annotated[str, options.option(HISTOGRAMS, BY, callback=options.in_any_case)],
         "grid",
     ),
     "output_format": (
@@ -100,10 +100,9 @@ def archive(
 
     All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
-    from dsocr_analyze.cli.page_lists import count_list
+    from dsocr_analyze.cli import page_lists, time_requests
 
     given = context.params
     if quiet:
         options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
-    histogram = options.chosen("--histogram", given["histogram"], HISTOGRAMS)
-    count_list(context, page_options.request_of_many(context), histogram=histogram)
+    page_lists.count_list(context, time_requests.of_many_pages(context))

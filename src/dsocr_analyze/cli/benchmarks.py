@@ -12,7 +12,6 @@ import typer
 from dsocr_analyze.analysis import check_precision
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import kept_files, options, printing
-from dsocr_analyze.cli.said import Lines, Said, assumptions
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 from dsocr_analyze.escaping import visible
@@ -27,27 +26,23 @@ from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, comparison, 
 __all__ = ["compare", "measured_in"]
 
 _NOT_BESIDE: Final = {
-    "concurrency": "the file gives it",
-    "max_new_tokens": "the file gives it",
-    "new_tokens_from": "the file gives it",
-    "mean_new_tokens": "the file gives it",
-    "share_at_limit": "the file gives it",
-    "offline": "it has no effect there",
-    "price": "it has no effect there",
-    "plot": "it has no effect there",
-    "corrections": "it has no effect there",
+    **dict.fromkeys(
+        ("concurrency", "max_new_tokens", "new_tokens_from", "mean_new_tokens", "share_at_limit"),
+        "the file gives it",
+    ),
+    **dict.fromkeys(("offline", "price", "plot", "corrections"), "it has no effect there"),
 }
-"""Options that contradict a benchmark or would have no effect, and why to leave them out."""
+"""Options to leave out beside a benchmark, and why."""
 
 
 def measured_in(
     context: typer.Context, files: Sequence[Path]
 ) -> tuple[list[ServerBenchmark], str, str]:
-    """The benchmarks in the files of `--from-benchmark`, their server and its version.
+    """The benchmarks in some files, their server and its version.
 
     Raises:
-        BenchmarkError: A file is not a benchmark, or they differ in engine or version.
-        WorkloadError: Other options contradict them.
+        BenchmarkError: A file is no benchmark, or they differ in engine or version.
+        WorkloadError: Options contradict them.
     """
     given, asked = options.given_options(context), context.params
     gpus = options.gpu_names(asked["gpu"], asked["named_gpus"])
@@ -63,10 +58,10 @@ def measured_in(
     if name := next((each for each in given if each in _NOT_BESIDE), None):
         raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {_NOT_BESIDE[name]}")
     benchmarks = [each for file in files for each in reading.read_benchmarks(file)]
-    named = asked["server"]
-    server = server_named(
-        named if "server" in given else comparison.server_of(benchmarks[0], named)
-    ).name
+    server = asked["server"]
+    if "server" not in given:
+        server = comparison.server_of(benchmarks[0], server)
+    server = server_named(server).name
     for each in benchmarks:
         comparison.check_engine(each, server)
     version, *others = dict.fromkeys(
@@ -89,13 +84,11 @@ def compare(
     directory: ModelDirectory,
     asked: PageRequest,
 ) -> None:
-    """Prints predicted and measured figures, and keeps the correction if requested.
-
-    `request` is of the seconds that the other options ask for: on one GPU, under a serving engine.
+    """Prints predictions on one GPU beside what was measured; keeps corrections if asked.
 
     Raises:
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
-        OutputError: The correction cannot be kept.
+        OutputError: The corrections cannot be kept.
     """
     [device], [job], architecture = request.profiles, request.jobs, directory.architecture
     check_precision(device, job.precision)
@@ -127,11 +120,11 @@ def compare(
         context.obj.begin_writing()
         where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
     doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
-    printing.emit(context, report, Said(
+    printing.emit(context, report, printing.Said(
         time_tables.headline(report.model, report.workload),
         list(measured.benchmark_tables(report)),
         [
-            Lines("Notes", [*doubts, where]),
-            assumptions(time_tables.time_notes(each.time for each in entries)),
+            printing.Lines("Notes", [*doubts, where]),
+            printing.assumptions(time_tables.time_notes(each.time for each in entries)),
         ],
     ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `check` does: the workloads of a budgets file are counted, as in a baseline, and judged."""
+"""What `check` does: counts and judges the workloads of a budgets file."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from dsocr_analyze.gate.judge import Baseline, Counted, edits_of, judge, whole_c
 from dsocr_analyze.gate.renderers import ReadableCheck
 from dsocr_analyze.gate.revision import Revision
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
+from dsocr_analyze.model.trust import is_trusted_code
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import document, reading
@@ -48,13 +49,15 @@ def checked(
     trust_remote_code: bool,
     is_update: bool,
 ) -> ReadableCheck:
-    """The check of a budgets file, by default of this folder's.
+    """The check of a budgets file, by default this folder's; raises AnalyzeError.
 
-    It is of all workloads unless `names` has some, against a report or a revision if one is given.
-    With `is_update`, budgets are set to what is counted.
-
-    Raises:
-        AnalyzeError: Something about the budgets, a workload or the baseline is invalid.
+    Args:
+        context: The command's.
+        budgets: The file.
+        names: The workloads, by default all.
+        against: The baseline, a report or a revision.
+        trust_remote_code: Whether to execute code without a trust record.
+        is_update: Whether to set budgets to what is counted.
     """
     file = _read_budgets(budgets, is_update=is_update)
     asked = _chosen(file.budgets, names, file.path)
@@ -98,7 +101,7 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
 def _within(
     workload: BudgetedWorkload, function: Callable[..., _Result], *arguments: object
 ) -> _Result:
-    """What a function returns; errors name the workload."""
+    """What a function returns; its errors name the workload."""
     try:
         return function(workload, *arguments)
     except AnalyzeError as error:
@@ -112,7 +115,7 @@ def _within(
 
 @dataclass(frozen=True)
 class _BudgetsFile:
-    """A file of budgets, and the names in its folder that are looked for, in order."""
+    """A file of budgets, and the names that are looked for in its folder."""
 
     path: Path
     text: str
@@ -121,7 +124,7 @@ class _BudgetsFile:
 
 
 def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
-    """The named budgets, or this folder's; for an update, none need exist."""
+    """The named budgets, or this folder's; new ones for an update."""
     paths = (Path(_BUDGETS_FILE), Path(PYPROJECT)) if named is None else (named,)
     names = tuple(path.name for path in paths)
     for path in paths:
@@ -156,12 +159,12 @@ def _read_budgets(named: Path | None, *, is_update: bool) -> _BudgetsFile:
 
 @dataclass(frozen=True)
 class _Counts:
-    """How workloads are counted, and what they are compared with.
+    """How workloads are counted, and with what they are compared.
 
     Attributes:
         saved: The saved report, whose engine counts them.
-        before: The revision's workloads; one missing there is counted with its current options.
-        warnings: Doubts that apply to all of them.
+        before: The revision's workloads; others are counted with their current options.
+        warnings: Doubts about all of them.
     """
 
     file: _BudgetsFile
@@ -201,8 +204,7 @@ def _counts_against(
 ) -> _Counts:
     """How to count workloads; `name` is the baseline.
 
-    A name ending in `.json` is a saved report. Any other is a revision if there is one, even if
-    there is also such a file; otherwise it is a report.
+    It is a saved report if it ends in `.json` or is no revision.
     """
     if name is None:
         return _Counts(file, trust_remote_code)
@@ -236,8 +238,7 @@ def _counts_against(
 def _budgets_there(revision: Revision, file: _BudgetsFile) -> tuple[Budgets, Sequence[str]]:
     """Workloads of the first file that has budgets in the revision, and doubts.
 
-    A change may have moved its budgets to a file that comes first, so the one that has them here
-    says nothing about the revision.
+    It need not be the file that has them here.
     """
     for name in file.names:
         path = _in_repository(revision, file.path.parent, name)
@@ -295,8 +296,6 @@ def _counted(
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
     if revision is not None and name == "trace" and not trust_remote_code:
-        from dsocr_analyze.model.trust import is_trusted_code
-
         if directory.has_code and not is_trusted_code(directory):
             raise TrustError(
                 f"{str(asked['model'])!r} of {revision} contains Python code that would be"

@@ -1,7 +1,4 @@
-"""The application and its commands, which are imported when used.
-
-They are found ignoring case, with suggestions for unknown words.
-"""
+"""The application and its commands, each imported when it is first used."""
 
 from __future__ import annotations
 
@@ -60,16 +57,16 @@ BESIDE: Final = {
 """Commands that stand in a module of another name."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
-"""Those that, like the main job, end after a few passes at most. Garbage is collected in all
-others, which loop: the program starts without (`__main__.py`)."""
+"""Those that end after a few passes, as the main job does. Garbage is collected in the others,
+which loop; the program starts without (`__main__.py`)."""
 
 
 def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., None]:
     """A command as Typer takes it, with all its options.
 
-    A parameter without a declaration of its own is a shared option: that of its name, or of the
-    name in its annotation. One whose default is a table of options stands for these, which the
-    command reads from `context.params`.
+    A parameter without a declaration is the shared option of its name, or of the name in its
+    annotation; one whose default is a table stands for that table's options, which the command
+    reads from `context.params`.
     """
     signature, parameters = inspect.signature(command, eval_str=True), []
     own = {*signature.parameters}
@@ -98,8 +95,7 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
         if collects:
             gc.enable()
         try:
-            # Interrupts are held back while parsing, which temporarily changes settings of the
-            # process; a running command may be interrupted anywhere.
+            # Held back only while parsing, which temporarily changes settings of the process.
             with interruptible():
                 command(**given)
         finally:
@@ -113,14 +109,10 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
 
 
 class _Parsed:
-    """Its parser errors carry the context, and repeated options are refused."""
+    """A command whose parser errors carry the context, and which refuses repeated options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the arguments into the context.
-
-        Raises:
-            WorkloadError: An option of one value has several; the parser would keep the last.
-        """
+        """Reads arguments; raises WorkloadError if an option of one value has several."""
         command: Any = self
         try:
             parser = command.make_parser(ctx)
@@ -147,14 +139,14 @@ class _Command(_Parsed, TyperCommand):
 
 
 class _Commands(_Parsed, TyperGroup):
-    """The commands; an unknown word raises an error with suggestions."""
+    """The commands, found in any case."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _CommandsByName(dict.fromkeys(COMMANDS))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the first argument names; raises WorkloadError."""
+        """The command that the first argument names; raises WorkloadError with suggestions."""
         word = args[0]
         if found := names.in_any_case(word, self.commands):
             return found, self.commands[found], args[1:]
@@ -166,7 +158,7 @@ class _Commands(_Parsed, TyperGroup):
 
 
 class _CommandsByName(UserDict[str, Any]):
-    """Only those that are asked for are imported, which shortens every start."""
+    """Imports only those that are asked for."""
 
     def __getitem__(self, name: str) -> TyperCommand:
         if self.data[name] is None:
@@ -181,7 +173,7 @@ class _CommandsByName(UserDict[str, Any]):
 
 
 def _meant(word: str) -> str:
-    """A suggestion if the word is a known value of an option, as a question."""
+    """A question if the word is a known value of an option."""
     from dsocr_analyze.hardware.devices import catalogue_name, gpu_catalogue
 
     modes, path = options.modes(), Path(word)

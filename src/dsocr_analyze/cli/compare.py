@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
 import typer
 
-from dsocr_analyze.analysis import ENGINES, Engine
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import is_mode_or_sizes, mode_or_sizes, parse_modes
 from dsocr_analyze.archive.setting import Setting
 from dsocr_analyze.cli import list_options, options, page_options, printing, streams, words
-from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.pictures import stage_chart
 from dsocr_analyze.report import comparison
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.reading import load_report
@@ -98,7 +98,6 @@ def compare(
     of_time: options.Added = options.SECONDS_OF_A_PAGE,
 ) -> None:  # fmt: skip
     """Put architectures, modes, configs and saved reports side by side."""
-    engine = options.chosen("--engine", engine, ENGINES)
     options.check_files(html=html_file)
     time = page_options.request_with_report(context)
     # The analytic engine reads a directory's config without executing its code.
@@ -118,9 +117,7 @@ def compare(
 def _check_picture(
     plot: Path, stacked: str, columns: Sequence[_Counted | _Saved], time: TimeRequest | None
 ) -> None:
-    """Raises, before any work, if the picture of `--plot` cannot be drawn."""
-    from dsocr_analyze.pictures.stage_chart import refuse_many_bars
-
+    """Raises, before any work, if `--plot` cannot be drawn."""
     options.check_files(None, plot)
     bars = [1] * len(columns)
     if stacked == "seconds":  # one bar per GPU and runtime
@@ -134,7 +131,7 @@ def _check_picture(
             else "; give --gpu too"
         )
         raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
-    refuse_many_bars(sum(bars))
+    stage_chart.refuse_many_bars(sum(bars))
 
 
 def _compare(
@@ -145,7 +142,6 @@ def _compare(
     columns: Sequence[_Counted | _Saved],
     stacked: str,
 ) -> None:
-    """Counts what is not saved, and shows everything side by side."""
     given, configs = context.params, models.configs
     counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Counted)))
     used = dict.fromkeys(each.model for each in counted)
@@ -190,14 +186,14 @@ def _compare(
         return render_html(comparison_contents(found, reports, headline, shown))
 
     def picture() -> Picture:
-        from dsocr_analyze.pictures.stage_chart import ChartedReport, stage_picture
-
         files = [each.model.config if isinstance(each, _Counted) else None for each in columns]
-        return stage_picture(list(map(ChartedReport, found.names, reports, files)), stacked)
+        charted = list(map(stage_chart.ChartedReport, found.names, reports, files))
+        return stage_chart.stage_picture(charted, stacked)
 
-    said = Said(
+    said = printing.Said(
         f"{headline}\n{found.opening()}", list(found.tables(shown)),
-        [assumptions(found.assumptions)], [given["plot"]], partial(found.as_csv, shown), page,
+        [printing.assumptions(found.assumptions)], [given["plot"]],
+        partial(found.as_csv, shown), page,
     )  # fmt: skip
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
@@ -210,7 +206,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """One model of a comparison, and the name of its config unless it is the directory's own."""
+    """A model, and the name of its config unless that is the directory's own."""
 
     directory: ModelDirectory
     config: str | None = None
@@ -218,9 +214,9 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Models:
-    """The models named by options and items, each read when first needed.
+    """The models that options and items name, each read when first needed.
 
-    `configs` has the files of `--config` by name, `sliding_window` is for models that have one.
+    `configs` has the files of `--config` by name.
     """
 
     model: str | None
@@ -232,12 +228,12 @@ class _Models:
 
     @cached_property
     def named(self) -> list[_Model]:
-        """The models that a bare mode applies to: one, or one per config."""
+        """Those that a bare mode applies to: one per config."""
         files: list[tuple[str | None, Path | None]] = [*self.configs.items()] or [(None, None)]
         return [self._read(self.model, self.arch, *each) for each in files]
 
     def of(self, architecture: Architecture) -> list[_Model]:
-        """Those of an architecture, or else the one that runs by default for it."""
+        """Those of an architecture, or else its default."""
         found = [each for each in self.named if each.directory.architecture is architecture]
         name = architecture.name
         if not found and name not in self._others:
@@ -245,7 +241,7 @@ class _Models:
         return found or [self._others[name]]
 
     def refuse_unused(self, used: Sequence[_Model]) -> None:
-        """Raises for options of a model, or of a window, that nothing compared has."""
+        """Raises for options without effect on what is compared."""
         if self.sliding_window is not None and not any(
             each.directory.architecture.has_window for each in used
         ):
@@ -276,7 +272,7 @@ class _Models:
 
 
 def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
-    """Files by name, or by full path if two have the same name."""
+    """By name, or by path if two have the same name."""
     if twice := [file for file in files if files.count(file) > 1]:
         raise WorkloadError(f"--config {twice[0]} is given twice; give every file once")
     names = {file.name for file in files}
@@ -294,7 +290,7 @@ class _Saved(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """A column to be counted; equal ones have equal names."""
+    """A column to be counted."""
 
     name: str
     model: _Model
@@ -307,10 +303,10 @@ class _Counted(NamedTuple):
 
 
 _Asked: TypeAlias = tuple[str, _Model, Mode]
-"""What the user named, or else the mode; the model; and the mode, in any type and attention."""
+"""What the user named, or else the mode; the model; the mode."""
 
 _Groups: TypeAlias = list[list[_Asked | _Saved]]
-"""What stands side by side for each name of a column."""
+"""What stands side by side for each name."""
 
 
 def _columns_of(
@@ -320,9 +316,9 @@ def _columns_of(
     dtypes: Sequence[Dtype],
     attentions: Sequence[bool],
 ) -> list[_Counted | _Saved]:
-    """Every combination of data type, attention, config and item; the item varies fastest.
+    """Every combination of data type, attention, config and item, whose names say what differs.
 
-    A saved report has a single column. Names contain whatever there are several of.
+    The item varies fastest; a saved report has one column.
 
     Raises:
         WorkloadError: An item cannot be compared, or an option has no effect.
@@ -393,7 +389,7 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
 
 
 def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> _Groups:
-    """One group of models per mode of `--mode`, or one group in their default modes."""
+    """A group of models for each mode, by default their own."""
     if modes is None:
         architectures = [each.directory.architecture for each in models]
         return [[
@@ -430,7 +426,7 @@ def _mode_of(item: str, text: str, architecture: Architecture) -> Mode:
 
 
 def _folder(item: str) -> WorkloadError:
-    """The error for a folder, with what to name instead."""
+    """The error for a folder says what to name instead."""
     report, config = (Path(item) / name for name in ("static_compute.json", "config.json"))
     right = f"give a saved report, such as {report.name}, or --model DIR to compare its modes"
     if is_regular(report):

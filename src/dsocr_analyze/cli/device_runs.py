@@ -1,22 +1,21 @@
-"""What `calibrate`, `measure` and `infer` run on a device and say; imported once torch is."""
+"""What `calibrate`, `measure` and `infer` run; imported once torch is."""
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from dsocr_analyze import analysis
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.page_pixels import page_in_views
-from dsocr_analyze.cli import kept_files, streams, words
-from dsocr_analyze.cli.said import Lines, Said
+from dsocr_analyze.cli import kept_files, printing, streams, words
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
@@ -25,6 +24,7 @@ from dsocr_analyze.hardware import fit, profile
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import (
     cpu_calibration,
+    gpu_calibration,
     inference,
     machine,
     passes,
@@ -48,32 +48,24 @@ __all__ = [
 ]
 
 
-def _computing(name: str) -> torch.device:
-    """The device called `name`; raises DeviceError if there is none, or it computes nothing."""
-    device = parse_device(name)
-    if device.type == "meta":
-        raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
-    return device
-
-
 # --- calibrate ---------------------------------------------------------------------------------
 
 
 def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
-    """The text of a device's profile, measured until `ends` on the clock of `time.monotonic`.
+    """The text of a device's profile, measured until `time.monotonic()` is `ends`.
 
     With `has_passes`, a CPU's kernels are measured in passes too.
 
     Raises:
         DeviceError: There is no such device, or no memory is left.
     """
-    device = _computing(name)
+    device = parse_device(name, computes=True)
     with streams.announced_steps(in_lines=True) as announce:
         seconds = ends - time.monotonic()
         if device.type == "cuda":
-            from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
-
-            return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
+            return gpu_calibration.calibrated_gpu(
+                device, on_progress=announce, budget_seconds=seconds
+            )
         try:
             return profile.cpu_profile_text(
                 cpu_calibration.calibrated_cpu(
@@ -89,8 +81,8 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
             ) from error
 
 
-def calibration_said(file: Path, device: str) -> Said:
-    """The errors of a profile, read back from its file as any command would."""
+def calibration_said(file: Path, device: str) -> printing.Said:
+    """The errors of a profile, read back from its file."""
     found = profile.profile_from_file(file)
     kernels = found.kinds if found.cpu is None else found.cpu.families
     errors = table.Table(
@@ -104,8 +96,8 @@ def calibration_said(file: Path, device: str) -> Said:
         label_columns=2,
     )  # fmt: skip
     overhead = [f"an operator of a model adds {found.cpu.operator_us:.1f} us"] if found.cpu else []
-    return Said(
-        "", [errors], [Lines("Overhead", overhead, before="")],
+    return printing.Said(
+        "", [errors], [printing.Lines("Overhead", overhead, before="")],
         [f"{file}; use it with: dsocr-analyze measure --device {device}"],
     )  # fmt: skip
 
@@ -114,7 +106,7 @@ def calibration_said(file: Path, device: str) -> Said:
 
 
 def _check_memory(directory: ModelDirectory, asked: PageRequest, device: str) -> None:
-    """Raises DeviceError if the passes exceed free memory, with what would fit."""
+    """Raises DeviceError, with what would fit, if the passes exceed free memory."""
     architecture, workload, dtype = directory.architecture, asked.workload, asked.dtype
     if architecture.closed_forms is None or not isinstance(workload, PageWorkload):
         return
@@ -142,24 +134,24 @@ def _check_memory(directory: ModelDirectory, asked: PageRequest, device: str) ->
 def measurement(
     directory: ModelDirectory,
     asked: PageRequest,
-    protocol: passes.Protocol,
-    *,
-    device: str,
-    trust_remote_code: bool,
-    profiles: Sequence[Path] | None,
+    given: Mapping[str, Any],
     options: opening.Options,
 ) -> measured.Measurement:
-    """A page's passes on a device, and their prediction.
+    """A page's passes on a device, and their prediction; `given` has the command's parameters.
 
     Raises:
         DeviceError: There is no such device, or it has not the memory.
     """
-    _computing(device)
+    device, trusted, profiles = given["device"], given["trust_remote_code"], given["profile"]
+    protocol = passes.Protocol(
+        given["repeats"], given["warmups"], given["steps"], bool(given["autocast"])
+    )
+    parse_device(device, computes=True)
     _check_memory(directory, asked, device)
     workload = asked.workload
     with streams.announced_steps(in_lines=True) as announce:
         announce("building the model")
-        session = analysis.Engine(directory, device, trust_remote_code).session(asked)
+        session = analysis.Engine(directory, device, trusted).session(asked)
         model, architecture = session.loaded, session.architecture
         announce("prediction")
         page, source, unpredicted = _predicted(session, workload, protocol, profiles)
@@ -229,12 +221,12 @@ def _predicted(
     return passes.predicted_page(model, workload, architecture, protocol, None), None, why
 
 
-def measurement_said(found: measured.Measurement) -> Said:
+def measurement_said(found: measured.Measurement) -> printing.Said:
     """What a reader sees of a measurement."""
-    return Said(
+    return printing.Said(
         f"Measured: {opening.model_text(found.model)}, {found.dtype}, {found.attention} attention",
         measured.measurement_tables(found),
-        [Lines("Notes", measured.measurement_notes(found), before="")],
+        [printing.Lines("Notes", measured.measurement_notes(found), before="")],
     )
 
 
@@ -243,33 +235,31 @@ def measurement_said(found: measured.Measurement) -> Said:
 
 def inferred(
     directory: ModelDirectory,
-    question: inference.InferArguments,
     planned: PageWorkload,
-    *,
-    device: str | None,
-    flash_attention: bool,
-    random_weights: bool,
-    trust_remote_code: bool,
-    profiles: Sequence[Path] | None,
+    given: Mapping[str, Any],
     announce: Callable[[str], None],
     options: opening.Options,
 ) -> measured.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
-    Without a `device`, on the first CUDA GPU, or else the CPU. Without a tokenizer, a stand-in
-    is used.
+    `given` has the command's parameters. Without a device, the first CUDA GPU is used, or else the
+    CPU; without a tokenizer, a stand-in.
     """
+    inference.check_image(given["image"])
+    question = inference.InferArguments(
+        given["image"], given["prompt"], planned.base_size, planned.image_size, planned.crop_mode,
+        given["output"], bool(given["save_results"]), given["max_new_tokens"],
+    )  # fmt: skip
     has_own = is_regular(directory.tokenizer_file)
     tokenizer = inference.load_tokenizer(directory) if has_own else inference.stand_in_tokenizer()
-    if device is None:
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = given["device"] or ("cuda:0" if torch.cuda.is_available() else "cpu")
     parse_device(device, computes=True)
     session = DeepSeekOCRSession.from_directory(
         directory,
         device=device,
-        flash_attention=flash_attention,
-        random_weights=random_weights,
-        trust_remote_code=trust_remote_code,
+        flash_attention=bool(given["use_flash_attn"]),
+        random_weights=given["random_weights"],
+        trust_remote_code=given["trust_remote_code"],
     )
     timed = inference.measure_inference(
         session.loaded, tokenizer, question, session.architecture, on_progress=announce
@@ -286,7 +276,7 @@ def inferred(
         dtype=session.dtype.name,
         flash_attention=session.loaded.attention != "eager",
     )
-    entry = predicted_seconds(session, counted, profiles)
+    entry = predicted_seconds(session, counted, given["profile"])
     return inference_report(
         session, question, timed, counted.workload_of_page, entry,
         has_own_tokenizer=has_own, options=options,
@@ -296,7 +286,7 @@ def inferred(
 def predicted_seconds(
     session: DeepSeekOCRSession, asked: PageRequest, profiles: Sequence[Path] | None
 ) -> TimeEntry | None:
-    """Seconds predicted by the profile of the session's own device; None if there is none."""
+    """Seconds by the profile of the session's device; None if there is none."""
     loaded = session.loaded
     try:
         device = machine.matching_device(loaded.device, kept_files.gpu_profiles(profiles))
@@ -322,7 +312,7 @@ def inference_report(
 ) -> measured.InferenceReport:
     """The document of one call, with figures of the workload `counted`.
 
-    `entry` has the predicted seconds, if a device profile matches.
+    `entry` has the predicted seconds, if there are any.
     """
     figures, steps = session.composed(counted), len(timed.steps)
     provenance, compared = figures.provenance, measured.Compared.of
@@ -417,15 +407,15 @@ class ReadableInference(NamedTuple):
     written: Sequence[Path]
 
     def lines(self, width: int) -> Iterator[table.Line]:
-        """Lines for a terminal of that many columns, without the text that was read."""
+        """Lines for a terminal of that many columns, without the text."""
         report = self.report
-        return Said(
+        return printing.Said(
             measured.inference_headline(report), measured.inference_tables(report),
-            [Lines("Notes", report.notes, "- ")], self.written,
+            [printing.Lines("Notes", report.notes, "- ")], self.written,
         ).lines(width)  # fmt: skip
 
     def markdown(self) -> str:
-        """The same in Markdown, with the text that was read."""
+        """The same in Markdown, with the text."""
         return measured.inference_markdown(self.report)
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Which GPUs there are, how accurately they are predicted, and what fits on them."""
+"""`dsocr-analyze devices`, the GPUs and what is kept of them, and `fit`, what fits on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from dsocr_analyze.analytic import ATTENTION_NAMES
-from dsocr_analyze.cli import exits, options, page_options, printing, words
-from dsocr_analyze.cli.said import Said, assumptions
+from dsocr_analyze.cli import exits, kept_files, options, page_options, printing, words
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import devices as catalogue
@@ -51,21 +50,20 @@ def devices(
     debug: bool = False,
 ) -> None:  # fmt: skip
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
-    from dsocr_analyze.cli import kept_files
-
     known = kept_files.gpu_profiles(profile)
     names = [catalogue.catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     used = options.options_used(context)
     if not forget and not corrections:
         found = documents.devices_document([known[name] for name in names or known], used)
-        printing.emit(context, found, Said("", [documents.devices_table(found)]))
+        printing.emit(context, found, printing.Said("", [documents.devices_table(found)]))
         return
     kept = [each for each in kept_files.kept_benchmarks() if not names or each.gpu in names]
     if not forget:
         benchmarks = documents.CorrectionsDocument(
             schema_version=SCHEMA_VERSION, command="devices", options=used, corrections=tuple(kept)
         )
-        printing.emit(context, benchmarks, Said("", [documents.corrections_table(benchmarks)]))
+        said = printing.Said("", [documents.corrections_table(benchmarks)])
+        printing.emit(context, benchmarks, said)
         return
     if "all" in forget and not names:
         raise WorkloadError("--forget all needs named GPUs; name one or more")
@@ -133,10 +131,10 @@ def fit(
     source = directory.source(architecture.name)
     document = documents.fit_document(source, workload, fits, options.options_used(context))
     line = opening_line([document.workload], [element.name], [ATTENTION_NAMES[flash_attention]])
-    printing.emit(context, document, Said(
+    printing.emit(context, document, printing.Said(
         f"Ran: {model_text(source)} by the analytic engine\n{line}",
         list(documents.fit_tables(document, [each.title for each in gpus])),
-        [assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
+        [printing.assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)

@@ -1,7 +1,4 @@
-"""The documentation: its computed parts filled in place, checked, or written for another config.
-
-Among them are the reference of all commands, and tasks with the command that answers each.
-"""
+"""`dsocr-analyze docs`: the computed parts of the documentation, and two of them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import typer
 
 from dsocr_analyze.analysis import start_torch
 from dsocr_analyze.architectures import architecture_of
-from dsocr_analyze.cli import exits, options, page_options, streams, words
+from dsocr_analyze.cli import commands, exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.forking import other_process
 from dsocr_analyze.output_files import prepare_directory, write_files
@@ -66,18 +63,17 @@ def docs(
     with streams.announced_steps() as announce, other_process(start_torch) as process:
         announce("computing the figures of all pages")
         # While the other process imports torch.
-        from dsocr_analyze.documents.library import Library, filled_documents
-        from dsocr_analyze.documents.markdown import DATA, Sources
+        from dsocr_analyze.documents import library, markdown
 
-        sources = Sources()
-        if output is None and sources.folder == DATA:
+        sources = markdown.Sources()
+        if output is None and sources.folder == markdown.DATA:
             raise WorkloadError(
                 "this is no checkout, whose pages could be filled in place; give a folder",
                 arguments=["--output"],
             )
         names = {"commands": command_reference, "tasks": task_table}
-        pages = filled_documents(
-            Library(sources, architecture, values, names), process, start_torch
+        pages = library.filled_documents(
+            library.Library(sources, architecture, values, names), process, start_torch
         )
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
@@ -97,10 +93,8 @@ _WIDTH = 100
 
 
 def command_reference() -> str:
-    """Markdown with the exit codes, and the help text of the application and of each command."""
-    from dsocr_analyze.cli.commands import app
-
-    application: Any = typer.main.get_command(app)
+    """Markdown with the exit codes and the help of every command."""
+    application: Any = typer.main.get_command(commands.app)
     codes = (f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items()))
     parts = ["\n".join(["| exit code | meaning |", "| --- | --- |", *codes])]
     root = None
@@ -161,10 +155,7 @@ TASKS: Final = {
     "Give me the numbers for a script.": "--engine analytic --json - --quiet",
     "A page for a colleague, to open offline.": "--engine analytic --gpu h100 --html page.html",
 }  # fmt: skip
-"""Questions in a user's words, and the arguments of `dsocr-analyze` that answer them.
-
-In the order of the documentation, whose first paragraph explains the files they name.
-"""
+"""Questions in a user's words, and the arguments that answer them, in the documents' order."""
 
 
 def task_table() -> str:

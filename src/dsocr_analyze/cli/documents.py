@@ -39,11 +39,7 @@ DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
     "time": {"time": time_tables.TimeReport, "time-from-benchmark": measured.BenchmarkReport},
     "tree": {"tree": tree.TreeDocument, "tree-leaves": tree.LeavesDocument},
 }
-"""Kinds of documents that each command writes; the main command's name is empty.
-
-A kind is the name of its schema: `report/schema.json` for the report, `report/schema-KIND.json` for
-the others.
-"""
+"""The documents of every command, whose name is empty for the main one, by the schema's name."""
 
 _TITLES: Final = {
     "schema": "dsocr-analyze report (static_compute.json)",

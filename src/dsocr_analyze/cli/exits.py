@@ -1,10 +1,11 @@
-"""From a command line to an exit code: which there are, and which error leads to which."""
+"""From a command line to its exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,14 +55,14 @@ _COMPLETION: Final = "_DSOCR_ANALYZE_COMPLETE"
 
 @dataclass
 class Invocation:
-    """What affects how a command ends, apart from its error: `flags` are `debug` and `strict`."""
+    """What affects how a command ends: `flags` are `debug` and `strict`."""
 
     flags: set[str] = field(default_factory=set)
     is_writing: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def begin_writing(self) -> None:
-        """To be called before results are written; a pending interrupt takes effect here."""
+        """To be called before results are written; lets a pending interrupt through."""
         safe_point()
         self.is_writing = True
 
@@ -69,7 +70,7 @@ class Invocation:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line, by default this process's, and returns its exit code.
 
-    Errors are one line on stderr. All settings of the process are restored.
+    Restores all settings of the process.
     """
     invocation = Invocation()
     try:
@@ -115,14 +116,12 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
 
 
 def _end(error: BaseException, invocation: Invocation) -> int:
-    """Prints what ended a command, and returns its exit code."""
+    """Says what ended a command; the exit code."""
     try:
         code, message = _outcome_of(error, invocation)
     except Exception as another:  # noqa: BLE001  # an error must not hide behind its description
         code, message = INTERNAL_ERROR, f"internal error: {another!r} while describing an error"
     if code == INTERNAL_ERROR and "debug" in invocation.flags and sys.stderr is not None:
-        import traceback
-
         traceback.print_exception(error)
     if message is not None:
         complain(message)
@@ -130,7 +129,7 @@ def _end(error: BaseException, invocation: Invocation) -> int:
 
 
 def _outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str | None]:
-    """The exit code for an error, and its line on stderr, if any."""
+    """The exit code, and the line on stderr."""
     written = "its results may be incomplete" if invocation.is_writing else "nothing was written"
     match error:
         case AnalyzeError():

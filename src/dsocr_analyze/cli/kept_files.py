@@ -1,7 +1,6 @@
-"""What a user keeps in the config folder: device profiles, and servers' benchmarks, one per file.
+"""What a user keeps in the config folder: device profiles, and servers' benchmarks.
 
-Files are written atomically and each holds a single benchmark, so that programs that keep
-benchmarks at the same time never overwrite one another's.
+Every benchmark is a file, written atomically: programs that run together keep what all of them add.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 PROFILES: Final = "devices"
-"""The folder of profiles in the user's config folder, read by every command."""
+"""The folder of profiles in the config folder."""
 
 _CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
@@ -38,7 +37,7 @@ _LARGEST_BYTES: Final = 1 << 16
 
 
 def gpu_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
-    """Profiles of all GPUs by name: shipped, the user's own, given; raises DeviceError."""
+    """Profiles by GPU: shipped, the user's own, given; raises DeviceError."""
     folder = own_folder()
     kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
     return all_profiles([*kept, *(given or ())])
@@ -47,10 +46,10 @@ def gpu_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
 def select_corrections(
     corrections: int, server_version: str | None, profiles: Sequence[Device], server: str
 ) -> Corrections:
-    """The corrections selected by `--corrections` and `--server-version`.
+    """The corrections that `--corrections` and `--server-version` select.
 
     Raises:
-        BenchmarkError: A file is damaged, or nothing is kept for the version on any of the GPUs.
+        BenchmarkError: A file is damaged, or nothing is kept for the version on these GPUs.
     """
     if not corrections:
         if server_version is not None:
@@ -79,7 +78,7 @@ def kept_benchmarks() -> list[KeptBenchmark]:
 
 
 def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
-    """Keeps benchmarks, replacing earlier copies, and returns the folder; raises OutputError."""
+    """Keeps benchmarks in place of earlier copies, in the folder returned; raises OutputError."""
     folder = own_folder_to_write() / _CORRECTIONS
     output_files.prepare_directory(folder)
     texts = {
@@ -91,7 +90,7 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
 
 
 def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
-    """Removes benchmarks; raises OutputError if one cannot be removed."""
+    """Removes benchmarks; raises OutputError."""
     for each in benchmarks:
         file = own_folder_to_write() / _CORRECTIONS / f"{each.id}.json"
         try:
@@ -101,7 +100,7 @@ def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
 
 
 def _read(file: Path) -> KeptBenchmark | None:
-    """None if the file has been removed in the meantime."""
+    """None if the file was removed meanwhile."""
     try:
         kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
         if kept.id != file.stem:

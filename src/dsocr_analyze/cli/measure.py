@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze import analysis
-from dsocr_analyze.cli import options, page_options, printing, streams, words
+from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.measuring import calibration_needs as needs
@@ -56,7 +56,7 @@ def calibrate(
     memory = needs.stated_memory(seconds, on_cpu=device == "cpu")
     streams.complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
     analysis.start_torch()
-    from dsocr_analyze.cli import device_runs, kept_files
+    from dsocr_analyze.cli import device_runs
 
     text = device_runs.calibrated(
         device, ends=began + seconds, has_passes=needs.has_passes(seconds)
@@ -109,13 +109,8 @@ def measure(
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
-    from dsocr_analyze.measuring.passes import Protocol
 
-    found = device_runs.measurement(
-        directory, asked, Protocol(repeats, warmups, steps, bool(autocast)), device=device,
-        trust_remote_code=trust_remote_code, profiles=profile,
-        options=options.options_used(context),
-    )  # fmt: skip
+    found = device_runs.measurement(directory, asked, context.params, options.options_used(context))
     printing.emit(context, found, device_runs.measurement_said(found))
 
 
@@ -224,17 +219,10 @@ def infer(
         announce("importing torch, building the model")
         analysis.start_torch()
         from dsocr_analyze.cli import device_runs
-        from dsocr_analyze.measuring.inference import InferArguments, check_image
 
-        check_image(image)
-        question = InferArguments(
-            image, given["prompt"], planned.base_size, planned.image_size, planned.crop_mode,
-            output, bool(given["save_results"]), most,
-        )  # fmt: skip
         report = device_runs.inferred(
-            directory, question, planned, device=device, flash_attention=bool(use_flash_attn),
-            random_weights=random_weights, trust_remote_code=trust_remote_code,
-            profiles=given["profile"], announce=announce, options=options.options_used(context),
+            directory, planned, {**given, "max_new_tokens": most}, announce,
+            options.options_used(context),
         )  # fmt: skip
     files: dict[Path | None, str] = {output / name: each for name, each in _FILES.items()}
     printing.emit(
@@ -244,7 +232,7 @@ def infer(
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
-    """Raises ModelDirectoryError if it cannot run `infer()`, before its code is imported."""
+    """Raises ModelDirectoryError if it cannot run `infer()`."""
     if directory.is_reference:
         raise ModelDirectoryError(
             "the built-in reference has no infer(); give the vendor's own directory, such"

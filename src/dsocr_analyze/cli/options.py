@@ -1,4 +1,4 @@
-"""The options of commands: those that several share, declared once, and what their values are."""
+"""The options that commands share, declared once."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ __all__ = [
     "chosen",
     "given_options",
     "gpu_names",
+    "gpus_asked",
     "in_any_case",
     "modes",
     "option",
@@ -79,11 +80,11 @@ def option(
     Args:
         value: Its value's name in --help, or its choices; None for a flag.
         says: Its help.
-        *names: Its spellings, by default that of the parameter.
+        *names: Its spellings, by default the parameter's.
         completes: What a value is completed to, by default the choices.
-        is_list: Whether to complete the last of comma-separated values, repeating none.
+        is_list: Whether to complete the last of comma-separated values.
         made: Makes it.
-        **more: What else Typer should know.
+        **more: Typer's own arguments.
     """
     if value is not None and not isinstance(value, str):
         completes, value = completes or value, "|".join(value)
@@ -103,19 +104,19 @@ def option(
 
 
 def modes() -> dict[str, str]:
-    """The modes of every architecture, each with the last architecture that has it."""
+    """All modes, each with the last architecture that has it."""
     return {mode: name for name, each in architectures.ARCHITECTURES.items() for mode in each.modes}
 
 
 def all_gpus() -> Iterable[str]:
-    """The GPUs of the catalogue."""
+    """All GPUs of the catalogue."""
     from dsocr_analyze.hardware.devices import gpu_catalogue
 
     return gpu_catalogue()
 
 
 def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
-    """A flag that any command may have: `--version`, or how the command ends."""
+    """Answers `--version`; notes a flag about how the command ends."""
     if wanted and parameter.name == "version":
         from dsocr_analyze.version import VERSION
 
@@ -126,13 +127,13 @@ def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool)
 
 
 def in_any_case(parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """The choice that equals a value, ignoring case; raises WorkloadError."""
+    """A callback: `chosen` among the value's choices."""
     choices = str(parameter.metavar).split("|")
     return None if value is None else chosen(parameter.opts[0], value, choices)
 
 
 def switch(parameter: typer.CallbackParam, value: int | None) -> int | None:
-    """The value of a 0|1 option; raises WorkloadError for any other number."""
+    """A callback: raises WorkloadError unless a value is 0 or 1."""
     if value not in (None, 0, 1):
         raise WorkloadError(f"{parameter.opts[0]} {value} is invalid; give 0 or 1")
     return value
@@ -178,7 +179,9 @@ SHARED: Final[Mapping[str, Any]] = {
     "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch),
     "sliding_window": option(SWITCH, _WINDOW, callback=switch),
     "engine": option(
-        ENGINES, "trace runs the model under hooks; analytic evaluates closed forms, without torch."
+        ENGINES,
+        "trace runs the model under hooks; analytic evaluates closed forms, without torch.",
+        callback=in_any_case,
     ),
     "mode": option(
         tuple(architectures.DEFAULT.modes),
@@ -247,6 +250,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "runtime": option(
         ("eager", "serving"),
         "What runs the model: eager (its own code under generate) or serving (a serving engine).",
+        callback=in_any_case,
     ),
     "runtimes": option(
         "LIST",
@@ -348,10 +352,7 @@ SHARED: Final[Mapping[str, Any]] = {
         is_eager=True, expose_value=False, callback=_noted,
     ),
 }  # fmt: skip
-"""The options that commands share, and those of the main command.
-
-Those that take lists are called by the plural.
-"""
+"""By parameter; those that take lists are called by the plural."""
 
 
 ProfileOption = Annotated[list[Path] | None, "profile"]
@@ -394,7 +395,7 @@ SECONDS_OF_MANY: Final[Added] = {
 
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
-    """The choice that equals a value, ignoring case; raises WorkloadError."""
+    """The choice that equals a value in any case; raises WorkloadError."""
     found = names.in_any_case(value, choices)
     if found is None:
         near = names.did_you_mean(value, choices)
@@ -403,18 +404,14 @@ def chosen(option: str, value: str, choices: Sequence[str]) -> str:
 
 
 def gpu_names(*given: Sequence[str] | None) -> list[str]:
-    """GPU names from arguments and options, each of which may be a comma-separated list."""
+    """The names in arguments and options, each a comma-separated list."""
     from dsocr_analyze.archive.axes import parse_names
 
-    found: list[str] = []
-    for texts in given:
-        for text in texts or ():
-            found += parse_names("gpu", text)
-    return found
+    return [name for texts in given for text in texts or () for name in parse_names("gpu", text)]
 
 
 def check_quiet(results: Mapping[str, object]) -> None:
-    """Raises WorkloadError if none of the options that ask for a result is given."""
+    """Raises WorkloadError if no option that asks for a result is given."""
     if all(value is None for value in results.values()):
         *most, last = results
         raise WorkloadError(
@@ -429,8 +426,8 @@ def check_files(
     """Checks, before any work, that a table, a picture or an HTML page can be written.
 
     Raises:
-        FormatError: The format is unknown, or its library is not installed.
-        OutputError: It is a folder, or its folder does not exist.
+        FormatError: The format is unknown, or its library is missing.
+        OutputError: It is a folder, or in none.
     """
     if output is not None:
         from dsocr_analyze.archive.table_files import table_format
@@ -458,11 +455,11 @@ def check_files(
 _ABOUT_THE_OUTPUT: Final = (
     "output format json quiet yes plot x quantity forget keep html full junit markdown update"
 ).split()
-"""Options about where and how results are written, not about their content."""
+"""Options about how results are written, not about their content."""
 
 
 def given_options(context: typer.Context) -> dict[str, str]:
-    """Name of each option on the command line, by its parameter."""
+    """The options on the command line, by parameter."""
     return {
         each.name: each.opts[0]
         for each in context.command.params
@@ -471,10 +468,21 @@ def given_options(context: typer.Context) -> dict[str, str]:
     }
 
 
-def options_used(context: typer.Context) -> dict[str, OptionValue]:
-    """The value of every option and argument by name, with _ for -, defaults included.
+def gpus_asked(context: typer.Context) -> list[str]:
+    """The values of `--gpu`; without any, raises WorkloadError if an option needs one."""
+    gpus: list[str] = context.params["gpu"] or []
+    for name, spelling in () if gpus else given_options(context).items():
+        if name in SECONDS_OF_A_PAGE or name == "deadline":
+            raise WorkloadError(
+                f"{spelling} is for predicted seconds; give --gpu too, or leave it out"
+            )
+    return gpus
 
-    An argument and an option with the same meaning share one entry with the values of both.
+
+def options_used(context: typer.Context) -> dict[str, OptionValue]:
+    """The value of every option by name, with _ for -, defaults included.
+
+    An argument shares the entry of the option with the same meaning.
     """
     used: dict[str, OptionValue] = {}
     for parameter in context.command.params:

@@ -1,4 +1,4 @@
-"""What `archive` does, and `sweep` with a list of pages: every page is counted, and timed."""
+"""What `archive` does, and `sweep` with a list of pages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dsocr_analyze.archive.axes import parse_modes
 from dsocr_analyze.archive.chart import MOST_SERIES
 from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.cli import list_options, options, page_options, printing, words
-from dsocr_analyze.cli.said import Lines, Said, assumptions
 from dsocr_analyze.cli.streams import LateProgress
+from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
@@ -31,8 +31,6 @@ _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<uni
 
 
 def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ArchiveTimeRequest:
-    from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
-
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= MOST_CONCURRENCY:
@@ -57,10 +55,7 @@ def deadline_hours(text: str) -> float:
 
 
 def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
-    """Counts the pages of the list that the options name.
-
-    `requested` has the predictions; `instead` has values in place of the options'.
-    """
+    """Counts the pages of a list; `instead` has values in place of the options'."""
     used, given = options.options_used(context), context.params
     given.update(instead)
     output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
@@ -89,7 +84,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     words.warn(context, listed.warnings)
 
     def passing() -> Iterator[pages.Pages]:
-        """The pages, whose rows are written before and counted as done after them."""
+        """The pages; their rows are written before, and counted as done after."""
         for some in pages.read_pages(listed.batches, **lengths):
             if writer is not None:
                 for each in settings:
@@ -145,10 +140,11 @@ def _check(
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
 
 
-def _said(found: totals.Archive, histogram: str, written: Sequence[Path | None]) -> Said:
+def _said(found: totals.Archive, histogram: str, written: Sequence[Path | None]) -> printing.Said:
     document = found.document
     lines = [f"Ran: {model_text(document.model)} by the analytic engine"]
     lines += () if document.files is None else archive_shown.file_lines(document.files)
     assumed = dict.fromkeys(said for each in document.time for said in each.assumptions)
-    below = [Lines("Notes", document.metadata.notes), assumptions(assumed)]
-    return Said("\n".join(lines), archive_shown.archive_tables(found, histogram), below, written)
+    below = [printing.Lines("Notes", document.metadata.notes), printing.assumptions(assumed)]
+    tables = archive_shown.archive_tables(found, histogram)
+    return printing.Said("\n".join(lines), tables, below, written)

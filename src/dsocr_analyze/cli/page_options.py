@@ -1,4 +1,4 @@
-"""What options ask of a model and a page: its directory, sizes, lengths and seconds."""
+"""The model, the page and the seconds that options ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.workload import text_parts
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.evaluate import TimeRequested
     from dsocr_analyze.timing.predict import TimeRequest
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "page_of_file",
     "page_request",
     "refuse_window",
-    "request_of_many",
     "request_with_report",
     "undescribed_model",
     "with_window",
@@ -73,10 +71,9 @@ def model_directory_from(
     stages: Path | None = None,
     hf_config: Path | None = None,
 ) -> ModelDirectory:
-    """The model directory named by the options, with its config replaced if one is given.
+    """The model directory that options name, with its config replaced if one is given.
 
-    Without `trust_remote_code`, one under `MODELS` has to be trusted to be taken. What reads the
-    config alone needs no trust.
+    Without `trust_remote_code`, one under `MODELS` is taken only if it is trusted.
     """
     if stages is not None:
         if sliding_window is not None:
@@ -131,7 +128,7 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
 
 
 def refuse_window(architecture: Architecture, value: str) -> None:
-    """Raises WorkloadError for `--sliding-window` if the architecture has none."""
+    """Raises WorkloadError if the architecture has no sliding window."""
     if not architecture.has_window:
         raise WorkloadError(
             f"--sliding-window {value} is not supported: {architecture.name} has no sliding window;"
@@ -142,7 +139,7 @@ def refuse_window(architecture: Architecture, value: str) -> None:
 def undescribed_model(
     model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
 ) -> ModelDirectory | None:
-    """The model of transformers' own code that the options name without a stages file, if any."""
+    """The model of transformers' own code that is named without a stages file, if any."""
     is_named = hf_config is None and arch is not None
     directory = None if is_named else _of_its_own(model, config, hf_config)
     if hf_config is not None and arch is not None:
@@ -210,9 +207,9 @@ def _unnamed(
 def page_request(
     asked: Mapping[str, Any], directory: ModelDirectory, **instead: Any
 ) -> PageRequest:
-    """What the options ask about a page on a model, with other values `instead` of some.
+    """What the options of a command or of a budgeted workload ask about a page on a model.
 
-    They are those of a command, or of a workload in a file of budgets.
+    `instead` has values in place of theirs.
 
     Raises:
         WorkloadError: Options contradict each other.
@@ -273,7 +270,7 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
 
 
 def page_of_file(image: Path) -> tuple[int, int]:
-    """The page in an image file; if there are several, the first, with a note."""
+    """The page in an image file; of several, the first, with a note."""
     from dsocr_analyze.workload.image_file import ImagePages
 
     found = ImagePages(image)
@@ -295,30 +292,10 @@ def page_of_file(image: Path) -> tuple[int, int]:
 # --- predicted seconds ----------------------------------------------------------------------------
 
 
-def _gpus_asked(context: typer.Context) -> list[str]:
-    """The values of `--gpu`; without any, raises WorkloadError for options without effect."""
-    gpus: list[str] = context.params["gpu"] or []
-    for name, option in () if gpus else options.given_options(context).items():
-        if name in options.SECONDS_OF_A_PAGE or name == "deadline":
-            raise WorkloadError(
-                f"{option} is for predicted seconds; give --gpu too, or leave it out"
-            )
-    return gpus
-
-
 def request_with_report(context: typer.Context) -> TimeRequest | None:
-    """The predictions of a page that are asked for; None without a GPU; raises AnalyzeError."""
-    if not (gpus := _gpus_asked(context)):
+    """The predictions of a page; None without a GPU; raises AnalyzeError."""
+    if not (gpus := options.gpus_asked(context)):
         return None
     from dsocr_analyze.cli.time_requests import request_from
 
     return request_from(context, gpus)
-
-
-def request_of_many(context: typer.Context) -> TimeRequested | None:
-    """The predictions of many pages that are asked for; None without a GPU; raises AnalyzeError."""
-    if not (gpus := _gpus_asked(context)):
-        return None
-    from dsocr_analyze.cli.time_requests import of_many_pages
-
-    return of_many_pages(context, gpus)

@@ -1,38 +1,85 @@
-"""The one way out: what a command found, on stdout and in files, in the formats that are asked."""
+"""The one way out: what a command says, on stdout and in files, in the formats that are asked."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import typer
 
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.output_files import write_files
+from dsocr_analyze.report import opening, table
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.setting import CountOpening
-    from dsocr_analyze.archive.table_files import BatchWriter
-    from dsocr_analyze.cli.device_runs import ReadableInference
-    from dsocr_analyze.cli.said import Said
-    from dsocr_analyze.gate.renderers import ReadableCheck
     from dsocr_analyze.pictures.picture import Picture
-    from dsocr_analyze.report.markdown import ReadableReport
-    from dsocr_analyze.report.tree import Drawing
 
-    Readable: TypeAlias = Said | ReadableReport | ReadableCheck | Drawing | ReadableInference
-    """Has `lines` for a terminal, and a method named after every other format."""
-
-__all__ = ["emit", "row_writer", "show"]
+__all__ = ["Lines", "Said", "assumptions", "emit", "show"]
 
 WITHOUT_TERMINAL: Final = 100
 """Width of piped output in columns, unless COLUMNS sets another."""
 
 LEAST_WIDTH: Final = 40
+
+
+class Lines(NamedTuple):
+    """Lines below the tables, and what stands before each on a terminal."""
+
+    title: str
+    lines: Sequence[str]
+    before: str = "Note: "
+    indent: str = "  "
+
+
+def assumptions(sentences: Iterable[str]) -> Lines:
+    """What predicted seconds assume."""
+    return Lines("Assumptions", [*sentences], "Assumed: ")
+
+
+class Readable(Protocol):
+    """What a reader sees; every format but JSON is a method of its name."""
+
+    def lines(self, width: int) -> Iterator[table.Line]:
+        """Lines for a terminal of that many columns."""
+
+
+class Said(NamedTuple):
+    """What most commands say.
+
+    Attributes:
+        below: Lines below the tables.
+        written: Files that were written, which a terminal names at the end.
+        csv: Returns the same as comma-separated values, where that is a format.
+        html: Returns the HTML page, where there is one.
+    """
+
+    opening: str
+    tables: Sequence[table.Table | None]
+    below: Sequence[Lines] = ()
+    written: Sequence[Path | str | None] = ()
+    csv: Callable[[], str] = str
+    html: Callable[[], str] = str
+
+    def lines(self, width: int) -> Iterator[table.Line]:
+        """Lines for a terminal of that many columns."""
+        texts = table.wrap(self.opening, width) if self.opening else []
+        yield from map(table.Line, texts)
+        for each in filter(None, self.tables):
+            yield from table.table_lines(each, width)
+            yield table.Line("")
+        for _, lines, before, indent in self.below:
+            for line in lines:
+                yield from map(table.Line, table.wrap(f"{before}{line}", width, indent=indent))
+        for path in filter(None, self.written):
+            yield table.Line(f"wrote {path}")
+
+    def markdown(self) -> str:
+        """The same in Markdown."""
+        lists = {each.title: each.lines for each in self.below}
+        return table.markdown_page(self.opening, filter(None, self.tables), lists)
 
 
 def emit(
@@ -46,12 +93,17 @@ def emit(
     aside: Sequence[Path | None] = (),
     on_terminal: str = "table",
 ) -> None:
-    """Writes what a command found to files, all or none of them, and prints it.
+    """Answers `--format`, `--json`, `--quiet` and `--plot`: writes all files or none, and prints.
 
-    Answers `--format`, `--json`, `--quiet` and `--plot`, for which there may be a `picture`.
-    `files` has the formats of further files, `instead` takes what would be printed. `aside` are
-    files already written, which stderr names if stdout has a format for programs; `on_terminal` is
-    the format that is laid out for a reader.
+    Args:
+        context: The command's.
+        document: Its JSON.
+        said: Its other formats.
+        files: The format of each further file.
+        instead: Takes what would be printed.
+        picture: Draws the picture of `--plot`.
+        aside: Files already written, which stderr names if stdout is for programs.
+        on_terminal: The format that is laid out for a reader.
     """
     given = context.params
     json_file, printed = given.get("json_file"), given.get("output_format") or on_terminal
@@ -89,37 +141,16 @@ def show(said: Readable) -> None:
     for line in said.lines(max(terminal.columns, LEAST_WIDTH)):
         if line.is_bold:
             from rich.console import Console
-            from rich.text import Text
 
             Console(file=getattr(sys.stdout, "styled", None)).print(
-                Text(line.text, style="bold"), soft_wrap=True
+                line.text, style="bold", markup=False, emoji=False, highlight=False, soft_wrap=True
             )
         else:
             print(line.text)
 
 
-def row_writer(
-    context: typer.Context, opening: CountOpening
-) -> AbstractContextManager[BatchWriter | None]:
-    """Takes the rows of a table as they come: into `--output`, or as CSV into a pipe.
-
-    None where there is neither: rows are for a picture, or a reader sees the first of them.
-    """
-    from dsocr_analyze.archive import table_files
-
-    given = context.params
-    if given["output"] is not None:
-        return table_files.table_writer(given["output"], opening)
-    if given["plot"] is not None or given["quiet"] or sys.stdout.isatty():
-        return nullcontext()
-    sys.stdout.flush()
-    return table_files.BatchWriter(sys.stdout.buffer)
-
-
 def _rendered(output_format: str, document: object, said: Readable) -> str:
     if output_format == "json":
-        from dsocr_analyze.report.opening import dump_json
-
-        return dump_json(document)
+        return opening.dump_json(document)
     # A table is laid out for a terminal; a file has Markdown instead.
     return str(getattr(said, output_format.replace("table", "markdown"))())

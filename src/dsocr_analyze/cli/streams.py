@@ -1,7 +1,4 @@
-"""The two streams: results on stdout, everything else on stderr, the progress of long work too.
-
-Progress is live on a terminal, and elsewhere in a line now and then.
-"""
+"""The two streams: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -41,10 +38,9 @@ class ReaderGone(Exception):  # noqa: N818  # not an error
 
 @dataclass
 class Stdout:
-    """stdout with errors of its own, which escapes control characters on a terminal.
+    """stdout that escapes control characters, with errors of its own.
 
-    Otherwise an error of stdout could not be told from one of another file or pipe. What
-    `is_styled` is escaped already, and may have colours.
+    They can be told from those of other files and pipes. What `is_styled` is escaped already.
     """
 
     stream: IO[Any] | None
@@ -55,16 +51,16 @@ class Stdout:
 
     @property
     def styled(self) -> Stdout:
-        """The same stream for text that is already escaped and coloured."""
+        """For text that is already escaped and coloured."""
         return Stdout(self.stream, is_styled=True)
 
     @property
     def buffer(self) -> Stdout:
-        """The same stream for bytes."""
+        """For bytes."""
         return Stdout(getattr(self.stream, "buffer", None))
 
     def write(self, data: Any) -> int:
-        """Writes text, or bytes if it is a buffer."""
+        """Writes text, or bytes to a buffer."""
         if isinstance(data, str) and not self.is_styled:
             data = visible_lines(data)
         with _failures():
@@ -104,7 +100,7 @@ def _failures() -> Iterator[None]:
 
 
 def drop_unwritable() -> None:
-    """Discards output that can't be written, an error at interpreter exit otherwise."""
+    """Discards what can't be written, else an error when the interpreter exits."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -117,7 +113,7 @@ def drop_unwritable() -> None:
 
 
 def complain(message: str) -> None:
-    """Prints one line on stderr, if there is one; control characters are escaped."""
+    """Prints one escaped line on stderr, if there is one."""
     if sys.stderr is None:  # print() would use stdout instead
         return
     line = visible(" ".join(message.split()))
@@ -130,12 +126,11 @@ def complain(message: str) -> None:
 
 
 def _ends(text: str, longest: int, gap: str) -> str:
-    """Two thirds from the text's start, the rest from its end."""
+    """Two thirds from the start, the rest from the end."""
     if len(text) <= longest:
         return text
     kept = longest - len(gap)
-    start = 2 * kept // 3
-    return text[:start] + gap + text[start - kept :]
+    return text[: 2 * kept // 3] + gap + text[2 * kept // 3 - kept :]
 
 
 # --- progress -------------------------------------------------------------------------------------
@@ -143,7 +138,7 @@ def _ends(text: str, longest: int, gap: str) -> str:
 
 @contextlib.contextmanager
 def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yields what shows the current step: live, or with `in_lines` in a line now and then."""
+    """Yields what shows a step: live on a terminal, or else a line now and then if `in_lines`."""
     if sys.stderr is not None and sys.stderr.isatty():
         from rich.console import Console
 
@@ -163,7 +158,7 @@ def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]
 
 
 class LateProgress(contextlib.ExitStack):
-    """A progress bar that appears after a second, and only if stderr is a terminal."""
+    """A progress bar on a terminal, after a second."""
 
     def __init__(self, what: str, total: int | None) -> None:
         super().__init__()
@@ -172,20 +167,19 @@ class LateProgress(contextlib.ExitStack):
         self._bar: Any = None
 
     def advance(self, count: int) -> None:
-        """Counts more of them as done."""
+        """Counts more as done."""
         self._done += count
         is_watched = sys.stderr is not None and sys.stderr.isatty()
         if not is_watched or time.monotonic() < self._begins:
             return
         if self._bar is None:
-            from rich import progress
-            from rich.console import Console
+            from rich import console, progress
 
             self._bar = self.enter_context(
                 progress.Progress(
                     progress.TextColumn("{task.description}"), progress.BarColumn(),
                     progress.MofNCompleteColumn(), progress.TimeRemainingColumn(),
-                    console=Console(stderr=True), transient=True,
+                    console=console.Console(stderr=True), transient=True,
                     redirect_stdout=False, redirect_stderr=False,
                 )
             )  # fmt: skip

@@ -9,7 +9,7 @@ import typer
 
 from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import archive, options, page_options
+from dsocr_analyze.cli import archive, options
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import BOUNDS
 from dsocr_analyze.workload.page import PAPERS
@@ -99,7 +99,9 @@ _RESULTS: Final[options.Added] = {
     "histogram": (
         Annotated[
             str | None,
-            options.option(archive.HISTOGRAMS, f"{archive.BY} With --pages."),
+            options.option(
+                archive.HISTOGRAMS, f"{archive.BY} With --pages.", callback=options.in_any_case
+            ),
         ],
         None,
     ),
@@ -149,14 +151,12 @@ def sweep(
     if quiet:
         options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
     _check_options(context)
-    time = page_options.request_of_many(context)
-    if given["pages"] is None:
-        from dsocr_analyze.cli import sweep_runs
+    from dsocr_analyze.cli import page_lists, sweep_runs, time_requests
 
+    time = time_requests.of_many_pages(context)
+    if given["pages"] is None:
         sweep_runs.run(context, time, given["quantity"] or _QUANTITY)
         return
-    from dsocr_analyze.cli import page_lists
-
     text_tokens, pdf_dpi = given["text_tokens"], given["pdf_dpi"]
     page_lists.count_list(
         context, time,
@@ -164,9 +164,7 @@ def sweep(
         max_new_tokens=_one_number("max_new_tokens", given["max_new_tokens"]),
         batch_size=_one_number("batch_size", given["batch_size"] or "1"),
         pdf_dpi=pdf_dpi or DEFAULT_PDF_DPI,
-        histogram=options.chosen(
-            "--histogram", given["histogram"] or "grid", archive.HISTOGRAMS
-        ),
+        histogram=given["histogram"] or "grid",
         output_format=given["output_format"] or "table",
     )  # fmt: skip
 

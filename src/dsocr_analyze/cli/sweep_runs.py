@@ -1,9 +1,10 @@
-"""What `sweep` does: every combination is counted, written and drawn."""
+"""What `sweep` does with a product of ranges."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import typer
@@ -18,7 +19,6 @@ from dsocr_analyze.archive.setting import (
     warnings_of_modes,
 )
 from dsocr_analyze.cli import list_options, options, page_options, printing, words
-from dsocr_analyze.cli.said import Lines, Said
 from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
@@ -31,7 +31,7 @@ UNASKED_ROWS: Final = 10_000_000
 
 
 def run(context: typer.Context, time: TimeRequested | None, quantity: str) -> None:
-    """Counts every combination that the options name, once nothing can fail."""
+    """Counts every combination, once nothing can fail."""
     given = context.params
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
     counted = CountedModel.from_directory(directory)
@@ -101,7 +101,7 @@ def _count(
     most_kept, drawn = sweep_shown.MOST_SHOWN if plot is None else rows, None
     beyond, kept = 0, list[Any]()
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(printing.row_writer(context, opening))
+        writer = stack.enter_context(_row_writer(given, opening))
         progress = stack.enter_context(LateProgress("workloads", rows))
         for batch in combinations.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
@@ -119,18 +119,33 @@ def _count(
             )  # fmt: skip
     if writer is None and plot is None:
         rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
-        said = Said(
+        said = printing.Said(
             f"By closed forms: {model_text(opening.model)}",
             [sweep_shown.sweep_table(kept, rows)],
-            [Lines("Notes", [rest], before="", indent="")],
+            [printing.Lines("Notes", [rest], before="", indent="")],
         )  # fmt: skip
     else:
         beside = None if output is None else table_files.sidecar(output)
         written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
-        said = Said("", (), written=[*written, plot])
+        said = printing.Said("", (), written=[*written, plot])
     printing.emit(context, None, said, picture=None if drawn is None else lambda: drawn)
     exceeding = (
         f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
         f" {positions}; they are counted anyway"
     )
     return [exceeding] if beyond else []
+
+
+def _row_writer(
+    given: Mapping[str, Any], opening: CountOpening
+) -> contextlib.AbstractContextManager[table_files.BatchWriter | None]:
+    """Takes the rows as they come: into `--output`, or as CSV into a pipe.
+
+    None where there is neither: rows are for a picture, or a reader sees the first of them.
+    """
+    if given["output"] is not None:
+        return table_files.table_writer(given["output"], opening)
+    if given["plot"] is not None or given["quiet"] or sys.stdout.isatty():
+        return contextlib.nullcontext()
+    sys.stdout.flush()
+    return table_files.BatchWriter(sys.stdout.buffer)

@@ -14,7 +14,6 @@ import typer
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import options, page_options, printing, streams, words
-from dsocr_analyze.cli.said import Said, assumptions
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.report import opening, time_tables
 
@@ -126,10 +125,10 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         attention = ATTENTION_NAMES[asked.flash_attention]
         return throughput_picture(report, asked.dtype, attention, context.params["config"])
 
-    said = Said(
+    said = printing.Said(
         time_tables.headline(report.model, report.workload),
         [time_tables.overview(entries)] if len(entries) > 4 else time_tables.time_tables(entries),
-        [assumptions(time_tables.time_notes(entries))],
+        [printing.assumptions(time_tables.time_notes(entries))],
         [context.params["plot"]],
     )
     printing.emit(context, report, said, picture=picture)

@@ -1,4 +1,4 @@
-"""Predicted seconds that options ask for; imported where there are any."""
+"""The predicted seconds that options ask for; imported where there are any."""
 
 from __future__ import annotations
 
@@ -39,44 +39,42 @@ def time_request(
     given: Mapping[str, Any],
     lengths: Callable[[int], OutputLengths] = OutputLengths.fixed,
 ) -> TimeRequest:
-    """The predictions that options ask for.
+    """The predictions that values of `options.SECONDS_OF_A_PAGE` ask for.
 
-    `given` has values of `options.SECONDS_OF_A_PAGE`, as far as they are not the defaults. By
-    default every page generates the most tokens it may.
-
-    Raises:
-        AnalyzeError: A value is invalid.
+    Missing ones are the defaults. Raises AnalyzeError.
     """
     asked = {**_DEFAULTS, **given}
-    names: dict[str, None] = {}
-    for name in asked["runtime"].split(","):
-        names[options.chosen("--runtime", name.strip(), runtimes.RUNTIMES)] = None
-    known, profiles = kept_files.gpu_profiles(asked["profile"]), {}
-    for name in options.gpu_names(gpus):
-        found = catalogue_name(name, known)
-        profiles[found] = known[found]
-    host, types = runtimes.server_named(asked["server"]), []
-    for name in (asked["weights_dtype"], asked["kv_dtype"]):
-        dtype = None if name is None else dtype_name(name)
-        types.append(None if dtype in ("bfloat16", "float16") else dtype)  # the model's own
-    precision = runtimes.Precision(*types)
+    names = [
+        options.chosen("--runtime", name.strip(), runtimes.RUNTIMES)
+        for name in asked["runtime"].split(",")
+    ]
+    known = kept_files.gpu_profiles(asked["profile"])
+    found = [catalogue_name(name, known) for name in options.gpu_names(gpus)]
+    profiles = [known[name] for name in dict.fromkeys(found)]
+    host = runtimes.server_named(asked["server"])
+    types = [
+        None if asked[each] is None else dtype_name(asked[each])
+        for each in ("weights_dtype", "kv_dtype")
+    ]
+    precision = runtimes.Precision(  # None: the model's own
+        *[None if each in ("bfloat16", "float16") else each for each in types]
+    )
     if precision != runtimes.NATIVE and "serving" not in names:
         raise WorkloadError(
             "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
         )
     corrections = kept_files.select_corrections(
-        asked["corrections"], asked["server_version"], [*profiles.values()], asked["server"]
+        asked["corrections"], asked["server_version"], profiles, asked["server"]
     )
     seconds = None if asked["preprocess_ms"] is None else asked["preprocess_ms"] / 1e3
-    jobs = []
-    for name in names:
-        runs = (runtimes.EAGER, runtimes.NATIVE) if name == "eager" else (host, precision)
-        jobs.append(
-            assumptions.Assumptions(
-                runs[0], lengths, seconds, asked["workers"], runs[1], asked["reserved"],
-                asked["price"], asked["offline"], corrections,
-            )
-        )  # fmt: skip
+    runs = {"eager": (runtimes.EAGER, runtimes.NATIVE), "serving": (host, precision)}
+    jobs = [
+        assumptions.Assumptions(
+            runtime, lengths, seconds, asked["workers"], served_in, asked["reserved"],
+            asked["price"], asked["offline"], corrections,
+        )
+        for runtime, served_in in map(runs.__getitem__, dict.fromkeys(names))
+    ]  # fmt: skip
     text = asked["concurrency"]
     axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
     if len(axis) > _MOST_POINTS:
@@ -84,7 +82,7 @@ def time_request(
             f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
         )
     concurrency = [*dict.fromkeys(chain(*chain(*axis.parts)))]
-    return TimeRequest([*profiles.values()], jobs, concurrency)
+    return TimeRequest(profiles, jobs, concurrency)
 
 
 def request_from(
@@ -92,7 +90,7 @@ def request_from(
 ) -> TimeRequest:
     """The predictions of a page that a command's options ask for; raises AnalyzeError.
 
-    A benchmark's `server` replaces `--server` and `--server-version`.
+    The `server` of a benchmark replaces `--server` and `--server-version`.
     """
     lengths, most = _lengths_by_limit(context), context.params["max_new_tokens"]
     if most is not None:
@@ -101,15 +99,14 @@ def request_from(
     return time_request(gpus, {**context.params, **instead}, lengths)
 
 
-def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
-    """The predictions of many pages that a command's options ask for; raises AnalyzeError."""
+def of_many_pages(context: typer.Context) -> TimeRequested | None:
+    """The predictions of many pages; None without a GPU; raises AnalyzeError."""
+    if not (gpus := options.gpus_asked(context)):
+        return None
     from dsocr_analyze.archive.evaluate import TimeRequested
 
     given = context.params
-    runtime = options.chosen("--runtime", given["runtime"], runtimes.RUNTIMES)
-    request = time_request(
-        gpus, {**given, "runtime": runtime, "concurrency": "1"}, _lengths_by_limit(context)
-    )
+    request = time_request(gpus, {**given, "concurrency": "1"}, _lengths_by_limit(context))
     [job], mean = request.jobs, given["mean_new_tokens"]
     for each in request.profiles:
         check_precision(each, job.precision)
@@ -124,7 +121,7 @@ def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
 
 
 def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
-    """The output lengths for the most tokens that a page may generate."""
+    """Output lengths by the most tokens that a page may generate."""
     given = context.params
     file, mean, share = given["new_tokens_from"], given["mean_new_tokens"], given["share_at_limit"]
     if file is not None:
@@ -147,6 +144,6 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
 
 
 def lengths_are_given(context: typer.Context) -> bool:
-    """Whether the options give output lengths, not just their maximum."""
+    """Whether options give more than the longest output."""
     given = context.params
     return not (given["new_tokens_from"] is None and given["mean_new_tokens"] is None)

@@ -1,4 +1,4 @@
-"""Errors and warnings in the words of the command line: an option, its value, what is right."""
+"""Errors and warnings in the words of the command line."""
 
 from __future__ import annotations
 
@@ -72,10 +72,9 @@ def warn(
     warnings: Iterable[str],
     arguments: Sequence[str] = ("base_size", "image_size"),
 ) -> None:
-    """Prints each warning on stderr once; with `--strict` they make the command exit with 3.
+    """Prints each warning on stderr once; with `--strict` the command then exits with 3.
 
-    `arguments` are those for which the command has options; by default, those whose names can't
-    mean anything else.
+    `arguments` are printed as options, by default those whose names mean nothing else.
     """
     for warning in warnings:
         line = in_options(warning, arguments)
@@ -93,7 +92,7 @@ def print_config_findings(
 ) -> None:
     """Prints which config keys have no effect, and what closed forms assume about the code.
 
-    For commands that cannot put this into their results; `name` identifies the model.
+    For commands whose results do not say it; `name` is of one model among several.
     """
     of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
@@ -117,13 +116,13 @@ _RIGHT: Final = {
     "AMOUNT": "a number",
     "N": "a number",
 }
-"""Valid values of an option that takes a number, by the value's name in --help."""
+"""Valid numbers, by the value's name in --help."""
 
 _COMPARED: Final = {
     "--model": "compare --config A/config.json --config B/config.json",
     "--arch": "compare A B",
 }
-"""How to compare several values of options that take one in every command."""
+"""How to compare several values of options that always take one."""
 
 _SWITCHED: Final = {
     "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
@@ -133,10 +132,7 @@ _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 
 
 def refusal(error: typer.TyperException) -> str:
-    """One line about a parser error, ending with the `--help` to look at.
-
-    Typer does not export its error types, so they are told apart by their attributes.
-    """
+    """One line about a parser error, whose type Typer does not export: its attributes show it."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     path = "dsocr-analyze" if context is None else context.command_path
     if hasattr(error, "possibilities"):
@@ -155,7 +151,7 @@ def refusal(error: typer.TyperException) -> str:
 
 
 def repeated(option: Any, values: Sequence[str], context: Any) -> str:
-    """One line about a repeated option, of whose distinct values only the last would count."""
+    """One line about an option with several distinct values."""
     name = option.opts[0]
     *others, last = map(repr, values)
     root = context.find_root()
@@ -185,7 +181,6 @@ def _takes_several(parameter: Any) -> bool:
 
 
 def _unknown_option(error: Any, context: Any) -> str:
-    """Names the commands that have it."""
     name, root = error.option_name, context.find_root()
     commands = {root.command_path: root.command, **_commands(root)}
     having = [path for path, each in commands.items() if name in _options_of(each)]
@@ -230,7 +225,7 @@ def _wrong_value(error: Any, parameter: Any) -> str:
 
 
 def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
-    """The number meant by informal spellings such as 1k, 10% or true, as this program takes it."""
+    """The number that an informal spelling like 1k, 10% or true means."""
     plain = value.strip().lower().replace(",", "." if is_part else "").replace("_", "")
     if choices:
         return next((each for each in choices if each == _SWITCHED.get(plain)), None)
