@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
-from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.coefficients import Fitted
+from dsocr_analyze.hardware.coefficients import Coefficients, Fitted, ScaledGemmCoefficients
 from dsocr_analyze.hardware.devices import Gpu
 
 if TYPE_CHECKING:
@@ -35,25 +34,23 @@ __all__ = [
 EXTRAPOLATED_BAND: Final = 2.0
 """Factor by which errors widen for a kind taken from another GPU."""
 
-_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
-"""Bytes per multiplied element."""
 STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
 """Bits per weight (without scales) or cached element, in types below 16 bits."""
 _CACHE_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, "int8": 1, "int4": 0.5}
-"""Bytes per cached element, by the type of cached keys and values."""
-_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _SCALE_BYTES: Final = 2 / 128
-"""A scale of two bytes per 128 weights."""
+"""A scale of two bytes per 128 integer weights."""
 _WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
+_WEIGHT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, **_WEIGHT_ONLY_BYTES}
+_MULTIPLIED: Final = ("bfloat16", "float16", "float8")
+_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
-"""Activations of experts, and whether libraries on Blackwell fall back to a second kernel."""
+"""Whether libraries on Blackwell fall back to a second kernel, by the experts' activation."""
 
 WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
 """Median and 90th percentile error assumed for products with weight-only integers.
 
-Their times are those of 16-bit weights with fewer bytes to stream, as if converting integers were
-free. Errors against measured libraries (aiconfigurator-core 0.12.0, printed by
-`benchmarks/bench_kernel_times.py`):
+Their times are those of 16-bit weights with fewer bytes to stream. Errors against measured
+libraries (aiconfigurator-core 0.12.0, printed by `benchmarks/bench_kernel_times.py`):
 
 - TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8, 24 / 57 % in int4; a third longer up to
   4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
@@ -79,14 +76,14 @@ def dtype_name(name: str) -> str:
 
 
 def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTypes:
-    """The types of a product of `dtype` with weights of `weights_dtype`, None for the same.
+    """The types of a product of `dtype` with weights of `weights_dtype`, by default the same.
 
     Raises:
         DeviceError: The GPU lacks a type, or the two cannot be multiplied.
     """
     own = dtype_name(dtype)
-    if own not in gpu.dtypes or own not in _NBYTES:
-        usable = " or ".join(each for each in gpu.dtypes if each in _NBYTES)
+    if own not in gpu.dtypes or own not in _MULTIPLIED:
+        usable = " or ".join(each for each in gpu.dtypes if each in _MULTIPLIED)
         raise DeviceError(f"{gpu.title} has no {dtype}; use dtype {usable}", arguments=["dtype"])
     weights = own if weights_dtype is None else dtype_name(weights_dtype)
     if weights not in gpu.weight_dtypes:
@@ -94,16 +91,13 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTyp
             f"{gpu.title} has no weights in {weights_dtype};"
             f" use weights_dtype {' or '.join(gpu.weight_dtypes)}"
         )
-    if weights == "float8":
-        return ProductTypes("float8", _NBYTES["float8"], weight_only=False)
-    if own == "float8":
+    if own == "float8" != weights:
         raise DeviceError(
             f"activations in float8 cannot be multiplied with weights in {weights_dtype};"
             " use weights_dtype float8, or dtype " + gpu.tensor_dtype
         )
-    if weights in _WEIGHT_ONLY_BYTES:
-        return ProductTypes(own, _WEIGHT_ONLY_BYTES[weights], weight_only=True)
-    return ProductTypes(own, _NBYTES[weights], weight_only=False)
+    computed = "float8" if weights == "float8" else own
+    return ProductTypes(computed, _WEIGHT_BYTES[weights], weights in _WEIGHT_ONLY_BYTES)
 
 
 # --- a device ---------------------------------------------------------------------------------
@@ -114,7 +108,7 @@ class MeasuredHost:
     """Measured overhead of the machine around a GPU."""
 
     launch_us: float
-    """Per operator of uncompiled model code, including views and Python around it."""
+    """Per operator of uncompiled model code, with the Python around it."""
     sync_us: float
     """Per value that the host waits for."""
     step_us: float
@@ -122,7 +116,7 @@ class MeasuredHost:
     graph_us: float
     """Per launch of a CUDA graph."""
     link_gb_s: float
-    """Of copies to the GPU from memory that is not pinned."""
+    """Of copies to the GPU from pageable memory."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +124,15 @@ class Device:
     """A GPU and how long its kernels take.
 
     Sizes are integers or arrays that broadcast; seconds are a float if all sizes are integers,
-    else an array. `cold=True` reads every byte from device memory, like the weights in a decode
-    step that has read more than fits in L2 since it last used them.
+    else an array. `cold=True` reads every byte from device memory, like weights that no longer fit
+    in L2 when a decode step needs them again.
 
     Attributes:
         gpu: As sold; for a CPU, with the rates that it reached.
         source: Of the kernel times.
         kinds: Coefficients by (kind, data type), including those taken from another GPU.
         host: None if it was not measured.
-        cpu: For a CPU, to which no formula here applies; else None.
+        cpu: Kernel times of a CPU, to which no formula here applies.
     """
 
     gpu: Gpu
@@ -165,11 +159,10 @@ class Device:
         weights_dtype: str | None = None,
         kv_dtype: str | None = None,
     ) -> Fitted:
-        """Coefficients, origin and error of a kernel kind in a data type.
+        """Coefficients, origin and error of a kernel kind, a key of `COEFFICIENTS`.
 
-        `kind` is a key of `COEFFICIENTS`; `weights_dtype` is for products (gemm, experts),
-        `kv_dtype` for attention. With int8 or int4 weights they are those of 16 bits, with an
-        assumed error.
+        `weights_dtype` is for gemm and experts, `kv_dtype` for attention. With int8 or int4 weights
+        the coefficients are those of 16 bits, with an assumed error.
 
         Raises:
             DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
@@ -182,8 +175,7 @@ class Device:
                 return self.kinds[kind, "float8"]
         types = self._types(kind, dtype, weights_dtype)
         # Both 16-bit types run at the same rate.
-        stored = "bfloat16" if types.dtype == "float16" else types.dtype
-        found = self.kinds.get((kind, stored))
+        found = self.kinds.get((kind, "bfloat16" if types.dtype == "float16" else types.dtype))
         if found is None:
             there = [each for each in self.gpu.dtypes if self.is_measured(kind, each)]
             raise DeviceError(
@@ -215,15 +207,13 @@ class Device:
     def _check_cache(self, cached: str) -> None:
         """Raise DeviceError for a type that cached keys and values cannot have."""
         if cached not in _CACHE_NBYTES:
-            raise DeviceError(
-                f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}",
-                arguments=["kv_dtype"],
-            )
-        if cached == "float8" and not self.gpu.float8_tflops:
-            raise DeviceError(
-                f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
-                arguments=["kv_dtype"],
-            )
+            wrong = f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}"
+        elif cached == "float8" and not self.gpu.float8_tflops:
+            gpu = self.gpu
+            wrong = f"{gpu.title} has no float8; use kv_dtype int8 or {gpu.tensor_dtype}"
+        else:
+            return
+        raise DeviceError(wrong, arguments=["kv_dtype"])
 
     def gemm_seconds(
         self,
@@ -245,21 +235,13 @@ class Device:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times import Machine, products
-
-        c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
+        fitted = self.fitted("gemm", dtype, weights_dtype=weights_dtype)
         types = self._types("gemm", dtype, weights_dtype)
-        M, N, K, count = _arrays(m=m, n=n, k=k, batch=batch)
-        machine = Machine.of(self.gpu, types.dtype, cold=cold)
-        if isinstance(c, records.ScaledGemmCoefficients):
-            if (count != 1).any():
-                raise WorkloadError("batch must be 1 for a product in float8")
-            return _like(products.scaled_gemm_seconds(M, N, K, machine, c))
-        seconds = products.gemm_seconds(
-            M, N, K, types.weight_bytes, machine, cast("records.GemmCoefficients", c), batch=count,
-            activation_bytes=max(2, types.weight_bytes),
-        )  # fmt: skip
-        return _like(seconds)
+        sizes = _arrays(m=m, n=n, k=k, batch=batch)
+        scaled = isinstance(fitted.coefficients, ScaledGemmCoefficients)
+        if scaled and (sizes["batch"] != 1).any():
+            raise WorkloadError("batch must be 1 for a product in float8")
+        return self._seconds(fitted, sizes, types.dtype, types.weight_bytes, cold=cold)
 
     def masked_attention_seconds(
         self,
@@ -279,16 +261,12 @@ class Device:
             DeviceError: This kind was not measured.
             WorkloadError: A size is below 1.
         """
-        from dsocr_analyze.hardware.kernel_times import Machine, attention
-
-        found = self.fitted("masked_attention", self.gpu.tensor_dtype)
-        *sizes, nbytes = _arrays(
+        native = self.gpu.tensor_dtype
+        sizes = _arrays(
             batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
             kv_heads=heads, moved=moved,
         )  # fmt: skip
-        machine = Machine.of(self.gpu, self.gpu.tensor_dtype)
-        c = cast("records.MaskedCoefficients", found.coefficients)
-        return _like(attention.masked_attention_seconds(sizes, nbytes, machine, c))
+        return self._seconds(self.fitted("masked_attention", native), sizes, native)
 
     def attention_seconds(
         self,
@@ -326,37 +304,25 @@ class Device:
             DeviceError: The GPU or the kind lacks a type.
             WorkloadError: A size is impossible.
         """
-        from dsocr_analyze.hardware.kernel_times import Machine, attention
-
         sizes = _arrays(
             batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
             kv_heads=heads if kv_heads is None else kv_heads,
         )  # fmt: skip
-        _, Q, K, H, _, G = sizes
-        if causal and (Q > K).any():
+        if causal and (sizes["queries"] > sizes["keys"]).any():
             raise WorkloadError("causal attention cannot have more queries than keys")
-        if (H % G).any():
+        if (sizes["heads"] % sizes["kv_heads"]).any():
             raise WorkloadError("heads must be a multiple of kv_heads")
-        one = Q == 1
+        one = sizes["queries"] == 1
         if causal and one.any() and not one.all():
             raise WorkloadError("queries must be all 1 or all above 1 in one call")
         kind = "encoder_attention"
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
-        c = self.fitted(kind, dtype, kv_dtype=kv_dtype).coefficients
+        fitted = self.fitted(kind, dtype, kv_dtype=kv_dtype)
         nbytes = _CACHE_NBYTES[dtype_name(kv_dtype or dtype)]
         # Cached keys of fewer bits are multiplied in 16 bits.
-        machine = Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold)
-        if isinstance(c, records.GenerationCoefficients):
-            seconds = attention.generation_attention_seconds(
-                sizes, machine, c, element_bytes=nbytes
-            )
-        else:
-            seconds = attention.prefill_attention_seconds(
-                sizes, machine, cast("records.PrefillCoefficients", c),
-                causal=causal, element_bytes=nbytes,
-            )  # fmt: skip
-        return _like(seconds)
+        native = self.gpu.tensor_dtype
+        return self._seconds(fitted, sizes, native, nbytes, cold=cold, causal=causal)
 
     def grouped_experts_seconds(
         self,
@@ -392,34 +358,48 @@ class Device:
             DeviceError: The GPU or the kind lacks a type, or the two cannot be multiplied.
             WorkloadError: A size is impossible, or the activation unknown.
         """
-        from dsocr_analyze.hardware.kernel_times import Machine, products
-
         if activation not in _ACTIVATIONS:
             raise WorkloadError(
                 f"activation {activation!r} is unknown; use {', '.join(_ACTIVATIONS)}"
             )
         fitted = self.fitted("experts", dtype, weights_dtype=weights_dtype)
         types = product_types(self.gpu, dtype, weights_dtype)
-        T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
-                                    top_k=top_k)  # fmt: skip
+        sizes = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts, top_k=top_k)
+        T, E, k = sizes["tokens"], sizes["experts"], sizes["top_k"]
         if (k > E).any():
             raise WorkloadError("top_k must be at most experts")
-        [with_tokens] = [expected_experts(T, E, k)] if touched is None else _arrays(touched=touched)
-        sizes = products.ExpertSizes(
-            T, d, width, E, k, with_tokens, gated, _ACTIVATIONS[activation]
-        )
-        c = cast("records.ExpertsCoefficients", fitted.coefficients)
-        machine = Machine.of(self.gpu, types.dtype, cold=cold)
-        return _like(products.experts_seconds(sizes, machine, c, weight_bytes=types.weight_bytes))
+        if touched is None:
+            sizes["touched"] = expected_experts(T, E, k)
+        else:
+            sizes |= _arrays(touched=touched)
+        every: dict[str, Floats | bool] = {
+            **sizes, "gated": gated, "fallback": _ACTIVATIONS[activation]
+        }  # fmt: skip
+        return self._seconds(fitted, every, types.dtype, types.weight_bytes, cold=cold)
 
     def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
         """Seconds of a kernel that reads and writes bytes: elementwise, normalization, copy."""
-        from dsocr_analyze.hardware.kernel_times import Machine, movement_seconds
-
         native = self.gpu.tensor_dtype
-        c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)
-        [moved] = _arrays(bytes_moved=bytes_moved)
-        return _like(movement_seconds(moved, Machine.of(self.gpu, native, cold=cold), c))
+        sizes = {"moved": _arrays(bytes_moved=bytes_moved)["bytes_moved"]}
+        return self._seconds(self.fitted("movement", native), sizes, native, cold=cold)
+
+    def _seconds(
+        self,
+        fitted: Fitted,
+        sizes: Mapping[str, Floats | bool],
+        dtype: str,
+        element_bytes: float = 2,
+        *,
+        cold: bool = False,
+        causal: bool = False,
+    ) -> Seconds:
+        """What the formula says; a float if all sizes were numbers, else an array."""
+        from dsocr_analyze.hardware.kernel_times.formulas import Machine, formula_seconds
+
+        c = cast("Coefficients", fitted.coefficients)
+        machine = Machine.of(self.gpu, dtype, cold=cold)
+        seconds = formula_seconds(c, sizes, machine, element_bytes, causal=causal)
+        return float(seconds) if seconds.ndim == 0 else seconds
 
     def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
         """Whether so many bytes may still be in L2; never if they are `cold`."""
@@ -428,21 +408,15 @@ class Device:
         return Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold).in_l2(nbytes)
 
 
-def _arrays(**sizes: Sizes) -> list[Floats]:
+def _arrays(**sizes: Sizes) -> dict[str, Floats]:
     """Sizes as arrays of floats; raises WorkloadError for one that is below 1 or not finite."""
     import numpy as np
 
-    arrays = []
+    arrays = {}
     for name, size in sizes.items():
-        array = np.asarray(size, dtype=np.float64)
+        array = arrays[name] = np.asarray(size, dtype=np.float64)
         if not (np.isfinite(array).all() and (array >= 1).all()):
             wrong = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
             raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")
-        arrays.append(array)
     return arrays
-
-
-def _like(seconds: Floats) -> Seconds:
-    """A float if all sizes were numbers, else the array."""
-    return float(seconds) if seconds.ndim == 0 else seconds

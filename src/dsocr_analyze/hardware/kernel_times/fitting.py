@@ -19,13 +19,8 @@ from numpy.typing import NDArray
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import (
-    Floats,
-    Machine,
-    attention,
-    movement_seconds,
-    products,
-)
+from dsocr_analyze.hardware.kernel_times import Floats
+from dsocr_analyze.hardware.kernel_times.formulas import Machine, formula_seconds
 from dsocr_analyze.interruption import safe_point
 
 __all__ = [
@@ -88,47 +83,18 @@ def predicted(
     kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str, c: records.Coefficients
 ) -> Floats:
     """The formula's seconds for each row."""
-    cold = rows.sizes.get("cold")
-    if cold is None:
-        return _predicted(kind, rows.sizes, gpu, dtype, c, cold=False)
-    seconds = np.empty(len(cold))
-    for value in (False, True):
-        those = (cold > 0) == value
+    # 8-bit keys are multiplied in 16 bits.
+    computed = "bfloat16" if kind.endswith("attention") else dtype
+    is_cold = rows.sizes.get("cold", np.zeros(len(rows.seconds))) > 0
+    seconds = np.empty(len(rows.seconds))
+    for cold in set(is_cold.tolist()):
+        those = is_cold == cold
         sizes = {name: column[those] for name, column in rows.sizes.items()}
-        seconds[those] = _predicted(kind, sizes, gpu, dtype, c, cold=value)
+        seconds[those] = formula_seconds(
+            c, sizes, Machine.of(gpu, computed, cold=cold), _NBYTES.get(dtype, 2),
+            causal=kind == "context_attention",
+        )  # fmt: skip
     return seconds
-
-
-def _predicted(
-    kind: str, size: dict[str, Floats], gpu: Gpu, dtype: str, c: records.Coefficients, *, cold: bool
-) -> Floats:
-    nbytes = _NBYTES.get(dtype, 2)
-    machine = Machine.of(gpu, dtype, cold=cold)
-    if isinstance(c, records.GemmCoefficients):
-        return products.gemm_seconds(
-            size["m"], size["n"], size["k"], nbytes, machine, c, batch=size.get("batch", 1.0),
-            activation_bytes=max(2, nbytes),
-        )  # fmt: skip
-    if isinstance(c, records.ScaledGemmCoefficients):
-        return products.scaled_gemm_seconds(size["m"], size["n"], size["k"], machine, c)
-    if isinstance(c, records.ExpertsCoefficients):
-        experts = products.ExpertSizes(
-            size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
-            size["touched"], size["gated"] > 0, size["fallback"] > 0,
-        )  # fmt: skip
-        return products.experts_seconds(experts, machine, c, weight_bytes=nbytes)
-    if isinstance(c, records.MovementCoefficients):
-        return movement_seconds(size["moved"], machine, c)
-    machine = Machine.of(gpu, "bfloat16", cold=cold)  # 8-bit keys are multiplied in 16 bits
-    sizes = [size[name] for name in attention.SIZES]
-    if isinstance(c, records.MaskedCoefficients):
-        return attention.masked_attention_seconds(sizes, attention.masked_bytes(sizes), machine, c)
-    if isinstance(c, records.PrefillCoefficients):
-        causal = kind == "context_attention"
-        return attention.prefill_attention_seconds(
-            sizes, machine, c, causal=causal, element_bytes=nbytes
-        )
-    return attention.generation_attention_seconds(sizes, machine, c, element_bytes=nbytes)
 
 
 # --- fits ------------------------------------------------------------------------------------
