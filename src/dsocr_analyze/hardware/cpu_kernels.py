@@ -1,9 +1,8 @@
-"""Times of a CPU's kernels: sums of contributions, each a size times a fitted coefficient.
+"""Times of a CPU's kernels: sums of sizes times fitted coefficients.
 
-Cost per unit depends on the size, so a contribution may be split between nodes of that size:
-`macs@64` gets most of a product of 70 rows, `macs@256` the rest. Coefficients, fitted by
-non-negative least squares, are microseconds per call, or per million multiply-accumulates, elements
-or bytes.
+The cost per unit depends on the size, so it may be split between nodes of that size: `macs@64` gets
+most of a product of 70 rows, `macs@256` the rest. Coefficients are microseconds per call, or per
+million multiply-accumulates, elements or bytes.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ _STAND_INS: Final[Mapping[Kind, str]] = {
     "pooling": "clone",
     "movement": "clone",
 }
-"""Operator whose coefficients are used for unmeasured operators, by kind."""
+"""Operator that stands in for unmeasured ones, by kind."""
 
 _PRODUCTS: Final = ("product", "batched_product")
 _ATTENTION: Final = ("attention", "masked_attention")
 UNREPLACED: Final = (*_PRODUCTS, *_ATTENTION, "convolution")
-"""Families that no other one's coefficients can stand in for."""
+"""Families that no other one stands in for."""
 
 
 def family_of(kernel: Kernel) -> str:
-    """What the kernel is measured with: products, attention, convolutions, or its operator."""
+    """What a kernel is measured with: products, attention, convolutions, or its operator."""
     dimensions = kernel.dimensions
     if isinstance(dimensions, Gemm):
         has_weights = kernel.operator in _WEIGHT_PRODUCTS
@@ -69,10 +68,10 @@ def family_of(kernel: Kernel) -> str:
 
 
 def measured_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The measured family and type whose coefficients apply to a kernel; None if none was measured.
+    """The measured family and type whose coefficients apply to a kernel; None if there is none.
 
-    Its own if measured. Otherwise, except for products, attention and convolutions, its operator in
-    another type, then a measured operator of the same kind.
+    Its own if measured; else, except for those of `UNREPLACED`, its operator in another type or the
+    stand-in of its kind.
     """
     every = list(known)
     family = family_of(kernel)
@@ -88,7 +87,7 @@ def measured_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[s
 
 
 def contributions(kernel: Kernel) -> dict[str, float]:
-    """Size of each contribution to a call's time, by the name of its coefficient."""
+    """Sizes that make up a call's time, by the name of their coefficient."""
     sizes, work = kernel.dimensions, kernel.work
     if isinstance(sizes, Gemm):
         found = _split("macs", work.macs, sizes.m, _ROWS)
@@ -112,7 +111,7 @@ def contributions(kernel: Kernel) -> dict[str, float]:
 
 
 def _split(name: str, amount: int, size: int, nodes: tuple[int, ...]) -> dict[str, float]:
-    """Split an amount between the two nodes around a size, linearly in its logarithm."""
+    """An amount, split between the nodes around a size, linearly in its logarithm."""
     place = min(max(size, nodes[0]), nodes[-1])
     low, high = next(pair for pair in itertools.pairwise(nodes) if place <= pair[1])
     share = math.log(place / low) / math.log(high / low)

@@ -1,13 +1,11 @@
-"""Device profiles, read from TOML and written: fitted coefficients per kernel kind and data type.
+"""Device profiles in TOML, read and written: fitted coefficients per kernel kind and data type.
 
 A shipped profile is `profiles/<name>.toml`. A user's has the same format, plus `[gpu]` if the GPU
-is not in the catalogue, and falls back to a shipped one of its GPU. A kind without coefficients is
-extrapolated: it uses those of the GPU named by `like`, with this GPU's own peaks.
+is not in the catalogue, and falls back to the shipped one. A kind without coefficients has those of
+the GPU named by `like`, with this GPU's own peaks.
 
-A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
-`derived` if its coefficients were not fitted; its errors are then assumed.
-
-A user's file is checked entry by entry; tests check the shipped ones in the same way.
+A kind states errors on sizes that the fit did not see, or, if its coefficients were not fitted,
+their origin as `derived`; its errors are then assumed. Tests check the shipped files like a user's.
 """
 
 from __future__ import annotations
@@ -54,9 +52,8 @@ __all__ = [
 _DTYPES: Final = ("bfloat16", "float16", "float8")
 _PRODUCT_DTYPES: Final = (*_DTYPES, "float32")
 """Types of products; other kinds in float32 are priced as movement."""
-_DERIVED_ERROR: Final = (0.15, 0.4)
-"""Assumed median and 90th percentile of the error for kinds that were not fitted."""
-_ERRORS: Final = ("held_out_median", "held_out_p90")
+_ERRORS: Final = {"held_out_median": 0.15, "held_out_p90": 0.4}
+"""Median and 90th percentile of the error, with what is assumed for kinds that were not fitted."""
 _COUNTS: Final = ("held_out_rows", "held_out_groups", "training_rows")
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
@@ -71,9 +68,7 @@ _OF_GPU: Final = (
 
 
 def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
-    """The GPU with this name (any case), alias, or name that torch reports.
-
-    `profiles` are files with the user's own.
+    """The GPU with this name, alias, or name that torch reports; `profiles` are the user's files.
 
     Raises:
         DeviceError: There is no such GPU, or a file is wrong.
@@ -83,10 +78,10 @@ def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
 
 
 def all_profiles(files: Iterable[Path] = ()) -> dict[str, Device]:
-    """All GPUs by name; the profiles in the user's `files` add to or replace shipped ones.
+    """All GPUs by name; a user's `files` add to them or replace them.
 
     Raises:
-        DeviceError: A file cannot be read or is not a profile.
+        DeviceError: A file is wrong.
     """
     profiles = dict(zip(gpu_catalogue(), map(_shipped, gpu_catalogue()), strict=True))
     for file in files:
@@ -108,15 +103,13 @@ def _own_kinds(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
     found = {}
     for kind in COEFFICIENTS:
         for dtype, entry in table.get(kind, {}).items():
-            assumed = "held_out_median" not in entry
-            median, p90 = _DERIVED_ERROR
-            if not assumed:
-                median, p90 = float(entry["held_out_median"]), float(entry["held_out_p90"])
+            stated = {**_ERRORS, **entry}
             found[kind, dtype] = Fitted(
-                coefficients_of(kind, dtype)(**entry["coefficients"]), median, p90,
+                coefficients_of(kind, dtype)(**entry["coefficients"]),
+                float(stated["held_out_median"]), float(stated["held_out_p90"]),
                 entry.get("held_out_rows", 0), entry.get("training_rows", 0), gpu,
                 entry.get("framework", ""), entry.get("held_out_groups", 0),
-                derived=entry.get("derived", ""), assumed=assumed,
+                derived=entry.get("derived", ""), assumed="held_out_median" not in entry,
             )  # fmt: skip
     return found
 
@@ -151,10 +144,10 @@ def _profile(
 
 
 def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> Device:
-    """Read a user's profile, a TOML file as in `profiles/`, with `name`.
+    """Read a user's profile, like the files in `profiles/`, with `name`.
 
-    `[gpu]` has the keys of `devices.toml` and may be left out for a GPU of the catalogue; its
-    `like` may name one of `known`, by default the shipped ones.
+    A GPU that is not in the catalogue has its figures in `[gpu]`; `like` names one of `known`, by
+    default the shipped ones.
 
     Raises:
         DeviceError: It cannot be read, or something in it is missing, unknown or impossible.
@@ -167,11 +160,9 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
     _check_keys(table, _TOP, str(file))
-    name: Any = table.get("name")
-    is_name = isinstance(name, str) and bool(name) and name == name.lower()
-    _check(is_name, f"{file}: name", "a lower-case string", name)
-    for key in ("source", "licence", "system"):
-        _check_text(table, key, str(file))
+    _check(table, ["name"], f"{file}: ", "a lower-case string", _is_name)
+    _check(table, ["source", "licence", "system"], f"{file}: ", "a string", _is_text, "")
+    name: str = table["name"]
     if "gpu" not in table and name not in known:
         raise DeviceError(f"{file}: {name} is not in the catalogue, so give a table [gpu]")
     if "gpu" in table:
@@ -186,7 +177,7 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     kinds = _own_kinds(table, name)
     host = None
     if (entry := table.get("host")) is not None:
-        _check_record(entry, MeasuredHost, f"{file}: host", None)
+        _check_record(entry, MeasuredHost, f"{file}: host")
         host = MeasuredHost(**dict(zip(entry, map(float, entry.values()), strict=True)))
     if name in known and "gpu" not in table:
         kinds = {**known[name].kinds, **kinds}
@@ -197,18 +188,17 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
 
 
 def check_gpu(entry: Any, where: str) -> None:
-    """Raise DeviceError, which names `where`, for what is wrong in the table of a GPU."""
+    """Raise DeviceError for what is wrong in the table of a GPU; messages name `where`."""
     _check_record(entry, Gpu, where, _OF_GPU)
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
 
 
 def check_kinds(table: Table, where: str) -> None:
-    """Raise DeviceError, which names `where`, for what is wrong in a profile's kernel kinds."""
+    """Raise DeviceError for what is wrong in a profile's kinds; messages name `where`."""
     for kind in COEFFICIENTS:
-        entries = table.get(kind, {})
-        _check(isinstance(entries, dict), f"{where}: {kind}", "a table of data types", entries)
-        for dtype, entry in entries.items():
+        _check(table, [kind], f"{where}: ", "a table of data types", _is_table, {})
+        for dtype, entry in table.get(kind, {}).items():
             types = _PRODUCT_DTYPES if kind == "gemm" else _DTYPES
             if dtype not in types:
                 raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(types)}")
@@ -217,44 +207,41 @@ def check_kinds(table: Table, where: str) -> None:
 
 def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
     types = {field.name: str(field.type) for field in fields(record)}
-    for name, value in _given_coefficients(entry, _STATED, types, where, types).items():
-        right, is_right = "above 0", _is_positive(value)
-        if types[name] == "int":
-            right, is_right = "a whole number", type(value) is int and value >= 0
-        _check(is_right, f"{where}.coefficients.{name}", right, value)
-    derived = entry.get("derived")
-    is_right = derived is None or (isinstance(derived, str) and bool(derived))
-    _check(is_right, f"{where}.derived", "a string naming the origin", derived)
+    given = _given_coefficients(entry, _STATED, types, where, types)
+    for name in given:
+        right = "a whole number" if types[name] == "int" else "above 0"
+        is_right = _is_count if types[name] == "int" else _is_positive
+        _check(given, [name], f"{where}.coefficients.", right, is_right)
+    _check(entry, ["derived"], f"{where}.", "a string naming the origin", _is_origin)
     missing = [name for name in _ERRORS if name not in entry]
-    if missing and (derived is None or len(missing) < len(_ERRORS)):
+    if missing and ("derived" not in entry or len(missing) < len(_ERRORS)):
         raise DeviceError(
             f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
             ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
-    _check_each(entry, () if missing else _ERRORS, where, "a number above 0", _is_positive)
-    _check_text(entry, "framework", where)
-    _check_each(dict.fromkeys(_COUNTS, 0) | entry, _COUNTS, where, "a whole number", _is_count)
+    _check(entry, () if missing else _ERRORS, f"{where}.", "a number above 0", _is_positive)
+    _check(entry, ["framework"], f"{where}: ", "a string", _is_text, "")
+    _check(entry, _COUNTS, f"{where}.", "a whole number", _is_count, 0)
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
-    """The kernel families in a CPU's profile; raises DeviceError for wrong entries."""
+    """The kernel families in a CPU's profile."""
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels, names_of
 
     cpu, kernels, families = table["cpu"], table.get("kernels", {}), {}
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
     _check_keys(cpu, ("threads", "operator_us"), f"{where}: cpu")
-    for key, types in (("threads", int), ("operator_us", int | float)):
-        is_right = _is_positive(cpu.get(key)) and isinstance(cpu[key], types)
-        _check(is_right, f"{where}: cpu.{key}", "a number above 0", cpu.get(key))
+    _check(cpu, ["threads"], f"{where}: cpu.", "a number above 0", _is_whole)
+    _check(cpu, ["operator_us"], f"{where}: cpu.", "a number above 0", _is_positive)
     if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
         raise DeviceError(f"{where}: kernels must be a table of families by data type")
     for family, dtype, entry in ((f, d, e) for f, each in kernels.items() for d, e in each.items()):
         place = f"{where}: kernels.{family}.{dtype}"
         given = _given_coefficients(entry, _STATED_OF_CPU, names_of(family), place)
-        _check_each(given, given, f"{place}.coefficients", "0 or above", _is_amount)
-        _check_each(entry, _STATED_OF_CPU, place, "a number", _is_amount)
-        _check_each(entry, ("held_out_rows", "training_rows"), place, "a whole number", _is_count)
+        _check(given, given, f"{place}.coefficients.", "0 or above", _is_amount)
+        _check(entry, _STATED_OF_CPU, f"{place}.", "a number", _is_amount)
+        _check(entry, ["held_out_rows", "training_rows"], f"{place}.", "a whole number", _is_count)
         families[family, dtype] = Fitted(
             {name: float(value) for name, value in given.items()},
             float(entry["held_out_median"]), float(entry["held_out_p90"]),
@@ -269,7 +256,7 @@ def _given_coefficients(
     entry: Any, stated: tuple[str, ...], known: Iterable[str], where: str,
     needed: Iterable[str] = (),
 ) -> Table:  # fmt: skip
-    """The coefficients that an entry of a profile gives, whatever their values are."""
+    """The coefficients in an entry, whose values are not checked yet."""
     if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
         raise DeviceError(f"{where} must be a table with a table of coefficients")
     _check_keys(entry, ("coefficients", *stated), where)
@@ -279,43 +266,42 @@ def _given_coefficients(
 
 
 def _check_record(
-    entry: Any, record: type[Gpu | MeasuredHost], where: str, needed: Iterable[str] | None
+    entry: Any, record: type[Gpu | MeasuredHost], where: str, needed: Iterable[str] | None = None
 ) -> None:
     """Check a table with the fields of a record, of which all are needed by default."""
     types = {field.name: str(field.type) for field in fields(record) if field.name != "name"}
     if not isinstance(entry, dict):
         raise DeviceError(f"{where} must be a table")
     _check_keys(entry, types, where, types if needed is None else needed)
-    for key, value in entry.items():
-        right, is_right = "a string", isinstance(value, str)
-        if types[key] != "str":
-            right = "a positive number"
-            is_right = _is_positive(value) and (types[key] != "int" or isinstance(value, int))
-        _check(is_right, f"{where}.{key}", right, value)
+    for key in entry:
+        _check(entry, [key], f"{where}.", *_FIELDS[types[key]])
 
 
 def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
-    """Raises DeviceError for unknown keys and for missing ones."""
+    """Raise DeviceError for unknown keys and for missing ones."""
     if unknown := [name for name in table if name not in set(known)]:
         raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
     if missing := [name for name in needed if name not in table]:
         raise DeviceError(f"{where} lacks {', '.join(missing)}")
 
 
-def _check_text(entry: Table, key: str, where: str) -> None:
-    value = entry.get(key, "")
-    _check(isinstance(value, str), f"{where}: {key}", "a string", value)
-
-
-def _check_each(
-    table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[object], bool]
-) -> None:
+def _check(
+    table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[Any], bool],
+    default: object = None,
+) -> None:  # fmt: skip
+    """Raise DeviceError for the first key whose value, by default the `default`, is not right."""
     for key in keys:
-        _check(is_right(table.get(key)), f"{where}.{key}", right, table.get(key))
+        value = table.get(key, default)
+        if not is_right(value):
+            raise DeviceError(f"{where}{key} must be {right}, not {value!r}")
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and _is_positive(value)
 
 
 def _is_amount(value: object) -> bool:
@@ -326,9 +312,28 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1e30
 
 
-def _check(is_right: bool, where: str, right: str, value: object) -> None:
-    if not is_right:
-        raise DeviceError(f"{where} must be {right}, not {value!r}")
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value == value.lower()
+
+
+def _is_origin(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value != "")
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+_FIELDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "str": ("a string", _is_text),
+    "int": ("a positive number", _is_whole),
+    "float": ("a positive number", _is_positive),
+}
+"""What the fields of a record have to be, by type."""
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -338,27 +343,31 @@ _LEAST_ERROR: Final = 1e-4
 """Floor for stated errors: 0 would look as if nothing had been held out."""
 
 
+def _table(header: str, values: Mapping[str, str | float]) -> str:
+    """A table, or the keys before the first one if the header is empty."""
+    lines = [f"[{header}]"] if header else []
+    for key, value in values.items():
+        text = json.dumps(value) if isinstance(value, str | int) else f"{value:.6g}"
+        lines.append(f"{key} = {text}")
+    return "\n".join(lines) + "\n"
+
+
 def top_text(**entries: str) -> str:
     """The keys before the first table: `name`, `source`, `licence`."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in entries.items())
+    return _table("", entries)
 
 
 def gpu_text(gpu: Gpu) -> str:
     """The `[gpu]` table of a GPU that is not in the catalogue."""
     defaults = {field.name: field.default for field in fields(gpu)}
-    values: Mapping[str, str | float] = asdict(gpu)
-    lines = [
-        f"{key} = {json.dumps(value) if isinstance(value, str) else _number(value)}"
-        for key, value in values.items()
-        if key != "name" and value != defaults[key]
-    ]
-    return "\n".join(["[gpu]", *lines]) + "\n"
+    values = {key: value for key, value in asdict(gpu).items() if value != defaults[key]}
+    values.pop("name")
+    return _table("gpu", values)
 
 
 def host_text(host: MeasuredHost) -> str:
     """The `[host]` table of measured host figures."""
-    values: Mapping[str, float] = asdict(host)
-    return "".join(["[host]\n", *(f"{key} = {_number(each)}\n" for key, each in values.items())])
+    return _table("host", asdict(host))
 
 
 def kind_text(
@@ -371,8 +380,8 @@ def kind_text(
 ) -> str:
     """The tables of a kernel kind in a data type, whose kernels `framework` launched.
 
-    `left_out` is for experts: median and 90th percentile of the error on each training group under
-    a fit to the others.
+    `left_out` has, for experts, the median and 90th percentile of the error on each training group
+    under a fit to the others.
     """
     median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
     lines = [
@@ -384,11 +393,9 @@ def kind_text(
         f"held_out_median = {median:.4f}", f"held_out_p90 = {ninety:.4f}",
         *([] if left_out is None
           else [f"left_out_median = {left_out[0]:.4f}", f"left_out_p90 = {left_out[1]:.4f}"]),
-        "", f"[{kind}.{dtype}.coefficients]",
-        *(f"{name} = {_number(value)}"
-          for name, value in asdict(coefficients).items()),
+        "", _table(f"{kind}.{dtype}.coefficients", asdict(coefficients)),
     ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def cpu_profile_text(device: Device) -> str:
@@ -398,23 +405,16 @@ def cpu_profile_text(device: Device) -> str:
     tables = [
         top_text(name=device.gpu.name, source=device.source),
         gpu_text(device.gpu),
-        f"[cpu]\nthreads = {cpu.threads}\noperator_us = {_number(cpu.operator_us)}\n",
+        _table("cpu", {"threads": cpu.threads, "operator_us": cpu.operator_us}),
     ]
     for (family, dtype), entry in cpu.families.items():
         coefficients = cast("Mapping[str, float]", entry.coefficients)
-        lines = [
-            f"[kernels.{family}.{dtype}]",
-            f"training_rows = {entry.training_rows}",
-            f"held_out_rows = {entry.held_out_rows}",
-            f"held_out_median = {_number(entry.median)}",
-            f"held_out_p90 = {_number(entry.p90)}",
-            "",
-            f"[kernels.{family}.{dtype}.coefficients]",
-            *(f'"{name}" = {_number(value)}' for name, value in coefficients.items()),
+        stated = entry.training_rows, entry.held_out_rows, entry.median, entry.p90
+        tables += [
+            _table(f"kernels.{family}.{dtype}", dict(zip(_STATED_OF_CPU, stated, strict=True))),
+            _table(
+                f"kernels.{family}.{dtype}.coefficients",
+                {f'"{name}"': value for name, value in coefficients.items()},
+            ),
         ]
-        tables.append("\n".join(lines) + "\n")
     return "\n".join(tables)
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"
