@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -48,9 +48,15 @@ _STAND_INS: Final[Mapping[Kind, str]] = {
 }
 """Operator that stands in for unmeasured ones, by kind."""
 
-_PRODUCTS: Final = ("product", "batched_product")
-_ATTENTION: Final = ("attention", "masked_attention")
-UNREPLACED: Final = (*_PRODUCTS, *_ATTENTION, "convolution")
+_PARTS: Final[Mapping[str, tuple[dict[str, tuple[int, ...]], tuple[str, ...]]]] = {
+    "product": ({"macs": _ROWS}, ("inputs", "outputs", "weights")),
+    "batched_product": ({"macs": _ROWS}, ("inputs", "outputs", "weights")),
+    "attention": ({"macs": _KEYS}, ("queries", "bias")),
+    "masked_attention": ({"macs": _KEYS}, ("queries", "bias")),
+    "convolution": ({"macs": _TAPS}, ("inputs", "outputs")),
+}
+"""Sizes that are split between nodes, and others, by family."""
+UNREPLACED: Final = tuple(_PARTS)
 """Families that no other one stands in for."""
 
 
@@ -67,23 +73,20 @@ def family_of(kernel: Kernel) -> str:
     return kernel.operator
 
 
-def measured_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+def measured_family(kernel: Kernel, known: Collection[tuple[str, str]]) -> tuple[str, str] | None:
     """The measured family and type whose coefficients apply to a kernel; None if there is none.
 
     Its own if measured; else, except for those of `UNREPLACED`, its operator in another type or the
     stand-in of its kind.
     """
-    every = list(known)
     family = family_of(kernel)
-    if (family, kernel.dtype) in every:
+    if (family, kernel.dtype) in known:
         return family, kernel.dtype
     if family in UNREPLACED:
         return None
-    stand_in = _STAND_INS.get(kernel.kind, family)
-    candidates = [each for each in every if each[0] == family]
-    candidates += [(stand_in, kernel.dtype)] if (stand_in, kernel.dtype) in every else []
-    candidates += [each for each in every if each[0] == stand_in]
-    return next(iter(candidates), None)
+    by_type = sorted(known, key=lambda each: each[1] != kernel.dtype)
+    names = family, _STAND_INS.get(kernel.kind, family)
+    return next((each for name in names for each in by_type if each[0] == name), None)
 
 
 def contributions(kernel: Kernel) -> dict[str, float]:
@@ -120,27 +123,18 @@ def _split(name: str, amount: int, size: int, nodes: tuple[int, ...]) -> dict[st
 
 def names_of(family: str) -> tuple[str, ...]:
     """Names of a family's coefficients."""
-    if family in _PRODUCTS:
-        return ("call", *_named("macs", _ROWS), "inputs", "outputs", "weights")
-    if family in _ATTENTION:
-        return ("call", *_named("macs", _KEYS), "queries", "bias")
-    if family == "convolution":
-        return ("call", *_named("macs", _TAPS), "inputs", "outputs")
-    return ("call", *_named("read", _BYTES), *_named("written", _BYTES))
-
-
-def _named(name: str, nodes: Iterable[int]) -> list[str]:
-    return [f"{name}@{node}" for node in nodes]
+    split, others = _PARTS.get(family, ({"read": _BYTES, "written": _BYTES}, ()))
+    return ("call", *(f"{name}@{node}" for name in split for node in split[name]), *others)
 
 
 @dataclass(frozen=True)
 class CpuKernels:
-    """Measurements of a CPU with a number of threads.
+    """Kernels of a CPU with a number of threads.
 
     Attributes:
-        operator_us: Overhead of Python and torch per operator of a model, microseconds.
+        operator_us: Microseconds of Python and torch per operator.
         families: By family and data type.
-        CACHED_BYTES: Bytes that caches may serve; a kernel that moves more streams from memory.
+        CACHED_BYTES: Bytes that caches may serve; more are streamed from memory.
     """
 
     threads: int

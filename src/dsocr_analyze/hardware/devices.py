@@ -27,26 +27,25 @@ __all__ = [
 
 _FLASH_CAPABILITY: Final = 8.0
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
-"""Architectures with kernels in flash-attn 2, from its README: Ampere and later, and the MI200,
-MI300 and MI350 series."""
+"""What flash-attn 2 has kernels for, by its README: Ampere and later, MI200, MI300 and MI350."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as sold; `devices.toml` explains the figures, whose 0 is for unsupported or unknown.
+    """One GPU as sold; `devices.toml` explains the figures, of which 0 is unsupported or unknown.
 
     Attributes:
         name: Its name in the catalogue.
         title: Its name for readers.
-        tensor_tflops: Dense rate of `tensor_dtype` matrix products, TFLOP/s.
-        tensor_dtype: GPUs with float16 here have no bfloat16.
+        tensor_tflops: Dense rate of products in `tensor_dtype`, TFLOP/s.
+        tensor_dtype: A GPU with float16 has no bfloat16.
         weak: Figures that are poorly sourced.
         sms: Streaming multiprocessors (compute units).
-        float8_tflops: Dense rate of float8 matrix products, TFLOP/s.
-        int8_tops: Dense rate of int8 matrix products, 10^12 operations/s.
+        float8_tflops: Dense rate of float8 products, TFLOP/s.
+        int8_tops: Dense rate of int8 products, 10^12 operations/s.
         float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s.
-        mma_share: Fraction of `tensor_tflops` that kernels written for Ampere can reach.
-        like: GPU whose measured kernel times are used if this one has none.
+        mma_share: Fraction of `tensor_tflops` that kernels for Ampere reach.
+        like: GPU whose measured kernel times this one takes over.
     """
 
     name: str
@@ -79,12 +78,12 @@ class Gpu:
 
     @property
     def weight_dtypes(self) -> tuple[str, ...]:
-        """Types of stored weights; integers become 16 bits before the product."""
+        """Types of stored weights; integers are multiplied in 16 bits."""
         return tuple(dict.fromkeys((*self.dtypes, "int8", "int4")))
 
     @property
     def has_flash_attention(self) -> bool | None:
-        """Whether FlashAttention-2 has kernels for it; None if its architecture is unknown."""
+        """Whether FlashAttention-2 has kernels for it; None if that is unknown."""
         if self.compute_capability:
             return self.compute_capability >= _FLASH_CAPABILITY
         return self.rocm_target in _FLASH_TARGETS if self.rocm_target else None
@@ -98,7 +97,7 @@ class Gpu:
 
     @property
     def ridge_flops_per_byte(self) -> float:
-        """FLOPs per byte above which it is compute-bound: `tensor_tflops` / bandwidth."""
+        """FLOPs per byte above which it is compute-bound."""
         return self.tensor_tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
 
     @property
@@ -116,7 +115,7 @@ def gpu_catalogue() -> dict[str, Gpu]:
 
 @cache
 def gpu_aliases() -> dict[str, str]:
-    """Catalogue names by alias, from `aliases.toml`, each alias as `plain_name` has it."""
+    """Catalogue names by alias, as `plain_name` spells it."""
     text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
     return {
         plain_name(alias): name
@@ -126,7 +125,7 @@ def gpu_aliases() -> dict[str, str]:
 
 
 def catalogue_name(name: str, known: Mapping[str, object]) -> str:
-    """The entry of `known` that a name or alias refers to; raises DeviceError if there is none."""
+    """The key of `known` that a name or alias means; raises DeviceError if there is none."""
     plain = plain_name(name)
     found = plain if plain in known else gpu_aliases().get(plain, "")
     if found in known:
@@ -137,13 +136,13 @@ def catalogue_name(name: str, known: Mapping[str, object]) -> str:
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU with this name or alias in the catalogue; raises DeviceError if there is none."""
+    """The GPU with a name or alias; raises DeviceError if there is none."""
     catalogue = gpu_catalogue()
     return catalogue[catalogue_name(name, catalogue)]
 
 
 def plain_name(name: str) -> str:
-    """Lower case, with each run of spaces, underscores and hyphens replaced by one hyphen."""
+    """Lower case, with one hyphen for any spaces, underscores and hyphens."""
     return re.sub(r"[\s_-]+", "-", name.strip()).lower()
 
 
@@ -151,15 +150,13 @@ def plain_name(name: str) -> str:
 
 
 Missing: TypeAlias = dict[str, tuple[str, str, str]]
-"""What a GPU lacks (`bfloat16`, `FlashAttention-2`), with the reason as a clause or an empty
-string, what to use instead as arguments of the library, and the argument to change."""
+"""By what a GPU lacks: the reason as a clause, what to use instead, and the argument to change."""
 
 
 def missing_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> Missing:
     """What a GPU lacks for a model of a data type, whose decoder may run FlashAttention-2.
 
-    Types are checked against its matrix units, since torch emulates a bfloat16 that they lack.
-    Every GPU supports float32.
+    Its matrix units decide about types, since torch emulates bfloat16; every GPU has float32.
     """
     lacks: Missing = {}
     if dtype != FLOAT32 and dtype.name not in gpu.dtypes:

@@ -1,7 +1,8 @@
-"""Whether pages fit into a GPU's memory, how many fit at once, and what limits that."""
+"""Whether pages fit into a GPU's memory, how many at once, and what limits that."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
@@ -46,7 +47,6 @@ ASSUMPTIONS: Final[dict[Order, str]] = {
 
 
 Part = Literal["weights", "inputs", "cache", "activations", "logits"]
-"""What takes memory."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ class MemoryNeed:
         return self.weights_bytes + max(self.prefill.nbytes, self.decode.nbytes)
 
     def limit(self, usable_bytes: int) -> tuple[Part, Literal["prefill", "decode"] | None]:
-        """What takes the most of a memory that is too small for this need, and at which peak.
+        """What takes the most of a memory that is too small, and at which peak.
 
-        The weights if they alone do not fit, else the largest part of the larger peak;
-        `activations` are the rest of it.
+        The weights if they alone do not fit, else the largest part of the larger peak.
         """
         if self.weights_bytes > usable_bytes:
             return "weights", None
@@ -84,10 +83,10 @@ class MemoryNeed:
 
 
 class BatchNeed(Struct, frozen=True, kw_only=True):
-    """How much memory the requested batch needs, and the largest batch that fits.
+    """The memory that the requested batch needs, and the largest batch that fits.
 
     Attributes:
-        assumption: How pages are prefilled, and what is held in memory meanwhile.
+        assumption: How pages are prefilled, and what stays in memory meanwhile.
         needed_bytes: Weights plus the higher of the two peaks.
         weights_bytes: Weights.
         prefill_bytes: Peak of the prefill pass.
@@ -96,8 +95,7 @@ class BatchNeed(Struct, frozen=True, kw_only=True):
         decode: Breakdown of that peak.
         fits: Whether the requested batch fits.
         largest_batch: Prompts in the largest batch that fits; 0 if the GPU cannot run the model.
-        limit: What takes most memory in the smallest batch that does not fit; null if there is
-            none.
+        limit: What takes most of the smallest batch that does not fit; null if every batch fits.
         limit_moment: The peak at which it does; null for the weights.
     """
 
@@ -120,9 +118,9 @@ class GpuFit(BatchNeed, frozen=True, kw_only=True):
     Attributes:
         gpu: Name of the GPU.
         memory_bytes: Its memory as sold.
-        usable_bytes: The part of it available for weights and pages.
-        lacks: Data types and kernels that the GPU does not support.
-        one_at_a_time: The same figures for prefilling pages one at a time.
+        usable_bytes: Of it, for weights and pages.
+        lacks: Data types and kernels that the GPU lacks.
+        one_at_a_time: The same figures for pages that prefill one at a time.
     """
 
     gpu: str
@@ -141,7 +139,7 @@ def memory_need(
     flash_attention: bool,
     order: Order = "at once",
 ) -> MemoryNeed:
-    """The memory that a workload needs, from the closed forms; `ASSUMPTIONS` explain the order."""
+    """The memory that a workload needs, by the closed forms."""
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
     prefill = architecture.forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
@@ -164,9 +162,7 @@ def fit(
     flash_attention: bool,
     reserved: float,
 ) -> GpuFit:
-    """Whether a workload fits into a GPU, and the largest batches that do.
-
-    `reserved` is the fraction of the memory kept for the driver, the allocator and kernels.
+    """Whether a workload fits into a GPU, of whose memory the fraction `reserved` is kept free.
 
     Raises:
         WorkloadError: `reserved` is out of range.
@@ -180,8 +176,6 @@ def fit(
     lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
 
     def batch_need(order: Order) -> BatchNeed:
-        """The need in one order; the largest batch is 0 if the GPU cannot run the model."""
-
         def need(batch: int) -> MemoryNeed:
             pages = replace(workload, batch_size=batch)
             return memory_need(
@@ -219,14 +213,9 @@ def fit(
 
 
 def largest_batch(possible: Callable[[int], bool]) -> int:
-    """The largest possible batch, given that every smaller one is possible; 0 if none is."""
-    if not possible(1):
-        return 0
-    low, high = 1, 2
+    """The largest possible batch, if every smaller one is possible; 0 if none is."""
+    high = 1
     while high <= LARGEST_BATCH and possible(high):
-        low, high = high, 2 * high
-    high = min(high, LARGEST_BATCH + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if possible(middle) else (low, middle)
-    return low
+        high *= 2
+    between = range(high // 2 + 1, min(high, LARGEST_BATCH + 1))
+    return high // 2 + bisect_left(between, True, key=lambda batch: not possible(batch))

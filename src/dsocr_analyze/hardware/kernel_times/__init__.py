@@ -1,7 +1,4 @@
-"""The chip as the formulas see it: peaks, SMs and L2, and how work is divided into waves.
-
-Elementwise kernels, normalizations and copies are bytes over its bandwidth, plus a fixed cost.
-"""
+"""The chip as formulas see it: peaks, SMs, L2, and waves of work; and kernels that move bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["Floats", "Machine", "movement_seconds", "overlapped", "waves"]
 Floats: TypeAlias = NDArray[np.float64]
 
 _L2_USABLE: Final = 0.8
-"""Fraction of L2 that bytes may fill and still be there the next time."""
+"""Fraction of L2 that bytes may fill to be there the next time."""
 
 
 class Machine(NamedTuple):
@@ -35,7 +32,7 @@ class Machine(NamedTuple):
 
     @classmethod
     def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
-        """The chip in a data type; `cold` to read everything from device memory."""
+        """A GPU; if `cold`, without its L2."""
         l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
         return cls(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
 
@@ -44,15 +41,15 @@ class Machine(NamedTuple):
         return np.asarray(nbytes) < _L2_USABLE * self.l2_bytes
 
     def bandwidth(self, moved: Floats, c: Coefficients) -> Floats:
-        """Bytes per second at which a kernel moves so many: a share of memory's, or L2's."""
+        """Bytes per second of a kernel that moves so many."""
         share = np.where(self.in_l2(moved), c.l2_share, c.memory_share)
         return share * self.bytes_per_second
 
 
 def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
-    """Number of waves in which the SMs process `units` of work, at least one.
+    """Waves in which the SMs process `units` of work, at least one.
 
-    A mean of whole waves, weighted by `whole`, and fractional ones. With several `slots` per SM,
+    The mean of whole waves, weighted by `whole`, and fractional ones. With several `slots` per SM,
     later waves come in multiples of them: an SM that is done refills them all.
     """
     share = units / sms
@@ -64,12 +61,12 @@ def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
 
 
 def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
-    """The (1 + norm)-norm of two times: their maximum, larger if they are close to each other."""
+    """The (1 + norm)-norm of two times: a little above their maximum if they are alike."""
     power = 1 + norm
     longer: Floats = np.maximum(first, second)
     return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
 
 
 def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:
-    """Seconds of a kernel that reads and writes `moved` bytes in total and computes little."""
+    """Seconds of a kernel that reads and writes `moved` bytes: elementwise, norms, copies."""
     return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c) + c.launch_us * 1e-6

@@ -1,7 +1,6 @@
-"""Fused attention: encoders (every key) and prompts (causal), decode steps, and with a mask.
+"""Fused attention: of encoders and prompts (causal), of decode steps, and with a bias tensor.
 
-A decode step has one query per sequence, over its cache of keys and values. A mask is a bias tensor
-added to the scores, which no flash kernel supports.
+A decode step has one query per sequence, over its cache of keys and values.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = [
 
 
 SIZES: Final = ("batch", "queries", "keys", "heads", "head_dim", "kv_heads")
-"""The sizes that every formula takes, as arrays that broadcast."""
+"""The sizes of every formula, arrays that broadcast."""
 
 _SPLITS: Final = (2, 4, 8, 16, 32)
 
@@ -41,11 +40,10 @@ def prefill_attention_seconds(
     causal: bool,
     element_bytes: float,
 ) -> Floats:
-    """Seconds of one call.
+    """Seconds of one call, with `element_bytes` per element of keys and values.
 
-    A tile of queries of one head processes the keys block by block, with both products and the
-    exponentials at a share of an SM's peak. Under a causal mask tiles stop at the diagonal. Queries
-    and outputs have two bytes per element, keys and values `element_bytes`.
+    A tile of queries of one head processes the keys block by block, both products and the
+    exponentials at a share of an SM's peak. Under a causal mask tiles stop at the diagonal.
     """
     B, Q, K, H, D, G = sizes
     padded = c.head_step * np.ceil(D / c.head_step)
@@ -94,10 +92,9 @@ def masked_bytes(sizes: Sequence[Floats]) -> Floats:
 def masked_attention_seconds(
     sizes: Sequence[Floats], moved: Floats, machine: Machine, c: MaskedCoefficients
 ) -> Floats:
-    """Seconds of one call that moves so many bytes, including the bias.
+    """Seconds of one call that moves so many bytes, with the bias of one value per score.
 
-    A tile of queries of one head processes whole blocks of keys, at a share of an SM's peak; the
-    bias, one value per score, is read from memory.
+    A tile of queries of one head processes whole blocks of keys, at a share of an SM's peak.
     """
     B, Q, K, H, D, _ = sizes
     rate = c.share * machine.flops_per_second / machine.sms
@@ -120,11 +117,11 @@ _LATE_KEYS: Final = 200.0
 def generation_attention_seconds(
     sizes: Sequence[Floats], machine: Machine, c: GenerationCoefficients, *, element_bytes: float
 ) -> Floats:
-    """Seconds of one step.
+    """Seconds of one step, with `element_bytes` per cached element.
 
-    A tile has the query heads that share one key head of one sequence. After its start-up it reads
-    its keys block by block. Keys may be split over SMs; a second kernel then combines the parts.
-    All tiles together are bound by memory, or by L2 for the part of the cache that stays in it.
+    A tile has the query heads that share a key head, and reads its keys block by block. Keys may be
+    split over SMs; a second kernel then combines the parts. All tiles together are bound by memory,
+    or by L2 for what stays in it of the cache.
     """
     B, _, K, H, D, G = sizes
     key_blocks = np.ceil(K / c.tile_keys)

@@ -1,7 +1,7 @@
-"""Measured kernel times, the formulas' predictions for them, and fits of coefficients to them.
+"""Measured kernel times, and fits of the formulas' coefficients to them.
 
-A fit is robust least squares on log time, from several starts. Whole groups of rows, chosen by a
-hash of their sizes, are held out of it; its error is stated on those.
+A fit is robust least squares on log time, from several starts. Its error is stated on groups of
+rows, chosen by a hash of their sizes, that are held out of it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 _HELD_OUT_BELOW: Final = 77
-"""Threshold for a hash's first byte: 77 of 256, three groups in ten."""
+"""Limit of a hash's first byte: three groups in ten."""
 _NBYTES: Final = {"float8": 1, "float32": 4}
-"""Bytes per element in types other than the 16-bit ones."""
+"""Bytes per element in types without 16 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,8 @@ class MeasuredRows:
     """Rows of one table.
 
     Attributes:
-        sizes: Columns by name. Without `batch` every row is one product, without `cold` its bytes
-            may be in L2.
-        within: Whether a row is in the range for which errors are stated.
+        sizes: Columns by name; without `cold`, bytes may be in L2.
+        within: Whether errors are stated for a row.
         group: Sizes that define a row's group.
         version: What launched the kernels, with its version.
     """
@@ -71,7 +70,7 @@ class MeasuredRows:
 
 
 def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
-    """Whether each row's group is held out of a fit, given one group per row."""
+    """Whether the group of each row is held out of a fit."""
     known: dict[tuple[int, ...], bool] = {}
     for group in set(groups):
         digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
@@ -130,7 +129,7 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
 
 _FEW_ROWS: Final = 8
 _CLEARLY: Final = 0.975
-"""Factor by which assuming a slow kernel must reduce the error to be accepted."""
+"""Factor by which a slow kernel must reduce the error."""
 _SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
 _SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
 
@@ -143,7 +142,7 @@ _EXPERT_LIMITS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb
 
 @dataclasses.dataclass(frozen=True)
 class FitErrors:
-    """Relative errors of a fit, on the rows used in it and on those that it did not see."""
+    """Relative errors of a fit, on its own rows and on those held out."""
 
     training_rows: int
     training_median: float
@@ -154,7 +153,7 @@ class FitErrors:
 
 
 def check_can_fit() -> None:
-    """Raise DeviceError if scipy, which does the fitting, is not installed."""
+    """Raise DeviceError if scipy is not installed."""
     if importlib.util.find_spec("scipy") is None:
         raise DeviceError(
             "fitting a device profile needs scipy, the optional extra 'calibrate';"
@@ -163,7 +162,7 @@ def check_can_fit() -> None:
 
 
 def first_guess(kind: str, dtype: str) -> records.Coefficients:
-    """Starting point of the fit for a kind in a data type."""
+    """Where the fit of a kind in a data type starts."""
     return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
 
 
@@ -192,8 +191,8 @@ def fitted(
 ) -> tuple[records.Coefficients, float]:  # fmt: skip
     """Coefficients from robust least squares on log time, and the remaining cost.
 
-    One of the starts is at the guess `start`, whose integer coefficients are kept, the others are
-    near it; each takes at most so many evaluations.
+    The first start is at `start`, whose integer coefficients are kept, the others are near it; each
+    takes at most so many evaluations.
     """
     from scipy.optimize import least_squares
 
@@ -227,7 +226,7 @@ def fitted(
 def with_slow_sizes(
     fit: records.GemmCoefficients, training: MeasuredRows, gpu: Gpu
 ) -> records.GemmCoefficients:
-    """The fit with the sizes at which the library uses a slow kernel for few rows, if any."""
+    """The fit with the sizes at which a library has a slow kernel for few rows, if any."""
 
     def cost(c: records.GemmCoefficients) -> float:
         ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)

@@ -1,8 +1,4 @@
-"""Matrix products: single ones, those in float8 after their inputs are quantized, grouped experts.
-
-Experts are routed; their up projection (with the gate fused), activation and down projection run
-for all of them together.
-"""
+"""Matrix products: single ones, those in float8 with quantized inputs, and grouped experts."""
 
 from __future__ import annotations
 
@@ -47,11 +43,10 @@ def gemm_seconds(
 ) -> Floats:
     """Seconds of one kernel with `batch` products.
 
-    The library picks the fastest of its tiles and split-k factors. Tiles of one wave run in
-    parallel, each at its share of an SM's peak; waves run one after the other. Memory streams at
-    its share of the bandwidth after a ramp. The two overlap, and the launch is added. For few rows
-    and medium-sized matrices the library is known to pick a slow kernel. A weight of `[k, n]` has
-    `weight_bytes`, an input or output `activation_bytes`.
+    The library picks the fastest of its tiles and split-k factors. Tiles of a wave run in parallel,
+    each at its share of an SM's peak. Memory streams at its share of the bandwidth after a ramp.
+    The two overlap, and the launch is added. For few rows and medium-sized matrices libraries pick
+    a slow kernel. A weight has `weight_bytes`, an input or output `activation_bytes`.
     """
     tiles = dict(zip(_TILES, (
         c.share_256x128, c.share_128x256, c.share_128x128,
@@ -91,7 +86,7 @@ TILES: Final = (
     ((16, 64), (32, 64), (64, 128), (128, 64), (128, 128)),
     ((16, 128), (32, 64), (64, 64), (128, 64), (128, 128)),
 )
-"""Tiles of each library for m up to 16, 64, 128, 256 and above."""
+"""Each library's tiles for m up to 16, 64, 128, 256 and above."""
 
 _QUANTIZED_BYTES: Final = 3
 """Bytes per element: read in 16 bits, written in 8."""
@@ -102,8 +97,7 @@ def scaled_gemm_seconds(
 ) -> Floats:
     """Seconds of the kernel that quantizes the rows and of one product `[m, k] x [k, n]`.
 
-    Libraries choose the tile of these kernels by m alone and do not split k. Weights have one byte
-    per element, outputs two.
+    Libraries choose its tile by m alone and do not split k. Outputs have two bytes per element.
     """
     tiles = TILES[c.tiles]
     shares = (c.share_16, c.share_64, c.share_128, c.share_256, c.share_more)
@@ -135,23 +129,23 @@ BEST_64: Final = 0
 BEST_128: Final = 1
 BY_TOKENS: Final = 2
 BY_EXPERTS: Final = 3
-"""How a library chooses its tile (the coefficient `tiles`): the fastest with 64 or with 128
-columns; by the number of tokens (vLLM's Triton kernels); by whether there are more tokens than
-experts (SGLang's, and vLLM's before 0.17)."""
+"""How a library chooses its tile (`tiles`): the fastest with 64 or with 128 columns; by the tokens
+(vLLM's Triton kernels); by whether there are more tokens than experts (SGLang's, and vLLM's before
+0.17)."""
 
 _BETWEEN: Final = 192
-"""Rows of the one tile that is not a power of two; runs at the rate of 128."""
+"""Rows of a tile that runs at the rate of 128."""
 _WEIGHTS_SHARPNESS: Final = 16
 _ACTIVATIONS_SHARPNESS: Final = 4
-"""How sharply L2 hits drop off: for weights, which are read in a cycle, and for activations."""
+"""How sharply L2 hits drop off, for weights and for activations."""
 _ALIGNED: Final = 16
-"""Triton reads rows in whole vectors if their length is a multiple of this, else by element."""
+"""Triton reads rows of other lengths element by element."""
 _SECOND_TILE: Final = 128
 _ACTIVATION_BYTES: Final = 2
 
 
 class ExpertSizes(NamedTuple):
-    """Arrays that broadcast: `tokens` tokens of width `hidden`, each to `top_k` of `experts`."""
+    """`tokens` tokens of width `hidden`, each to `top_k` of `experts`; arrays that broadcast."""
 
     tokens: Floats
     hidden: Floats
@@ -161,9 +155,9 @@ class ExpertSizes(NamedTuple):
     touched: Floats
     """Experts with at least one token."""
     gated: NDArray[np.bool_] | bool
-    """Whether an expert has a gate next to its up projection (SwiGLU)."""
+    """Whether an expert has a gate (SwiGLU)."""
     fallback: NDArray[np.bool_] | bool
-    """Whether the activation needs the library's second kernel."""
+    """Whether the activation needs a second kernel."""
 
 
 def experts_seconds(
@@ -171,11 +165,9 @@ def experts_seconds(
 ) -> Floats:
     """Seconds of one layer's routed experts, from the scores to the weighted sum.
 
-    Both products run tiles over the SMs in waves, one row of tiles for every full or partial tile
-    of an expert's rows; weights of experts with a token are streamed once. Memory and compute
-    overlap.
-
-    A weight has `weight_bytes`, an activation two.
+    The up projection (with the gate fused), the activation and the down projection run for all
+    experts together: both products in waves of tiles, of which an expert's rows take whole ones,
+    while weights of experts with a token are streamed once. A weight has `weight_bytes`.
     """
     second = sizes.fallback & (c.inter_step > 1)
     inter = np.where(second, sizes.inter, c.inter_step * np.ceil(sizes.inter / c.inter_step))
@@ -203,9 +195,8 @@ def experts_seconds(
 
 
 _Tiling: TypeAlias = tuple[Floats | None, Floats, Floats, NDArray[np.bool_]]
-"""The chosen tile, by token: its rows (None for the fastest), its columns, the elements along the
-inner size that it processes at a time, and whether weights stream at full speed, as they do for
-tiles of few rows."""
+"""The chosen tile: its rows (None for the fastest), its columns, the inner elements that it
+processes at a time, and whether weights stream at full speed, as for tiles of few rows."""
 
 
 def _tiling(sizes: ExpertSizes, rows_each: Floats, c: records.ExpertsCoefficients) -> _Tiling:
@@ -253,7 +244,7 @@ def _second_kernel(
     sizes: ExpertSizes, rows: Floats, n: Floats, k: Floats, machine: Machine,
     c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
-    """Like `_products`, for the kernel that runs if the first lacks the activation."""
+    """Like `_products`, for the kernel that has every activation."""
     units = sizes.touched * _row_tiles(rows / sizes.touched, _SECOND_TILE)
     rate = c.share_128 * machine.flops_per_second / machine.sms
     tile = 2.0 * _SECOND_TILE**2 * 64 * np.ceil(k / 64) / rate + c.fallback_tile_us * 1e-6
@@ -261,7 +252,7 @@ def _second_kernel(
 
 
 def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
-    """Tiles of rows per expert: the mean over experts with and without one extra row."""
+    """Tiles of rows per expert: the mean over those with and without one more row."""
     low = np.floor(rows_each + 1e-9)
     more = rows_each - low
     mixed: Floats = (1 - more) * np.ceil(low / tile_rows) + more * np.ceil((low + 1) / tile_rows)
@@ -271,7 +262,7 @@ def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
 def _byte_seconds(
     moved: Floats, machine: Machine, c: records.ExpertsCoefficients, sharpness: int
 ) -> Floats:
-    """Seconds per byte if `moved` bytes were last used in the layer's last run."""
+    """Seconds per byte of `moved` that the layer's last run used."""
     hit: Floats = np.zeros_like(moved)
     if machine.l2_bytes:
         filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
