@@ -15,7 +15,7 @@ import time
 from conditions import print_environment
 
 from dsocr_analyze.archive.combinations import Sweep, sweep_over
-from dsocr_analyze.archive.evaluate import TimeRequested
+from dsocr_analyze.archive.seconds import TimeRequested
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.timing.assumptions import Assumptions

@@ -253,12 +253,12 @@ def test_amounts_are_added_up_by_workload(monkeypatch):
     for max_new_tokens in (5, lengths):
         batch = Workloads(grids, 10, max_new_tokens), amounts
         (found,) = distinct_workloads([batch, batch])
-        assert found.workloads.grids.tolist() == [11, 23]
-        assert found.pages.tolist() == [4, 2]
-        assert found.amounts.tolist() == [[202, 20], [404, 40]]
+        assert found[0].grids.tolist() == [11, 23]
+        assert found[1].tolist() == [4, 2]
+        assert found[2].tolist() == [[202, 20], [404, 40]]
     monkeypatch.setattr(totals_module, "_MANY", 1)
     found = list(distinct_workloads([batch, batch]))
-    assert [each.amounts.tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]
+    assert [each[2].tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]
 
 
 # Sweeps ------------------------------------------------------------------------------------------

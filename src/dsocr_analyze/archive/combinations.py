@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dsocr_analyze.workload import BOUNDS, Mode
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsocr_analyze.timing.page_times import PageTimer
+    from dsocr_analyze.archive.seconds import TimeRequested
 
 __all__ = [
     "Names",
@@ -63,7 +64,7 @@ class Sweep:
     pages: axes.Axis
     settings: Sequence[Setting]
     lengths: Mapping[str, axes.Axis]
-    time: evaluate.TimeRequested | None = None
+    time: TimeRequested | None = None
 
     @property
     def rows(self) -> int:
@@ -112,37 +113,35 @@ class Sweep:
             DeviceError: A GPU lacks a data type.
         """
         total = math.prod(self._shape)
-        ways: Iterable[tuple[Setting, PageTimer | None]] = (
-            ((setting, None) for setting in self.settings)
-            if self.time is None
-            else self.time.timers(model, self.settings)
-        )
+        # Without a time, rows have no seconds.
+        ways = zip(self.settings, itertools.repeat(None)) if self.time is None else (
+            self.time.timers(model, self.settings)
+        )  # fmt: skip
         for setting, timer in ways:
             for start in range(0, total, BATCH_ROWS):
-                yield self._batch(
-                    model, setting, timer, np.arange(start, min(start + BATCH_ROWS, total))
+                indices = np.arange(start, min(start + BATCH_ROWS, total))
+                workloads, sizes = self._workloads(model, indices)
+                columns = evaluate.row_columns(model, setting, workloads, sizes, are_batches=True)
+                columns["weights_bytes"] = pa.repeat(
+                    pa.scalar(model.parameters * setting.dtype.nbytes, pa.int64()), len(indices)
                 )
+                if self.time is not None and timer is not None:
+                    columns |= self.time.columns(timer, setting.mode, workloads, sizes)
+                yield pa.RecordBatch.from_pydict(columns)
 
-    def _batch(
-        self, model: CountedModel, setting: Setting, timer: PageTimer | None, indices: Any
-    ) -> pa.RecordBatch:
+    def _workloads(
+        self, model: CountedModel, indices: Any
+    ) -> tuple[evaluate.Workloads, evaluate.Integers]:
+        """Some combinations within a setting, and the widths and heights of their pages."""
         page, *places = np.unravel_index(indices, self._shape)
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
         sizes = self.pages.take(np.arange(page[0], page[-1] + 1))
         grids = model.architecture.forms.crop_grids.codes(*sizes)[page - page[0]]
-        sizes = sizes[:, page - page[0]]
         numbers = {
             name: axis.take(place)[0]
             for (name, axis), place in zip(self.lengths.items(), places, strict=True)
         }
-        workloads = evaluate.Workloads(grids, **numbers)
-        columns = evaluate.row_columns(model, setting, workloads, sizes, are_batches=True)
-        columns["weights_bytes"] = pa.repeat(
-            pa.scalar(model.parameters * setting.dtype.nbytes, pa.int64()), len(indices)
-        )
-        if timer is not None:
-            columns |= evaluate.time_columns(timer, setting.mode, workloads, sizes)
-        return pa.RecordBatch.from_pydict(columns)
+        return evaluate.Workloads(grids, **numbers), sizes[:, page - page[0]]
 
 
 def sweep_over(
@@ -156,7 +155,7 @@ def sweep_over(
     dtype: Names,
     flash_attention: Switches,
     sliding_window: Switches | None,
-    time: evaluate.TimeRequested | None = None,
+    time: TimeRequested | None = None,
 ) -> Sweep:
     """The sweep over these axes; None is the architecture's default.
 

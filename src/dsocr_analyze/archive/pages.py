@@ -1,7 +1,7 @@
-"""A list of pages: a file of sizes, an image, a PDF, or a folder of these.
+"""A list of pages: a file of sizes, an image, a PDF, a folder of these, or a batch of rows.
 
-Of images and PDFs, only headers and page boxes are read. A bad value or file marks its row as
-faulty instead of raising: a list of a million pages has some.
+Of images and PDFs, only headers and page boxes are read. A bad value or file makes its row faulty
+and raises nothing: a list of a million pages has some.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.archive.axes import mode_or_sizes
 from dsocr_analyze.archive.document import (
     CountedFiles,
     FilesDocument,
@@ -25,9 +27,10 @@ from dsocr_analyze.archive.document import (
     MalformedRows,
     OtherFiles,
 )
-from dsocr_analyze.archive.evaluate import Workloads, row_columns
+from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns, row_columns
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
-from dsocr_analyze.archive.setting import CountedModel, Setting
+from dsocr_analyze.archive.setting import CountedModel, Setting, published_model
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.input_files import is_folder, is_regular
@@ -48,11 +51,10 @@ from dsocr_analyze.workload.page import LARGEST_SIDE
 __all__ = [
     "REPORTED_ROWS",
     "Pages",
+    "count_pages",
     "extensions_text",
-    "fault_texts",
     "open_pages",
     "read_pages",
-    "read_rows",
 ]
 
 _PDF: Final = ".pdf"
@@ -61,14 +63,14 @@ _MOST_EXTENSIONS: Final = 1_000
 _LONGEST_EXTENSION: Final = 16
 
 REPORTED_ROWS: Final = 10
-"""Malformed rows to report individually; the rest are only counted."""
+"""Malformed rows to report; the rest are only counted."""
 
 _SIZES: Final = ("width", "height")
 _LENGTHS: Final = ("text_tokens", "max_new_tokens")
-"""Columns that a list may lack: then all pages have the same length."""
+"""Columns that a list may lack if all pages have the same length."""
 
 _MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {name: BOUNDS[name][1] for name in _LENGTHS}
-"""The largest value in each column of a list of pages; sizes are in pixels."""
+"""The largest value in each column of a list; sizes are in pixels."""
 
 _REASONS: Final = len(Reason)
 
@@ -97,7 +99,6 @@ _PAGES: Final = RowKind(
     row=f"one page, with columns {', '.join(_MOST)}",
     error=PageError,
 )
-"""Lists of pages; rows from image and PDF files also have columns `path` and `file_page`."""
 
 # --- files and folders ---------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class PageSource(RowSource):
     """Pages that are read once, in order."""
 
     files: FilesDocument | None = None
-    """A folder's files, complete once all pages have been read; None for a list of sizes."""
+    """Files, complete once all pages have been read; None for a list of sizes."""
 
 
 _FILE_ROWS: Final = pa.schema({
@@ -116,15 +117,14 @@ _FILE_ROWS: Final = pa.schema({
 })  # fmt: skip
 
 _Page: TypeAlias = tuple[str, int, tuple[int, int] | str]
-"""Relative path of a file, number of a page in it, and the page's size or why it is unknown."""
+"""Path of a file, number of a page in it, and the page's size or why it is unknown."""
 
 
 def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
-    """Open a list of pages; only a header is read yet.
+    """Open a list of pages, of which only a header is read yet.
 
-    A folder and all folders in it are searched, in order of names, for files with the extension of
-    an image or PDF, which are lists of their pages. PDF pages are rendered at `pdf_dpi` pixels per
-    inch.
+    A folder and all folders in it are searched, in order of names, for files that have the
+    extension of an image or a PDF, which is rendered at `pdf_dpi` pixels per inch.
 
     Raises:
         PageError: It is missing, unreadable, or not a list of pages.
@@ -145,7 +145,7 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
 
 
 def _countable_suffixes() -> frozenset[str]:
-    """Suffixes of PDFs, and of the formats that Pillow can open."""
+    """Suffixes of PDFs and of the formats that Pillow opens."""
     from PIL import Image
 
     kinds = Image.registered_extensions()
@@ -153,7 +153,7 @@ def _countable_suffixes() -> frozenset[str]:
 
 
 def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
-    """Relative paths of all images and PDFs in order of names; other files are just counted."""
+    """Relative paths of images and PDFs in order of names; others are counted."""
     suffixes = _countable_suffixes()
     others: Counter[str] = Counter()
     has_any = False
@@ -190,7 +190,7 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
 
 
 def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
-    """Numbers of files by extension, most of them by name: `3 .docx, 1 .txt, 2 more`."""
+    """Numbers of files by extension, `most` of these by name: `3 .docx, 1 .txt, 2 more`."""
     named = [f"{count:,} {name or 'without extension'}" for name, count in counts[:most]]
     rest = sum(count for _, count in counts[most:])
     return ", ".join([*named, f"{rest:,} more"] if rest else named)
@@ -244,7 +244,7 @@ def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
 
 
 def _cell(path: str) -> str:
-    """A relative path as text for a table, where nothing in it acts and no formula begins."""
+    """A path as text that begins no formula, and in which nothing acts."""
     text = visible(os.fsencode(path).decode("utf-8", "replace"))
     return f"./{text}" if text.startswith(("=", "+", "-", "@")) else text
 
@@ -252,17 +252,12 @@ def _cell(path: str) -> str:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def read_rows(
+def _read_rows(
     batch: pa.RecordBatch | pa.Table,
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.uint8]]:
-    """The numbers of a batch of `width` and `height`, and maybe `text_tokens`, `max_new_tokens`.
+    """The numbers in the columns of a list, `[n]`, all 1 in a faulty row, and faults, `[n]`.
 
-    Returns:
-        The numbers in each of these columns, `[n]`, all 1 in a faulty row; and the fault of each
-        row, `[n]`, 0 for a good one: see `fault_texts`.
-
-    Raises:
-        WorkloadError: A column is missing, duplicated, or of a non-numeric type.
+    A good row's fault is 0. Raises WorkloadError if a column is missing, duplicated or not numeric.
     """
     values: dict[str, NDArray[np.int64]] = {}
     faults = np.zeros(batch.num_rows, np.uint8)
@@ -275,25 +270,87 @@ def read_rows(
     return values, faults
 
 
-def fault_texts() -> list[str | None]:
-    """What is wrong with a row, by number of the fault; None for 0."""
-    return [None, *(_fault_text(fault) for fault in range(1, 1 + _REASONS * len(_MOST)))]
-
-
 def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
-    """What is wrong with a row, and the value if the row is given: the first bad column's."""
+    """What is wrong with a row's first bad column, and its value if the row is given."""
     position, reason = divmod(fault - 1, _REASONS)
     column = list(_MOST)[position]
     return problem_text(column, reason + 1, _MOST[column], raw and raw.value(column, index))
 
 
+Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
+
+
+def count_pages(
+    batch: Batch,
+    *,
+    model: CountedModel | None = None,
+    mode: str | None = None,
+    dtype: str = "bfloat16",
+    flash_attention: bool = False,
+    text_tokens: int | None = None,
+    max_new_tokens: int = 1024,
+) -> Batch:
+    """What each page of a batch costs on its own (batch size 1). Needs no torch.
+
+    A pure function, for Ray Data's `map_batches(count_pages, batch_format="pyarrow")` with the
+    keywords in `fn_kwargs`.
+
+    Args:
+        batch: Columns `width` and `height` (pixels), and optionally `text_tokens` and
+            `max_new_tokens` in place of the keywords: whole numbers of any type, or as text. Other
+            columns stay.
+        model: The model; by default the published one.
+        mode: A mode, or sizes like `1024/640` (crops) or `640` (no crops); by default the model's.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether the decoder uses FlashAttention instead of its eager attention.
+        text_tokens: Prompt tokens that are not visual; by default those of the usual prompt.
+        max_new_tokens: Tokens generated per page; the prefill pass generates the first.
+
+    Returns:
+        The batch with the columns `PAGE_RESULTS` (int64): the crop grid, tokens, and FLOPs, bytes
+        read and bytes written of the prefill pass, of one decode step and of the whole page; and
+        `problem` (text), what is wrong with a row that is no page, whose results are null.
+
+    Raises:
+        WorkloadError: A column is missing or not numeric, or has the name of a result; a keyword is
+            invalid; or a count does not fit in 64 bits.
+        DeviceError: The type is unknown.
+    """
+    if taken := sorted({*PAGE_RESULTS, "problem"}.intersection(batch.schema.names)):
+        raise WorkloadError(f"the batch already has a column {taken[0]!r}; rename or drop it")
+    model = published_model() if model is None else model
+    setting = Setting(
+        mode_or_sizes(model.architecture, mode or model.architecture.default_mode),
+        dtype_named(dtype), flash_attention,
+    )  # fmt: skip
+    # Planning any page checks the lengths and fills in the usual prompt.
+    planned = PageRequest(
+        architecture=model.architecture, text_tokens=text_tokens, max_new_tokens=max_new_tokens
+    ).workload_of_page
+    values, faults = _read_rows(batch)
+    workloads = Workloads(
+        model.architecture.forms.crop_grids.codes(values["width"], values["height"]),
+        values.get("text_tokens", planned.text_tokens),
+        values.get("max_new_tokens", planned.max_new_tokens),
+    )
+    results = cost_columns(model, setting, workloads)
+    columns = {name: pa.array(each, mask=faults > 0) for name, each in results.items()}
+    problems = [None, *map(_fault_text, range(1, 1 + _REASONS * len(_MOST)))]
+    columns["problem"] = pa.array(problems, pa.string()).take(pa.array(faults))
+    for name, column in columns.items():
+        batch = batch.append_column(name, column)
+    return batch
+
+
+# --- batches of a list ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Pages:
-    """The n pages of some rows of a list, with lengths per page or for all as in `Workloads`."""
+    """The n pages of some rows of a list; lengths are as in `Workloads`."""
 
     columns: dict[str, Any]
-    """Each page's number in the list, `row`, and for files `path` and its number in it,
-    `file_page`, both from 1, `[n]`."""
+    """Numbers in the list, `row`, and for files `path` and numbers in these, `file_page`, `[n]`."""
     sizes: NDArray[np.int64]
     """Widths and heights in pixels, `[2, n]`."""
     text_tokens: NDArray[np.int64] | int
@@ -320,7 +377,7 @@ class Pages:
         )
 
     def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
-        """One row per page: the own `columns`, and those of `row_columns`.
+        """One row per page: its `columns` and those of `row_columns`.
 
         Raises:
             WorkloadError: A count does not fit in 64 bits.
@@ -333,7 +390,7 @@ class Pages:
 def read_pages(
     batches: Iterable[RawRows], *, text_tokens: int, max_new_tokens: int
 ) -> Iterator[Pages]:
-    """The pages of a list, batch by batch, with these lengths where it has no such column.
+    """The pages of a list, batch by batch, with these lengths where it has none.
 
     Raises:
         PageError: The list cannot be read to its end.
@@ -341,7 +398,7 @@ def read_pages(
     """
     lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
     for raw in batches:
-        values, faults = read_rows(raw.columns)
+        values, faults = _read_rows(raw.columns)
         good = raw.columns.filter(pa.array(faults == 0))
         of_files = {name: good[name] for name in good.schema.names if name not in _MOST}
         given: Any = lengths | {name: column[faults == 0] for name, column in values.items()}
@@ -353,7 +410,7 @@ def read_pages(
 
 
 def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
-    """Faulty and rejected rows; the first of them in order of row number."""
+    """Faulty and rejected rows, the first of them by number."""
     faulty = np.flatnonzero(faults)
     reported = sorted(raw.rejected.items())[:REPORTED_ROWS] + [
         (int(raw.numbers[index]), _fault_text(int(faults[index]), raw, index))

@@ -6,15 +6,13 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.archive import archive_shown, pages, setting, table_files, totals
+from dsocr_analyze.archive import pages, plots, setting, shown, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
-from dsocr_analyze.archive.chart import MOST_SERIES
-from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.cli import list_options, options, page_options, printing, words
 from dsocr_analyze.cli.streams import LateProgress
 from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
@@ -23,6 +21,9 @@ from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
 
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
+
 __all__ = ["count_list", "deadline_hours"]
 
 _LIST_CONCURRENCY: Final = 16
@@ -30,14 +31,16 @@ _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
 
-def _list_time(context: typer.Context, requested: TimeRequested) -> totals.ArchiveTimeRequest:
+def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeRequest:
+    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
+
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= MOST_CONCURRENCY:
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
         )
-    return totals.ArchiveTimeRequest(
+    return ArchiveTimeRequest(
         requested, concurrency, None if deadline is None else deadline_hours(deadline),
         lengths_are_given(context),
     )  # fmt: skip
@@ -78,7 +81,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     opening = setting.opening_of(
         directory, architecture, modes, command=context.info_name or "", options=used
     )
-    timer = None if time is None else totals.ArchiveTimer(asked, settings, time)
+    timer = None if time is None else time.timer(asked, settings)
     words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())
     listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
@@ -102,7 +105,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     written = [output, output and table_files.sidecar(output), given["plot"]]
     printing.emit(
         context, found.document, _said(found, histogram, written),
-        picture=lambda: archive_shown.histogram_picture(
+        picture=lambda: plots.histogram_picture(
             found, histogram, given["pages"].name,
             settings_of_model(opening.model, given["config"]),
         ),
@@ -112,13 +115,13 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
         context,
         [
             *asked.warnings,
-            *archive_shown.warnings_of(found, asked.dimensions.decoder.max_position_embeddings),
+            *shown.warnings_of(found, asked.dimensions.decoder.max_position_embeddings),
         ],
     )
 
 
 def _check(
-    given: Mapping[str, Any], time: totals.ArchiveTimeRequest | None, histogram: str, modes: int
+    given: Mapping[str, Any], time: ArchiveTimeRequest | None, histogram: str, modes: int
 ) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]
@@ -132,9 +135,9 @@ def _check(
             f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
             f" as they come; give --concurrency {batch_size} instead"
         )
-    if given["plot"] is not None and histogram == "tokens" and modes > MOST_SERIES:
+    if given["plot"] is not None and histogram == "tokens" and modes > plots.MOST_SERIES:
         raise WorkloadError(
-            f"a plot of tokens shows at most {MOST_SERIES} modes; --mode has {modes}"
+            f"a plot of tokens shows at most {plots.MOST_SERIES} modes; --mode has {modes}"
         )
     if output is not None and exists(output) and exists(listed) and output.samefile(listed):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
@@ -143,8 +146,8 @@ def _check(
 def _said(found: totals.Archive, histogram: str, written: Sequence[Path | None]) -> printing.Said:
     document = found.document
     lines = [f"Ran: {model_text(document.model)} by the analytic engine"]
-    lines += () if document.files is None else archive_shown.file_lines(document.files)
+    lines += () if document.files is None else shown.file_lines(document.files)
     assumed = dict.fromkeys(said for each in document.time for said in each.assumptions)
     below = [printing.Lines("Notes", document.metadata.notes), printing.assumptions(assumed)]
-    tables = archive_shown.archive_tables(found, histogram)
+    tables = shown.archive_tables(found, histogram)
     return printing.Said("\n".join(lines), tables, below, written)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from dsocr_analyze.archive import sweep_shown, table_files
+from dsocr_analyze.archive import plots, shown, table_files
 from dsocr_analyze.archive.combinations import Sweep, sweep_over
-from dsocr_analyze.archive.evaluate import TimeRequested
 from dsocr_analyze.archive.setting import (
     CountedModel,
     CountOpening,
@@ -23,6 +22,9 @@ from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.seconds import TimeRequested
 
 __all__ = ["run"]
 
@@ -58,13 +60,13 @@ def run(context: typer.Context, time: TimeRequested | None, quantity: str) -> No
     options.check_files(given["output"], given["plot"])
     if given["plot"] is not None:
         rows = combinations.rows
-        sweep_shown.describe(quantity)
-        if time is None and quantity in sweep_shown.TIMES:
+        plots.describe(quantity)
+        if time is None and quantity in plots.TIMES:
             raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
-        if rows > sweep_shown.MOST_POINTS:
+        if rows > plots.MOST_POINTS:
             raise WorkloadError(
                 f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
-                f" {sweep_shown.MOST_POINTS:,}, or no --plot"
+                f" {plots.MOST_POINTS:,}, or no --plot"
             )
     combinations.check(counted)
     words.warn(context, warnings_of_modes(architecture, combinations.modes), arguments=())
@@ -98,7 +100,7 @@ def _count(
     given = context.params
     output, plot = given["output"], given["plot"]
     rows, positions = combinations.rows, counted.dimensions.decoder.max_position_embeddings
-    most_kept, drawn = sweep_shown.MOST_SHOWN if plot is None else rows, None
+    most_kept, drawn = shown.MOST_SHOWN if plot is None else rows, None
     beyond, kept = 0, list[Any]()
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(_row_writer(given, opening))
@@ -113,7 +115,7 @@ def _count(
             progress.advance(batch.num_rows)
         context.obj.begin_writing()
         if plot is not None:  # before the table is in place, since it may fail
-            drawn = sweep_shown.sweep_picture(
+            drawn = plots.sweep_picture(
                 kept, quantity, given["x"], settings_of_model(opening.model, given["config"]),
                 combinations.time,
             )  # fmt: skip
@@ -121,7 +123,7 @@ def _count(
         rest = "--output FILE.csv or FILE.parquet has every row and column; so does a pipe"
         said = printing.Said(
             f"By closed forms: {model_text(opening.model)}",
-            [sweep_shown.sweep_table(kept, rows)],
+            [shown.sweep_table(kept, rows)],
             [printing.Lines("Notes", [rest], before="", indent="")],
         )  # fmt: skip
     else:

@@ -19,7 +19,7 @@ from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimeRequest
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.evaluate import TimeRequested
+    from dsocr_analyze.archive.seconds import TimeRequested
 
 __all__ = [
     "MOST_CONCURRENCY",
@@ -103,7 +103,7 @@ def of_many_pages(context: typer.Context) -> TimeRequested | None:
     """The predictions of many pages; None without a GPU; raises AnalyzeError."""
     if not (gpus := options.gpus_asked(context)):
         return None
-    from dsocr_analyze.archive.evaluate import TimeRequested
+    from dsocr_analyze.archive.seconds import TimeRequested
 
     given = context.params
     request = time_request(gpus, {**given, "concurrency": "1"}, _lengths_by_limit(context))

@@ -1,0 +1,261 @@
+"""How long many pages take on GPUs: columns of a sweep, and totals of a list."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.archive.document import TimeDocument
+from dsocr_analyze.archive.evaluate import COST, Integers, Workloads
+from dsocr_analyze.archive.pages import Pages
+from dsocr_analyze.archive.setting import CountedModel, Setting
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.timing import cost_per_thousand_pages
+from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing_of_pages
+from dsocr_analyze.timing.duration import Duration
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.workload import Mode
+
+__all__ = ["ArchiveTimeRequest", "ArchiveTimer", "TimeRequested"]
+
+Floats = NDArray[np.float64]
+
+_SECONDS: Final = (
+    "ttft_seconds",
+    "tpot_seconds",
+    "page_seconds",
+    "pages_per_second",
+    "tokens_per_second",
+)
+_SECONDS_PER_HOUR: Final = 3600.0
+
+_METHOD: Final = (
+    "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
+    " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
+    " crop grid and lengths"
+)
+"""What totals of a list assume beside what is assumed of a page."""
+
+
+@dataclass(frozen=True)
+class TimeRequested:
+    """GPUs on which pages are timed, at least one; assumptions, also in words."""
+
+    profiles: Sequence[Device]
+    job: Assumptions
+    sentences: tuple[str, ...] = ()
+
+    def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
+        """The assumptions in words, with corrections from benchmarks on these GPUs."""
+        corrections = (
+            self.job.corrections.of(each, self.job.host, architecture.name)
+            for each in self.profiles
+        )
+        return (*self.sentences, *(said for each in corrections for said in each.sentences()))
+
+    def timers(
+        self, model: CountedModel, settings: Sequence[Setting]
+    ) -> Iterator[tuple[Setting, PageTimer]]:
+        """A timer for pages in each setting, GPU by GPU.
+
+        Raises:
+            ConfigError: The model can't be served.
+            DeviceError: No times are known for a data type.
+        """
+        for profile, setting in itertools.product(self.profiles, settings):
+            timed = TimedModel(
+                model.architecture, model.dimensions_in(setting), setting.dtype,
+                setting.flash_attention, profile,
+            )  # fmt: skip
+            yield setting, PageTimer(timed, self.job)
+
+    def columns(
+        self, timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers
+    ) -> dict[str, Any]:
+        """The GPU, a page's times, whether it fits and, with a price, its cost, as Arrow data.
+
+        Batch sizes are pages in flight; sizes of pages are in pixels, `[2, n]`.
+
+        Raises:
+            DeviceError: The GPU lacks a data type.
+            WorkloadError: A number of new tokens is invalid.
+        """
+        prepare: Any = self.job.preprocess_seconds
+        if prepare is None:
+            prepare = estimated_preprocessing_of_pages(timer.model.architecture, mode, *sizes)
+        times = timer.times(_many_pages(timer, mode, workloads, sizes, prepare))
+        seconds = {name: getattr(times, name) for name in _SECONDS}
+        columns: dict[str, Any] = {
+            "gpu": pa.repeat(timer.model.device.gpu.name, len(workloads.grids)),
+            **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
+            "fits": pa.array(times.fits, pa.bool_()),
+        }
+        if (price := self.job.price_per_hour) is not None:
+            columns[COST] = pa.array(cost_per_thousand_pages(price, times.pages_per_second))
+        return columns
+
+
+def _many_pages(
+    timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats | float
+) -> ManyPages:
+    """The pages of one mode for a timer, with one page for each crop grid.
+
+    Sizes `[2, n]` are of any pages with these grids; CPU seconds are `[n]` or the same for all.
+    """
+    codes = workloads.grids * mode.crop_mode
+    _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
+    kinds = [
+        PageRequest(
+            architecture=timer.model.architecture, page=(width, height), base_size=mode.base_size,
+            image_size=mode.image_size, crop_mode=mode.crop_mode, text_tokens=1,
+        ).workload_of_page
+        for width, height in sizes[:, first].T.tolist()
+    ]  # fmt: skip
+    text_tokens, max_new_tokens, concurrency, seconds = (
+        np.broadcast_to(each, len(kind)) for each in (*workloads[1:], prepare)
+    )
+    return ManyPages(kinds, kind, text_tokens, max_new_tokens, seconds, concurrency)
+
+
+# --- totals of a list ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArchiveTimeRequest:
+    """How a list of pages is timed.
+
+    Attributes:
+        requested: GPUs and assumptions.
+        concurrency: Pages in flight at a time on a GPU.
+        deadline_hours: Hours until the deadline, if there is one.
+        has_lengths: Whether output lengths are given, not just their maximum.
+    """
+
+    requested: TimeRequested
+    concurrency: int
+    deadline_hours: float | None = None
+    has_lengths: bool = False
+
+    def timer(self, model: CountedModel, settings: Sequence[Setting]) -> ArchiveTimer:
+        """A timer of the list.
+
+        Raises:
+            ConfigError: The model can't be served.
+            DeviceError: No times are known for a data type.
+        """
+        timers = self.requested.timers(model, settings)
+        return ArchiveTimer(self, model, [_Timed(*each) for each in timers])
+
+
+@dataclass
+class _Timed:
+    """What the pages take on one GPU under one setting."""
+
+    setting: Setting
+    timer: PageTimer
+    work: Duration = field(default_factory=Duration)
+    sums: Floats = field(default_factory=lambda: np.zeros(5))
+    """Of all pages: their number, seconds of one GPU, CPU seconds to prepare them, seconds of the
+    GPU if it never waited for the CPU, and pages of which fewer than the concurrency fit."""
+
+
+class ArchiveTimer:
+    """Sums the seconds of a list of pages for every setting and GPU."""
+
+    def __init__(
+        self, time: ArchiveTimeRequest, model: CountedModel, timed: Sequence[_Timed]
+    ) -> None:
+        self.time, self._model, self._timed = time, model, timed
+        self._job = time.requested.job
+        self._modes = list(dict.fromkeys(each.setting.mode for each in timed))
+        self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
+
+    def amounts(self, pages: Pages, workloads: Workloads) -> Floats:
+        """CPU seconds of each page in each mode, `[modes, n]`; `[0, n]` if the user gave them.
+
+        Raises:
+            WorkloadError: Output lengths are given both in the list and elsewhere.
+        """
+        if self.time.has_lengths and not isinstance(pages.max_new_tokens, int):
+            raise WorkloadError(
+                "the list has a column max_new_tokens, which gives the output lengths; leave out"
+                " new_tokens_from and mean_new_tokens",
+                arguments=["new_tokens_from", "mean_new_tokens"],
+            )
+        self._sizes[:, workloads.grids] = pages.sizes  # any page of each grid
+        modes = self._modes if self._job.preprocess_seconds is None else ()
+        seconds = [
+            estimated_preprocessing_of_pages(self._model.architecture, mode, *pages.sizes)
+            for mode in modes
+        ]
+        return np.array(seconds).reshape(-1, len(pages))
+
+    def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
+        """Add the seconds of more pages; arguments as in `DistinctWorkloads`.
+
+        Raises:
+            DeviceError: The GPU lacks a data type.
+            WorkloadError: A number of new tokens is invalid.
+        """
+        sizes = self._sizes[:, workloads.grids]
+        workloads = workloads._replace(batch_size=self.time.concurrency)
+        for timed in self._timed:
+            mode = timed.setting.mode
+            prepare: Any = self._job.preprocess_seconds
+            if prepare is None:
+                prepare = amounts[self._modes.index(mode)] / pages
+            times = timed.timer.times(_many_pages(timed.timer, mode, workloads, sizes, prepare))
+            timed.sums += (
+                pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),
+                (pages * times.gpu_seconds).sum(), pages[~times.fits].sum(),
+            )  # fmt: skip
+            timed.work = timed.work.plus(times.work(pages))
+
+    def documents(self) -> tuple[TimeDocument, ...]:
+        """The figures of every GPU and setting."""
+        return tuple(map(self._document, self._timed))
+
+    def _document(self, timed: _Timed) -> TimeDocument:
+        pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
+        hours, error = seconds / _SECONDS_PER_HOUR, timed.work.error
+        bound: str = timed.work.bound
+        low, high = hours / (1 + error), hours * (1 + error)
+        if cpu_seconds / self._job.workers > least_seconds:  # preprocessing is treated as exact
+            bound = "host"
+            low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
+        price, deadline = self._job.price_per_hour, self.time.deadline_hours
+        profile = timed.timer.model.device
+        kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
+        wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
+        return TimeDocument(
+            gpu=profile.gpu.name,
+            runtime=self._job.runtime,
+            **self._model.keys_in(timed.setting),
+            concurrency=self.time.concurrency,
+            gpu_hours=hours,
+            low=low,
+            high=high,
+            pages_per_second=pages / seconds if seconds else 0.0,
+            cost=None if price is None else price * hours,
+            deadline_hours=deadline,
+            gpus_for_deadline=None if deadline is None else math.ceil(hours / deadline),
+            bound=bound,
+            pages_that_wait=int(waiting),
+            assumptions=(
+                _METHOD,
+                f"{profile.gpu.name}: kernel times from {profile.source}",
+                *([wider] if kinds else ()),
+                *self.time.requested.sentences,
+                *timed.timer.correction.sentences(),
+            ),
+        )
