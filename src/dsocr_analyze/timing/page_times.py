@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
-from dsocr_analyze.timing.closed_loop import ServedPages, served_loads
+from dsocr_analyze.timing.closed_loop import LoopPoint, LoopTimes, closed_loop
 from dsocr_analyze.timing.duration import Duration, Figure, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.serving import ServedModel
@@ -33,10 +33,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TimedModel:
-    """A model and the device that it runs on.
-
-    `flash_attention` is of the eager runtime's decoder; serving always uses it.
-    """
+    """A model and its device; serving uses `flash_attention` in any case."""
 
     architecture: Architecture
     dimensions: ModelDimensions
@@ -50,7 +47,7 @@ class ManyPages:
     """n prompts of one mode, arrays `[n]`; a prompt is a page, or several that are alike.
 
     Attributes:
-        kinds: One page per crop grid; its token counts and its size are not used.
+        kinds: One page per crop grid, whose token counts and size are not used.
         kind: Index into `kinds`.
         text_tokens: Prompt tokens that are not visual.
         max_new_tokens: Tokens that it may generate.
@@ -101,12 +98,10 @@ class PageTimer:
             model.device, assumptions.host, model.architecture.name
         )
         self.lengths = cache(assumptions.lengths)
-        self._served: ServedModel | None = None
-        if not self.host.is_eager:
-            self._served = ServedModel(
-                model.architecture, model.dimensions, model.dtype, model.device, self.host,
-                assumptions.precision,
-            )  # fmt: skip
+        self._served = None if self.host.is_eager else ServedModel(
+            model.architecture, model.dimensions, model.dtype, model.device, self.host,
+            assumptions.precision,
+        )  # fmt: skip
 
     def times(self, pages: ManyPages) -> PageTimes:
         """Times of the pages.
@@ -116,16 +111,12 @@ class PageTimer:
             DeviceError: The GPU lacks a data type.
             WorkloadError: A number of new tokens is out of range.
         """
-        if self._served is None:
-            return _EagerTimes(self, pages)
-        return _ServedTimes(self, pages, self._served)
+        served = self._served
+        return _EagerTimes(self, pages) if served is None else _ServedTimes(self, pages, served)
 
 
 def _check_model(model: TimedModel, *, is_eager: bool) -> None:
-    """Raise DeviceError unless kernel times are known for the model's type and the GPU supports it.
-
-    Serving engines have their own attention kernels.
-    """
+    """Raise DeviceError if no kernel times are known for a type, or the GPU lacks something."""
     if model.device.cpu is not None:
         if not is_eager:
             raise DeviceError(
@@ -143,9 +134,9 @@ def _check_model(model: TimedModel, *, is_eager: bool) -> None:
             "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
             arguments=["dtype"],
         )
-    check_features(
-        model.device.gpu, model.dtype, flash_attention=is_eager and model.flash_attention
-    )
+    # Serving engines have attention kernels of their own.
+    flash_attention = is_eager and model.flash_attention
+    check_features(model.device.gpu, model.dtype, flash_attention=flash_attention)
 
 
 _LENGTHS = attrgetter("mean", "running", "longest")
@@ -160,14 +151,10 @@ class PageTimes(ABC):
         ttft_seconds: To the first token.
         page_seconds: To the last token.
         prompts_per_second: The GPU's throughput if all pages were like this one.
-        gpu_seconds: Least seconds of the GPU per page: one over its capacity at this concurrency.
+        gpu_seconds: One over the GPU's capacity at this concurrency.
         fitting: Most pages in flight that fit into memory.
     """
 
-    mean: Floats
-    steps: Floats
-    running: Integers
-    longest: Integers
     ttft_seconds: Floats
     page_seconds: Floats
     prompts_per_second: Floats
@@ -179,7 +166,8 @@ class PageTimes(ABC):
         distinct, place = np.unique(pages.max_new_tokens, return_inverse=True)
         lengths = map(_LENGTHS, map(timer.lengths, distinct.tolist()))
         figures = np.array([*lengths]).T[:, place]
-        self.mean, self.steps = figures[0], figures[0] - 1
+        self.mean: Floats = figures[0]
+        self.steps: Floats = figures[0] - 1
         self.running, self.longest = figures[1:].astype(np.int64)
 
     @property
@@ -220,15 +208,18 @@ class PageTimes(ABC):
     @property
     @abstractmethod
     def stages(self) -> Mapping[str, Duration]:
-        """The stages of pages that are all alike, alone on the GPU; the decode step is last."""
+        """Stages of pages that are alike, the first alone on the GPU; the decode step is last."""
 
     @property
     @abstractmethod
     def decode(self) -> Duration:
-        """All decode steps of pages that are all alike, alone on the GPU."""
+        """All decode steps of such a page."""
 
 
 # --- serving ---------------------------------------------------------------------------------
+
+_STEPS: Final = 1 << 16
+"""Decode steps evaluated at once: numbers of keys times numbers of sequences."""
 
 
 class _ServedTimes(PageTimes):
@@ -236,8 +227,7 @@ class _ServedTimes(PageTimes):
 
     def __init__(self, timer: PageTimer, pages: ManyPages, served: ServedModel) -> None:
         super().__init__(timer, pages)
-        assumed, self._served = timer.assumptions, served
-        prefill = np.zeros(len(pages))
+        self._served, prefill = served, np.zeros(len(pages))
         self._prompt, self._fixed_bytes = np.zeros((2, len(pages)), np.int64)
         self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
         for number, kind in enumerate(pages.kinds):
@@ -256,21 +246,59 @@ class _ServedTimes(PageTimes):
             self._fixed_bytes[rows] = fixed[place]
             self._passes.append((rows, place, stages))
         self._page_bytes: Size = served.page_bytes(self._prompt, self.longest)
-        self.fitting = served.fitting(self._fixed_bytes, self._page_bytes, assumed.reserved)
+        reserved = timer.assumptions.reserved
+        self.fitting = served.fitting(self._fixed_bytes, self._page_bytes, reserved)
         self._keys = served.keys(self._prompt, self.running)
-        loads = served_loads(
-            served, ServedPages(
-                self._prompt, prefill, self._keys, self.steps, pages.prepare, pages.concurrency,
-                self.fitting,
-            ),
-            workers=assumed.workers, is_offline=assumed.is_offline, correction=timer.correction,
-        )  # fmt: skip
-        self.prompts_per_second, self.ttft_seconds, self.page_seconds = loads[:3]
-        self._together, self.gpu_seconds = loads.together, loads.gpu_seconds
+        self._balance(prefill)
+
+    def _balance(self, prefill: Floats) -> None:
+        """The steady state of every page's clients; those that do not fit into memory queue."""
+        pages, assumed, correction = self.pages, self.timer.assumptions, self.timer.correction
+        clients = np.maximum(1, np.minimum(pages.concurrency, self.fitting)).astype(np.int64)
+        chunks = self._served.chunks(self._prompt) * self._served.server.mixes_prefill
+        point = LoopPoint(*np.zeros((7, len(pages))))
+        for rows, keys, table in _by_keys(self._keys, clients):
+            step, carried = self._steps(keys, int(clients[rows].max()))
+            times = LoopTimes(
+                0.0 if assumed.is_offline else pages.prepare[rows], assumed.workers, prefill[rows],
+                chunks[rows], self.steps[rows], step, carried, table,
+            )  # fmt: skip
+            for column, values in zip(point, closed_loop(clients[rows], times), strict=True):
+                column[rows] = values
+        rate, gpu_seconds = point.pages_per_second, point.gpu_seconds
+        page = pages.concurrency / rate
+        first_token = point.first_token + (page - point.page)
+        if correction.found is not None:
+            first, per_token = correction.found.first_token, correction.found.per_token
+            decode = per_token * (page - first_token)
+            # Little's law gives the throughput, since each client sends its pages one after the
+            # other. The CPU needs at least its seconds per page.
+            prepare = 0.0 if assumed.is_offline else pages.prepare / assumed.workers
+            page = np.maximum(first * first_token + decode, pages.concurrency * prepare)
+            first_token, rate = page - decode, pages.concurrency / page
+            gpu_seconds = first * prefill + per_token * (gpu_seconds - prefill)
+        if assumed.is_offline:
+            first_token, page = first_token + pages.prepare, page + pages.prepare
+            rate = 1 / (1 / rate + pages.prepare / assumed.workers)
+        self.prompts_per_second, self.ttft_seconds, self.page_seconds = rate, first_token, page
+        self.gpu_seconds = gpu_seconds
+        self._together = np.maximum(1, np.rint(point.running)).astype(np.int64)
+
+    def _steps(self, keys: Integers, most: int) -> tuple[Floats, Floats]:
+        """Seconds of a step of 1 to `most` sequences and of its attention, `[keys, most]`."""
+        sequences = np.arange(1, most + 1)
+        duration = self._served.step(sequences[None, :], keys[:, None])
+        attention = sum(
+            seconds
+            for kind, seconds in duration.kinds.items()
+            if kind.kind.startswith("generation_attention")
+        )
+        shape = (len(keys), most)
+        return np.broadcast_to(duration.seconds, shape), np.broadcast_to(attention, shape)
 
     @property
     def memory_bytes(self) -> Integers:
-        """Bytes of weights, one prefill pass and all pages' caches at full length."""
+        """Bytes of weights, one prefill pass and all caches at full length."""
         needed: Integers = self._fixed_bytes + self.pages.concurrency * self._page_bytes
         return needed
 
@@ -306,6 +334,19 @@ class _ServedTimes(PageTimes):
         """All decode steps of pages that are all alike, corrected."""
         step = self._served.step(1, int(self._keys[0]))
         return self.timer.correction.decode(step.times(float(self.steps[0])))
+
+
+def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """Rows in batches of one step table each, distinct keys, and each row's place among those."""
+    distinct, place = np.unique(keys, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=len(distinct)))
+    size = max(1, _STEPS // int(running.max(initial=1)))
+    for first in range(0, len(distinct), size):
+        begin = int(ends[first - 1]) if first else 0
+        last = min(first + size, len(distinct))
+        rows = order[begin : int(ends[last - 1])]
+        yield rows, distinct[first:last], place[rows] - first
 
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
@@ -349,9 +390,8 @@ class _EagerTimes(PageTimes):
     @cached_property
     def memory_bytes(self) -> Integers:
         """Peak bytes of a batch: the larger of its prefill and decode peaks."""
-        sizes = self.pages.concurrency.tolist()
-        needed = [page.memory_bytes(size) for page, size in zip(self._pages, sizes, strict=True)]
-        return np.array(needed)
+        sizes = zip(self._pages, self.pages.concurrency.tolist(), strict=True)
+        return np.array([page.memory_bytes(size) for page, size in sizes])
 
     def work(self, weights: Integers) -> Duration:
         """GPU time of all pages together."""
@@ -370,14 +410,11 @@ class _EagerTimes(PageTimes):
 
 
 class _EagerBatch(NamedTuple):
-    """What a batch takes."""
+    """What a batch takes: its stages, all decode steps, and one page's share of the GPU's time."""
 
     stages: Mapping[str, Duration]
-    """The decode step, over as many keys as the prompt has, is last."""
     decode: Duration
-    """All decode steps."""
     work: Duration
-    """GPU time of one page."""
 
 
 class _EagerPage:
@@ -424,11 +461,10 @@ class _EagerPage:
         window = model.dimensions.decoder.sliding_window
         growing = steps if window is None else min(steps, window)
         duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
-        if window is not None and steps > window:
-            duration = duration.plus(
-                step(first + window - 1, overwrites=True).times(steps - window)
-            )
-        return duration
+        if window is None or steps <= window:
+            return duration
+        full = step(first + window - 1, overwrites=True)
+        return duration.plus(full.times(steps - window))
 
     @cached_property
     def largest_batch(self) -> int:
