@@ -32,7 +32,7 @@ def commit(folder):
 def repository(folder, budgets, **files):
     """A repository with budgets and other files, committed."""
     folder.mkdir(parents=True, exist_ok=True)
-    git(folder, "init", "--quiet", "--initial-branch", "main")
+    git(folder, "init", "--quiet", "--template=", "--initial-branch", "main")
     (folder / "dsocr-budgets.toml").write_text(budgets)
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -50,3 +50,9 @@ def with_values(config, **values):
         key: with_values(value, **values) if isinstance(value, dict) else values.get(key, value)
         for key, value in config.items()
     }
+
+
+def small(**values):
+    """The published config of DeepSeek-OCR with few layers and experts, and other values."""
+    return with_values(published(), **{"num_hidden_layers": 2, "layers": 1, "n_routed_experts": 8,
+                                       "global_attn_indexes": [0], **values})  # fmt: skip
