@@ -52,7 +52,7 @@ def with_values(config, **values):
     }
 
 
-def small(**values):
-    """The published config of DeepSeek-OCR with few layers and experts, and other values."""
-    return with_values(published(), **{"num_hidden_layers": 2, "layers": 1, "n_routed_experts": 8,
-                                       "global_attn_indexes": [0], **values})  # fmt: skip
+def small(name="deepseek-ocr", **values):
+    """The published config of an architecture with few layers and experts, and other values."""
+    few = {"num_hidden_layers": 2, "layers": 1, "n_routed_experts": 8, "global_attn_indexes": [0]}
+    return with_values(published(name), **few | values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,7 @@ from sampling import every, first, sampled
 from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import page_figures
-from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Counts
@@ -31,7 +32,7 @@ from dsocr_analyze.gate.judge import (
     redefinitions,
     whole_check,
 )
-from dsocr_analyze.gate.renderers import ReadableCheck, equal_text, workload_summary
+from dsocr_analyze.gate.renderers import ReadableCheck, workload_summary
 from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.document import Report, Unassigned, build_report
@@ -43,10 +44,10 @@ CREATED = datetime(2026, 1, 2)
 
 
 def report_of(name="deepseek-ocr", max_new_tokens=5, **values):
-    """An analytic report of an architecture with other values in its config."""
+    """An analytic report of a small model of an architecture, with other values in its config."""
     architecture = ARCHITECTURES[name]
     directory = ModelDirectory.read(architecture.reference)
-    directory = directory.with_config(gated.with_values(directory.config, **values))
+    directory = directory.with_config(gated.small(name, **values))
     workload = architecture.plan(page=(800, 600), max_new_tokens=max_new_tokens)
     return build_report(page_figures(directory, workload), None, CREATED)
 
@@ -76,21 +77,27 @@ class TestReportKeys:
         keys = ReportKeys(report)
         found = {".".join(path): value for path, _, value in leaves(report)
                  if is_number(value) and int not in map(type, path)}  # fmt: skip
-        assert len(found) > 10_000
+        assert len(found) > 1_000
         for path in random.Random(1).sample(sorted(found), 300):
             assert keys.figures(path) == {path: found[path]}
 
     def test_names_may_stand_in_quotes_and_a_star_or_what_an_entry_holds_for_one(self, report):
-        keys, views = ReportKeys(report), report.workload.views
-        layer = "stages.prefill.by_module.model.layers.0.mlp"
-        quoted = layer.replace("model.layers.0.mlp", '"model.layers.0.mlp".own.flops')
-        assert keys.figures(quoted) == keys.figures(f"{layer}.own.flops")
+        prefill, views = report.stages["prefill"], report.workload.views
+        own = "stages.prefill.by_module.model.layers.0.mlp.own.flops"
         stages = {f"stages.{name}.flops": each.flops for name, each in report.stages.items()}
-        assert [*keys.figures("stages.*.flops").items()] == [*stages.items()]
-        assert keys.figures("workload.page[1]") == {"workload.page[1]": 600}
-        assert [*keys.figures("workload.page[*]").values()] == [800, 600]
-        [resolution] = keys.figures("workload.views[count=6].resolution").values()
-        assert resolution == views[0].resolution
+        sides = {"workload.page[0]": 800, "workload.page[1]": 600}
+        view = {"workload.views[count=6].resolution": views[0].resolution}
+        for key, expected in {
+            'stages.prefill.by_module."model.layers.0.mlp".own.flops':
+                {own: prefill.by_module["model.layers.0.mlp"].own.flops},
+            "stages.*.flops": stages,
+            "workload.page[*]": sides,
+            "workload.page[1]": {"workload.page[1]": 600},
+            "workload.views[count=6].resolution": view,
+            "workload.views[ count = 6 ].resolution": view,
+        }.items():  # fmt: skip
+            found = ReportKeys(report).figures(key)
+            assert [*found.items()] == [*expected.items()]
 
     @pytest.mark.parametrize(
         ("key", "said"),
@@ -161,11 +168,12 @@ class TestBudgets:
         assert "b.toml" in str(error.value)
 
     def test_a_projects_file_has_a_table_of_its_own_or_none(self):
-        text = '[project]\nname = "x"\n'
-        assert budgets_in(text, "pyproject.toml", is_pyproject=True) is None
-        text += "[tool.dsocr-analyze.check.workloads.x]\nbatch_size = 2\n"
-        found = budgets_in(text, "pyproject.toml", is_pyproject=True)
-        assert found["x"].options["batch_size"] == 2
+        for text, sizes in (
+            ('[project]\nname = "x"\n', None),
+            ("[tool.dsocr-analyze.check.workloads.x]\nbatch_size = 2\n", [2]),
+        ):
+            found = budgets_in(text, "pyproject.toml", is_pyproject=True)
+            assert (found and [each.options["batch_size"] for each in found.values()]) == sizes
         with pytest.raises(ConfigError, match="did you mean 'check'"):
             budgets_in("[tool.dsocr-analyze.chek]", "pyproject.toml", is_pyproject=True)
 
@@ -218,28 +226,33 @@ class TestJudging:
     def test_limits_that_are_kept_are_counted(self, report):
         params, exceeded = limited("total.params", "min = 1"), limited("total.flops", "max = 1")
         many = "stages.*.by_module.*.flops"
-        [*every] = ReportKeys(report).figures(many)
-        assert len(every) > 1_000
-        for budgets, said in [
-            ([], "page: passed"),
-            ([params], "page: passed; 1 limit kept"),
-            ([params, exceeded], "page: FAILED; 1 limit kept"),
-            ([limited(many, f"max = {GREAT}")], f"page: passed; {len(every):,} limits kept"),
-        ]:
-            assert workload_summary(judged(report, None, *budgets)) == said
-        same = judged(report, report, params)
-        assert workload_summary(same) == f"page: passed; all {equal_text(same)}, 1 limit kept"
+        every, same = len(ReportKeys(report).figures(many)), compared(report, report).unchanged
+        for baseline, budgets, said in [
+            (None, [], "page: passed"),
+            (None, [params], "page: passed; 1 limit kept"),
+            (None, [params, exceeded], "page: FAILED; 1 limit kept"),
+            (None, [limited(many, f"max = {GREAT}")], f"page: passed; {every:,} limits kept"),
+            (report, [params],
+             f"page: passed; all {same:,} figures equal the baseline's, 1 limit kept"),
+        ]:  # fmt: skip
+            assert workload_summary(judged(report, baseline, *budgets)) == said
 
     def test_every_count_is_watched(self, report):
-        counted = counted_figures(report)
-        for name in ("flops", "matrix_flops", "vector_flops", "bytes_read", "bytes_written"):
+        expected = {"workload.visual_tokens", "workload.seq_len", "total.params",
+                    "memory.kv_cache_bytes", "memory.peak_activation_bytes",
+                    "memory.weights_bytes"}  # fmt: skip
+        expected |= {
+            f"{place}.{name}"
+            for name in ("flops", "matrix_flops", "vector_flops", "bytes_read", "bytes_written")
             for place in ("total", "total.decode_step", "total.batch",
-                          *(f"stages.{stage}" for stage in report.stages)):  # fmt: skip
-                key = f"{place}.{name}"
-                assert ReportKeys(report).figures(key) == {key: counted[key]}
-        others = {"workload.visual_tokens", "workload.seq_len", "total.params"}
-        memory = {"memory.kv_cache_bytes", "memory.peak_activation_bytes", "memory.weights_bytes"}
-        assert others | memory <= set(counted)
+                          *(f"stages.{stage}" for stage in report.stages))
+        }  # fmt: skip
+        counted = counted_figures(report)
+        assert {key: counted[key] for key in expected} == {
+            key: value
+            for each in expected
+            for key, value in ReportKeys(report).figures(each).items()
+        }
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", list(ARCHITECTURES))
@@ -253,8 +266,7 @@ class TestJudging:
         found = judged(report_of("deepseek-ocr-2"), report)
         assert found.outcome == "failed"
         assert {each.name for each in found.moves("stage")} >= {"clip", "sam"}
-        gone = [each for each in found.changed if each.key == "stages.clip.flops"]
-        assert [each.after for each in gone] == [None]
+        assert ("stages.clip.flops", None) in {(each.key, each.after) for each in found.changed}
 
     def test_a_relative_limit_without_its_baseline_is_not_kept_secret(self, report):
         workload = workload_of(limited("total.flops", "max_increase = '2 %'"))
@@ -265,15 +277,14 @@ class TestJudging:
 
 class TestMoved:
     def test_modules_and_operators_add_up_to_their_stage(self, report):
-        found = compared(report, report_of(moe_intermediate_size=897)).moved
-        stages = {each.name: each for each in found if each.level == "stage"}
-        assert stages
-        for name, stage in stages.items():
-            below = {level: [each for each in found if (each.level, each.stage) == (level, name)]
-                     for level in ("module", "operator")}  # fmt: skip
-            for parts in below.values():
-                assert sum(each.flops.difference for each in parts) == stage.flops.difference
-            assert sum(each.bytes.difference for each in below["module"]) == stage.bytes.difference
+        found = judged(report_of(moe_intermediate_size=897), report)
+        assert {each.name for each in found.moves("stage")} == {"prefill", "decode"}
+        for stage in found.moves("stage"):
+            for level, amounts in (("module", ("flops", "bytes")), ("operator", ("flops",))):
+                parts = [each for each in found.moves(level) if each.stage == stage.name]
+                for name in amounts:
+                    below = sum(getattr(each, name).difference for each in parts)
+                    assert below == getattr(stage, name).difference
 
     def test_one_unit_more_in_a_dense_layer_by_hand(self, report):
         found = compared(report, report_of(intermediate_size=6849))
@@ -290,7 +301,7 @@ class TestMoved:
     @sampled(
         ("values", "module"),
         [
-            ({"num_experts_per_tok": 64}, "mlp"),
+            ({"num_experts_per_tok": 8}, "mlp"),
             ({"num_experts_per_tok": 7}, "mlp"),
             ({"moe_intermediate_size": 897}, "mlp."),
             ({"n_shared_experts": 3}, "mlp.shared_experts"),
@@ -303,10 +314,7 @@ class TestMoved:
         found = judged(report_of(name, **values), report_of(name))
         lines = ReadableCheck(whole_check("b.toml", None, [found])).lines(80)
         head = next(each.text for each in lines if each.text.startswith("  "))
-        [key] = values
-        assert found.outcome == "failed"
-        assert key in head
-        assert head.startswith("  changed: ")
+        assert re.match(f"  changed: .*{next(iter(values))}", head)
         assert module in found.moves("module")[0].name
         assert found.moves("operator")[0].name == "linear"
         shares = [each.share for each in found.moves("module")]
@@ -485,22 +493,20 @@ class TestEveryLeaf:
 
         def with_dots(dots, colour):
             fields = msgspec.structs.asdict(report.workload)
-            return altered(
-                report, ("workload",), Wider(**fields, dots_per_inch=dots, colour=colour)
-            )
+            wider = Wider(**fields, dots_per_inch=dots, colour=colour)
+            return altered(report, ("workload",), wider)
 
         found = judged(with_dots(300, "grey"), with_dots(200, "grey"))
         assert [each.key for each in found.failures("failed")] == ["workload.dots_per_inch"]
         found = judged(with_dots(300, "grey"), with_dots(300, "red"))
-        assert [(each.key, each.before, each.after) for each in found.inputs] == [
-            ("colour", "red", "grey")
-        ]
+        [change] = found.inputs
+        assert (change.key, change.before, change.after) == ("colour", "red", "grey")
         assert found.outcome == "warned"
 
     def test_what_follows_from_a_changed_figure_needs_no_budget(self, report):
         after = report_of(num_experts_per_tok=7)
         found = judged(after, report)
-        assert found.following > 10_000
+        assert found.following > 500
         both = {path for path, _, value in leaves(after) if is_number(value)}
         numbers = sum(path in both for path, _, _ in leaves(report))
         assert found.unchanged + found.following + len(found.changed) == numbers
@@ -515,15 +521,15 @@ class TestEveryLeaf:
         ]
 
     def test_entries_of_lists_are_compared_with_their_like(self, full):
-        [entry] = full.time
-        other = msgspec.structs.replace(entry, gpu="a100-80gb-sxm", page_seconds=1.0)
-        after = msgspec.structs.replace(full, time=(other, entry))
+        other = msgspec.structs.replace(full.time[0], gpu="a100-80gb-sxm", page_seconds=1.0)
+        after = msgspec.structs.replace(full, time=(other, *full.time))
         found = judged(after, full)
         [change] = found.inputs
         assert (change.key, change.before, found.failures("failed")) == ("time", None, ())
         assert "gpu=a100-80gb-sxm" in change.after
-        slower = altered(full, ("time", 0, "page_seconds"), 99.0)
-        [verdict] = judged(after, slower).failures("failed")
+        [verdict] = judged(after, altered(full, ("time", 0, "page_seconds"), 99.0)).failures(
+            "failed"
+        )
         assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
         assert ReportKeys(full).figures(verdict.key) == {verdict.key: verdict.value}
 
@@ -571,14 +577,6 @@ class TestRedefining:
             (OLD, (limited(FLOPS, f"max = {10**14}"), OLD[1])),
             (OLD, ()),  # then they must be equal
             ([limited(FLOPS, "level = 'warn'", "max = 9")], [limited(FLOPS, "max = 9")]),
-        ],
-    )
-    def test_what_is_kept_or_tightened_is_no_doubt(self, report, old, new):
-        assert loosened_keys(workload_of(*old), workload_of(*new), report) == []
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
             ("max = 9", "max = 10"),
             ("max = 9\nmin = 2", "max = 9"),
             ("max = 9", 'max = 9\nlevel = "warn"'),
@@ -588,9 +586,16 @@ class TestRedefining:
             ("max_increase = 1\nmax_decrease = 1", "max_increase = 1"),
         ],
     )
-    def test_every_way_to_allow_more_is_seen(self, report, old, new):
-        before, after = (workload_of(limited(self.FLOPS, each)) for each in (old, new))
-        assert loosened_keys(before, after, report) == [self.FLOPS]
+    def test_every_way_to_allow_more_is_seen_and_what_is_kept_or_tightened_no_doubt(
+        self, report, old, new
+    ):
+        """A text is a limit of one figure, and each that is loosened."""
+        is_looser = isinstance(old, str)
+        before, after = (
+            workload_of(*([limited(self.FLOPS, each)] if is_looser else each))
+            for each in (old, new)
+        )
+        assert loosened_keys(before, after, report) == [self.FLOPS] * is_looser
 
     def test_a_first_budget_stands_in_for_equality(self, report):
         flops, new = report.total.flops, workload_of(limited("stages.*.flops", f"max = {10**18}"))
@@ -620,11 +625,15 @@ def test_a_config_is_known_by_its_digest_where_a_report_does_not_hold_it(report)
     model = report.metadata.model
     assert sha256(model.config_text.encode()).hexdigest() == model.config_digest
     assert json.loads(model.config_text)["vocab_size"] == gated.published()["vocab_size"]
-    early = altered(report, ("metadata", "model", "config_text"), None)
-    unknown = altered(early, ("metadata", "model", "config_digest"), "0" * 64)
-    after = report_of(num_experts_per_tok=64)
-    assert compared(early, after).inputs[0].key == "language_config.num_experts_per_tok"
-    assert [each.key for each in compared(unknown, after).inputs] == ["config.json"]
+    published = ModelDirectory.read(DEFAULT.reference).source(None).config_digest
+    for digest, key in (
+        (published, "language_config.num_hidden_layers"),
+        ("0" * 64, "config.json"),
+    ):
+        early = msgspec.structs.replace(model, config_text=None, config_digest=digest)
+        found = compared(altered(report, ("metadata", "model"), early), report).inputs
+        assert key in {each.key for each in found}
+        assert (len(found) == 1) == (key == "config.json")
 
 
 def test_the_page_names_every_option_and_every_limit_and_what_is_left_out():
