@@ -40,7 +40,7 @@ __all__ = [
 Value: TypeAlias = int | float | None
 
 _Quantity: TypeAlias = tuple[str, str, str]
-"""What a row is about: `key`, `quantity` and `unit` of `ComparedQuantity`."""
+"""`key`, `quantity` and `unit` of a row."""
 
 _Sortable = TypeVar("_Sortable", str, _Quantity)
 
@@ -49,20 +49,20 @@ _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
     "bytes": table.bytes_text,
     **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
 }
-"""Figures as text, by unit; those of any other unit are grouped by three digits."""
+"""Figures as text, by unit; others are grouped by three digits."""
 
 
 class ComparedColumn(Struct, frozen=True, kw_only=True):
     """One of the compared reports.
 
     Attributes:
-        name: Its name, unique among the compared reports.
-        engine: trace if the model ran under hooks, analytic if closed forms were evaluated.
+        name: Its name, unique among the reports.
+        engine: trace if the model ran under hooks, analytic for closed forms.
         dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
         model: The model.
         workload: The page and its prompt.
-        figures: Its value of each quantity, by key; null if it has none.
+        figures: Its quantities by key; null for one it lacks.
     """
 
     name: str
@@ -78,12 +78,12 @@ class ComparedQuantity(Struct, frozen=True):
     """One quantity across all reports.
 
     Attributes:
-        key: Its name for programs: unique among the rows and stable across releases.
+        key: Its name for programs: unique and stable across releases.
         quantity: Its name for readers.
         unit: Its unit.
         values: Value in each report, in the order of `names`; null if it has none.
         differences: Each value minus the first; null if either is missing.
-        ratios: Each value divided by the first; null if the first is 0 or either is missing.
+        ratios: Each value divided by the first; null if that is 0 or either is missing.
     """
 
     key: str
@@ -94,7 +94,7 @@ class ComparedQuantity(Struct, frozen=True):
     ratios: tuple[float | None, ...]
 
     def cell(self, index: int) -> str:
-        """The value in report `index`, and below it how it differs from the first report's."""
+        """The value in report `index`, and below it its difference from the first."""
         text, difference = _text(self.values[index], self.unit), self.differences[index]
         if not index or difference is None:
             return text
@@ -110,14 +110,14 @@ class ComparedKey(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Dotted path of the key.
-        values: Its value in each config, by the config's name; configs without the key are absent.
+        values: Its value in each config that has it, by the config's name.
     """
 
     key: str
     values: Mapping[str, Any]
 
     def text(self, name: str) -> str | None:
-        """The value in the config of that name as JSON; None if the key is absent."""
+        """The value in a named config as JSON; None if absent."""
         return _json(self.values[name]) if name in self.values else None
 
 
@@ -127,9 +127,9 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     Attributes:
         columns: Each report's model, workload and way of counting.
         names: Names of the reports, in order.
-        ran: Headline of each report: which model ran, and how.
-        architectures: Name of each report's architecture; null if unknown.
-        pages: Width and height of each report's page in pixels; null if its model reads no pages.
+        ran: Which model each report is of, and how it ran.
+        architectures: Each report's architecture; null if unknown.
+        pages: Width and height of each report's page in pixels; null without one.
         rows: One row per quantity.
         config_differences: Keys in which the configs differ.
         assumptions: What predicted seconds assume.
@@ -145,7 +145,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     assumptions: tuple[str, ...]
 
     def headline(self, *, with_page: bool = False) -> str:
-        """The first line: the model, or the models if they differ; then, or if asked, the page."""
+        """The first line: the models, then, if they differ or on request, the page."""
         has_several = len(set(self.architectures) - {None}) > 1
         ran = self.ran[:1] if len(set(self.ran)) == 1 else [
             # A name may say the architecture by itself.
@@ -161,7 +161,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         return f"Ran: {'; '.join(ran)}{shared}"
 
     def opening(self) -> str:
-        """The second line: pages, view sizes, tokens, batches, data types and attention."""
+        """The second line: sizes, tokens, batches, data types and attention."""
         return opening_line(
             [column.workload for column in self.columns],
             (column.dtype for column in self.columns),
@@ -169,10 +169,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         )
 
     def tables(self, configs: Sequence[str] = ()) -> list[table.Table]:
-        """All quantities; from the second report on, each value has its difference and ratio.
-
-        The keys in which the named configs differ are in a second table.
-        """
+        """All quantities with their differences and ratios, and the keys in which configs differ."""
         keys, columns = self.config_differences, range(len(self.names))
         against = table.Table(
             f"Against {self.names[0]}",
@@ -193,9 +190,9 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         ]
 
     def as_csv(self, configs: Sequence[str] = ()) -> str:
-        """One line per quantity and report; missing values are empty.
+        """One line per quantity and report, then one per differing key and named config, as JSON.
 
-        Then one per differing key and named config: the value as JSON, empty if the key is absent.
+        What is missing is empty.
         """
         text = io.StringIO()
         header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
@@ -213,9 +210,9 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         return text.getvalue()
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per quantity, one column per report. Needs the extra `pandas`.
+        """One row per quantity, with exact integers. Needs the extra `pandas`.
 
-        Columns are `key`, `quantity`, `unit`, and one named after each report; integers are exact.
+        Columns are `key`, `quantity`, `unit`, and one named after each report.
 
         Raises:
             FormatError: pandas is not installed.
@@ -230,7 +227,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
 
 
 def _pages(workloads: Iterable[Workload]) -> str:
-    """The pages that are read, and their view sizes if these are all the same."""
+    """The pages, and their view sizes if these are all the same."""
     read = {each: each.page for each in workloads if each.page is not None}
     if not read:
         return ""
@@ -259,11 +256,11 @@ def compare(
     *,
     options: Options = NO_OPTIONS,
 ) -> ComparisonDocument:
-    """Puts reports side by side; the others are compared with the first.
+    """Compares reports with the first.
 
     Args:
         reports: Each report with its name; repeated names get a number.
-        configs: Parsed `config.json` files of their models, by name; None if they share a config.
+        configs: Their models' parsed `config.json` files by name; None for a shared one.
         options: The command line's.
     """
     found = [report for _, report in reports]
@@ -308,7 +305,7 @@ def compare(
 
 
 def _distinct(names: Iterable[str]) -> Sequence[str]:
-    """The names, with a number added to repeated ones."""
+    """Repeated names get a number."""
     found: list[str] = []
     for name in names:
         numbered = (f"{name} ({number})" for number in itertools.count(2))
@@ -317,7 +314,6 @@ def _distinct(names: Iterable[str]) -> Sequence[str]:
 
 
 def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
-    """A row, with what its values differ by."""
     first = values[0]
     return ComparedQuantity(
         *quantity,
@@ -330,10 +326,10 @@ def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
 
 
 def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
-    """The stages of several architectures, merged without changing the order within each.
+    """Several architectures' stages, merged without changing the order within each.
 
-    Among stages that may come next, prefer the one followed by most others, since all passes end
-    alike, then the alphabetically first: the result does not depend on the order of reports.
+    Of stages that may come next, the one followed by most others goes first, since all passes end
+    alike, then the alphabetically first: the order of reports doesn't matter.
     """
     found: list[_Sortable] = []
     while rest := [
@@ -347,7 +343,6 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
 
 
 def _stage_flops(report: Report) -> dict[_Quantity, Value]:
-    """The rows of a report's stages, in order."""
     return {
         (f"{name}_step_flops", f"{name} step", "FLOPs")
         if name == report.decode_name
@@ -359,7 +354,7 @@ def _stage_flops(report: Report) -> dict[_Quantity, Value]:
 def _figures(
     report: Report, stages: Mapping[_Quantity, Value], with_batch: bool, with_params: bool
 ) -> dict[_Quantity, Value]:
-    """Every quantity of a report; None for a stage that only other reports have."""
+    """Every quantity of a report; None for a stage of other reports."""
     workload, total, memory = report.workload, report.total, report.memory
     views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
     decode = report.stages.get(report.decode_name or "") if with_batch else None
@@ -397,7 +392,7 @@ def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:
 
 
 def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
-    """Predicted seconds of a page alone, and pages per second at each concurrency."""
+    """Seconds of a page alone, and throughput at each concurrency."""
     key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
     label = f"{entry.gpu}, {entry.runtime}"
     found: dict[_Quantity, Value] = {
@@ -417,7 +412,7 @@ def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
-    """All quantities; those found only in later reports follow their predecessor there."""
+    """All quantities; those of later reports alone follow their predecessor there."""
     found: list[_Quantity] = []
     for column in columns:
         place = 0
@@ -432,7 +427,7 @@ def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
 
 
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[ComparedKey]:
-    """Every key whose value is not the same in all parsed `config.json` files, in file order.
+    """The keys in which parsed `config.json` files differ, in file order.
 
     Objects are compared key by key, lists as a whole; an absent key differs from a null one.
     """
@@ -440,7 +435,7 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[Com
 
 
 def _differences(path: str, values: Mapping[str, Any], configs: int) -> Iterator[ComparedKey]:
-    """The keys at or below a path at which some of the `configs` configs have values."""
+    """The differing keys at or below a path, which some of the `configs` configs have."""
     if any(values.values()) and all(isinstance(each, Mapping) for each in values.values()):
         for key in dict.fromkeys(key for each in values.values() for key in each):
             below = {name: each[key] for name, each in values.items() if key in each}

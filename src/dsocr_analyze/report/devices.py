@@ -1,7 +1,4 @@
-"""The documents of `dsocr-analyze devices` and `fit`, and their tables.
-
-Which devices there are, which benchmarks correct predictions, and how many pages fit.
-"""
+"""Documents and tables of `dsocr-analyze devices` and `fit`."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ _KINDS: Final = {
     "context": ("context_attention", ""), "generation": ("generation_attention", ""),
     "experts": ("experts", ""), "elementwise": ("movement", "clone"),
 }  # fmt: skip
-"""By column, the kind of GPU kernel, and the family of CPU kernels that is shown for it."""
+"""By column: the kind of GPU kernel, and the family of CPU kernels shown for it."""
 
 
 class ProfileSource(Struct, frozen=True, kw_only=True):
@@ -52,7 +49,7 @@ class ProfileSource(Struct, frozen=True, kw_only=True):
     Attributes:
         source: Who measured them.
         licence: Licence of the measurements.
-        extrapolated: Whether they were measured on another GPU.
+        extrapolated: Whether they are another GPU's.
     """
 
     source: str
@@ -61,21 +58,21 @@ class ProfileSource(Struct, frozen=True, kw_only=True):
 
 
 class KernelKind(Struct, frozen=True, kw_only=True):
-    """How accurately the times of one kind of kernel are predicted on a GPU.
+    """How accurately one kind of kernel is predicted on a GPU.
 
     Attributes:
         kind: The kind of kernel.
         dtype: Data type of its operands.
         measured_on: The GPU that was measured.
-        extrapolated: Whether that is a different GPU.
+        extrapolated: Whether that is another GPU.
         framework: The framework whose kernels were measured.
-        derived: What its times were derived from; null if they were measured.
-        assumed: Whether its error is assumed rather than measured.
-        median_error: Median relative error of predicted times.
+        derived: What its times were derived from; null if measured.
+        assumed: Whether its error is assumed, not measured.
+        median_error: Median relative error.
         p90_error: 90th percentile of the relative error.
-        held_out_rows: Measurements held out of the fit and then predicted.
-        held_out_groups: Number of groups of sizes among them.
-        training_rows: Measurements used in the fit.
+        held_out_rows: Measurements held out of the fit, then predicted.
+        held_out_groups: Groups of sizes among them.
+        training_rows: Measurements in the fit.
     """
 
     kind: str
@@ -93,15 +90,15 @@ class KernelKind(Struct, frozen=True, kw_only=True):
 
 
 class KernelFamily(Struct, frozen=True, kw_only=True):
-    """How accurately the times of one family of kernels are predicted on a CPU.
+    """How accurately one family of kernels is predicted on a CPU.
 
     Attributes:
         family: The family of kernels.
         dtype: Data type of its operands.
-        median_error: Median relative error of predicted times.
+        median_error: Median relative error.
         p90_error: 90th percentile of the relative error.
-        held_out_rows: Measurements held out of the fit and then predicted.
-        training_rows: Measurements used in the fit.
+        held_out_rows: Measurements held out of the fit, then predicted.
+        training_rows: Measurements in the fit.
     """
 
     family: str
@@ -118,21 +115,21 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name in the catalogue.
         title: Its name for readers.
-        tensor_tflops: Dense rate of `tensor_dtype` matrix products, TFLOP/s.
+        tensor_tflops: Dense TFLOP/s of `tensor_dtype` matrix products.
         tensor_dtype: The data type of that rate.
-        float8_tflops: Dense rate in float8, TFLOP/s; null if unsupported.
-        int8_tops: Dense rate in int8, 10^12 operations/s; null if unsupported.
+        float8_tflops: Dense TFLOP/s in float8; null if unsupported.
+        int8_tops: Dense 10^12 operations/s in int8; null if unsupported.
         bandwidth_gb_s: Memory bandwidth, GB/s.
         memory_gb: Memory as sold, GB.
-        compute_capability: NVIDIA's compute capability; null for other vendors.
-        rocm_target: AMD's ROCm target; null for other vendors.
-        sms: Streaming multiprocessors (compute units).
+        compute_capability: NVIDIA's; null for other vendors.
+        rocm_target: AMD's; null for other vendors.
+        sms: Streaming multiprocessors or compute units.
         l2_mb: Level-2 cache, MB.
         source: Where these figures come from.
-        weak: Which of them are poorly sourced; empty if none are.
+        weak: Those of them that are poorly sourced; may be empty.
         profile: Where its kernel times come from.
-        kinds: Its kinds of kernels; empty for a CPU.
-        families: Its families of kernels; empty for a GPU.
+        kinds: Kinds of kernels; empty for a CPU.
+        families: Families of kernels; empty for a GPU.
     """
 
     name: str
@@ -155,7 +152,7 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
 
 
 class DevicesDocument(Opening, frozen=True, kw_only=True):
-    """Devices from the catalogue and from the user's own profiles.
+    """The catalogue's devices and those of the user's profiles.
 
     Attributes:
         devices: One entry per device.
@@ -165,7 +162,7 @@ class DevicesDocument(Opening, frozen=True, kw_only=True):
 
 
 class CorrectionsDocument(Opening, frozen=True, kw_only=True):
-    """Benchmarks of servers that correct predictions.
+    """Servers' benchmarks that correct predictions.
 
     Attributes:
         corrections: One entry per benchmark, oldest first.
@@ -236,7 +233,7 @@ def _device(profile: Device) -> DeviceEntry:
 
 
 def devices_table(document: DevicesDocument) -> Table:
-    """Peaks, memory and the error of predicted kernel times, one row per device."""
+    """Peaks, memory and errors of predictions, one row per device."""
     return Table(
         "GPUs, and the error of predicted kernel times in 16 bits: median / 90th percentile in %"
         " over sizes held out of the fit; ~ extrapolated from another GPU, its error doubled;"
@@ -252,7 +249,7 @@ def devices_table(document: DevicesDocument) -> Table:
 
 
 def _errors(device: DeviceEntry) -> Iterable[str]:
-    """The errors in 16 bits, by column; for a CPU, of its families of kernels."""
+    """The errors in 16 bits, by column."""
     found: dict[str, KernelKind | KernelFamily] = {
         **{each.kind: each for each in device.kinds if each.dtype == "bfloat16"},
         **{each.family: each for each in device.families if each.dtype == "bfloat16"},
@@ -265,7 +262,7 @@ def _errors(device: DeviceEntry) -> Iterable[str]:
 
 
 def corrections_table(document: CorrectionsDocument) -> Table:
-    """The benchmarks that are kept, one per row."""
+    """One row per benchmark."""
     return Table(
         "Servers' benchmarks that correct predictions: measured over predicted, for the first token"
         " and for each token after it",
@@ -308,12 +305,7 @@ def fit_document(
 
 
 def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
-    """What the requested batch needs, and the largest batches.
-
-    Args:
-        document: The document.
-        titles: The GPUs' names for readers.
-    """
+    """What the requested batch needs, and the largest batches; `titles` name the GPUs."""
     # The requested batch needs the same on every GPU.
     at_once, one = document.gpus[0], document.gpus[0].one_at_a_time
     workload = document.workload

@@ -1,8 +1,7 @@
-"""The report: the one typed document that every output is made from, and how figures become one.
+"""The report: the typed document that all outputs are made from, and how figures become one.
 
-`schema.json` is generated from these types and takes its descriptions from their docstrings. Every
-key is always present, and null if its figure is unknown. Counts are exact integers; ratios and a
-page's share of its batch are floats.
+`schema.json` is made from these types and their docstrings. Every key is present, null if its
+figure is unknown. Counts are exact integers; ratios and a page's share of its batch are floats.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ __all__ = [
 
 Grouping = Literal["stage", "module", "operator"]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
-"""A kind of operator; reports of schema version 1 name their families differently."""
+"""A kind of operator; schema version 1 has other names."""
 
 # --- work --------------------------------------------------------------------------------------
 
@@ -85,10 +84,10 @@ class DecodeStep(CountsWithIntensity, frozen=True, kw_only=True):
 
 
 class Batch(CountsWithIntensity, frozen=True, kw_only=True):
-    """Work of the batch: the prefill pass and every decode step over a growing cache.
+    """Work of the batch: the prefill pass and all decode steps.
 
     Attributes:
-        max_new_tokens: Tokens generated per page; the prefill pass generates the first.
+        max_new_tokens: Tokens generated per page, the first by the prefill pass.
         decode_steps: max_new_tokens - 1, or 0 if the model does not decode.
     """
 
@@ -97,13 +96,13 @@ class Batch(CountsWithIntensity, frozen=True, kw_only=True):
 
 
 class PageShare(Struct, frozen=True, kw_only=True):
-    """One page's equal share of the batch: its counts divided by the number of pages.
+    """One page's equal share of the batch: its counts over the number of pages.
 
     Attributes:
         pages: Pages in the batch.
         macs: Multiply-accumulates of matrix operators.
         matrix_flops: FLOPs of matrix operators.
-        vector_flops: FLOPs of all other operators.
+        vector_flops: FLOPs of other operators.
         flops: All FLOPs.
         activations: Output elements of matrix operators.
         bytes_read: Bytes of all inputs.
@@ -128,19 +127,18 @@ class PageShare(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, batch: CountsWithIntensity, pages: int) -> Self:
-        """The share of one of the batch's `pages` pages."""
+        """One of the `pages` pages of a batch."""
         counts = {name: getattr(batch, name) / pages for name in Counts.__struct_fields__}
         return cls(pages=pages, **counts, arithmetic_intensity=batch.arithmetic_intensity)
 
 
 class Total(CountsWithIntensity, frozen=True, kw_only=True):
-    """Parameters and work of the whole model; its own counts are those of the prefill pass.
+    """The whole model; its own counts are those of the prefill pass.
 
     Attributes:
-        params: Parameters of the whole model.
+        params: All parameters.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        decode_step: One decode step over a cache of seq_len tokens; null if the model does not
-            decode.
+        decode_step: One step over a cache of seq_len tokens; null if the model does not decode.
         batch: The whole batch.
         page: One page's share of the batch.
     """
@@ -153,11 +151,11 @@ class Total(CountsWithIntensity, frozen=True, kw_only=True):
 
 
 class Module(Counts, frozen=True, kw_only=True):
-    """One module within a stage; its counts include everything below it.
+    """One module within a stage; its counts include its children's.
 
     Attributes:
         class_name: Its class; null if no model was built.
-        calls: Number of calls; 0 for a container that is never called itself; null if unknown.
+        calls: Number of calls, 0 for a container that is not called; null if unknown.
         params: Parameters at or below it; null if no model was built.
         own: Counts of its own forward, without its children.
     """
@@ -172,7 +170,7 @@ class Family(Struct, frozen=True, kw_only=True):
     """All operators of one kind within a stage.
 
     Attributes:
-        operators: Their names, costliest first.
+        operators: Names, costliest first.
         flops: Their FLOPs.
         bytes: Bytes they read and write.
     """
@@ -183,13 +181,13 @@ class Family(Struct, frozen=True, kw_only=True):
 
 
 class ExpertsTouched(Struct, frozen=True, kw_only=True):
-    """Routed experts that the tokens of a stage touch, per layer with experts.
+    """Routed experts that a stage's tokens touch, per layer with experts.
 
     Attributes:
-        even: If tokens spread evenly: an upper bound for any routing.
+        even: If tokens spread evenly: an upper bound.
         expected: If tokens choose uniformly and independently: E (1 - (1 - k/E)^tokens).
-        counted: Experts whose weights are in bytes_read: even, or with a checkpoint's weights the
-            mean over layers of the experts that its routing chose.
+        counted: Experts whose weights are in bytes_read: even, or those that a checkpoint's routing
+            chose, as a mean over layers.
     """
 
     even: Count
@@ -204,15 +202,15 @@ class Stage(CountsWithIntensity, frozen=True, kw_only=True):
         params: Parameters it owns.
         calls: Calls of its outermost module.
         causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
-        experts_touched: Routed experts that its tokens touch; null if none are known.
-        bytes_read_expected: bytes_read with the weights of experts_touched.expected experts per
-            layer instead of experts_touched.counted; null without experts_touched.
-        operators: FLOPs of each operator, costliest first.
-        operator_bytes: Bytes that each operator reads and writes; null in earlier reports.
+        experts_touched: Routed experts that its tokens touch; null without any.
+        bytes_read_expected: bytes_read if its tokens touch experts_touched.expected experts per
+            layer; null without experts_touched.
+        operators: FLOPs by operator, costliest first.
+        operator_bytes: Bytes read and written by operator; null in earlier reports.
         operator_families: Operators by kind, costliest first.
-        by_module: Modules that ran and their ancestors, by path; the model's own path is empty.
-        flops_analytic: FLOPs from the closed forms, which lack some operators; null if there are no
-            closed forms.
+        by_module: Modules that ran and their ancestors by path, which is empty for the model
+            itself.
+        flops_analytic: FLOPs by closed forms, which lack some operators; null without them.
         notes: Caveats about its figures.
     """
 
@@ -233,8 +231,8 @@ class Metadata(Provenance, frozen=True, kw_only=True):
     """How the figures were obtained.
 
     Attributes:
-        kernels_of: Device type whose kernels are counted: cuda, wherever the pass ran. Reports of
-            earlier versions may say cpu; null if unknown.
+        kernels_of: Device type whose kernels are counted: cuda, in earlier reports perhaps cpu;
+            null if unknown.
         conventions: How each quantity is counted.
         created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """
@@ -263,10 +261,9 @@ class Memory(Struct, frozen=True, kw_only=True):
         weights_bytes: Bytes of all parameters.
         inputs_bytes: Bytes of the prefill pass's inputs; null if unknown.
         kv_cache_bytes: Bytes of the KV cache after the last step.
-        peak_activation_bytes: Most bytes of tensors alive in the prefill pass besides weights and
-            inputs.
-        peak_module: Path of the module whose own forward reaches it, empty for the model itself;
-            null if unknown.
+        peak_activation_bytes: Most bytes of other tensors alive in the prefill pass.
+        peak_module: Path of the module that reaches it, empty for the model itself; null if
+            unknown.
         stated_for: What each figure applies to, by key.
     """
 
@@ -286,12 +283,12 @@ class Report(Struct, frozen=True, kw_only=True):
         metadata: How the figures were obtained.
         workload: The page, its prompt and its batch.
         total: Parameters and work of the whole model.
-        stages: Stages in the architecture's order. If the model decodes, the last is one decode
-            step over a cache of seq_len tokens; the others together are the prefill pass.
+        stages: Stages in the architecture's order: the prefill pass and, if the model decodes, one
+            decode step over a cache of seq_len tokens.
         unassigned: Parameters that no stage owns.
         memory: What the batch holds in memory.
-        agreement: Whether the two engines agree; null if only one of them ran.
-        time: Predicted seconds, one entry per requested GPU and runtime.
+        agreement: Whether the two engines agree; null if only one ran.
+        time: Predicted seconds, one entry per GPU and runtime.
         operator_ledger: Every operator that ran.
         warnings: Why a figure may be in doubt.
         notes: Caveats about the figures, warnings first.
@@ -317,21 +314,21 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def decode_name(self) -> str | None:
-        """Name of the stage that is one decode step; None if the model does not decode."""
+        """The stage that is one decode step; None if the model does not decode."""
         return None if self.total.decode_step is None else list(self.stages)[-1]
 
     @property
     def prefill_names(self) -> Sequence[str]:
-        """Names of the stages that form the prefill pass."""
+        """The stages of the prefill pass."""
         return list(self.stages)[: None if self.total.decode_step is None else -1]
 
     def to_pandas(self, by: Grouping = "stage") -> pd.DataFrame:
         """A table of exact integers, in the report's order. Needs the extra `pandas`.
 
         Args:
-            by: One row per stage (`stage`); per module of each stage (`module`), with counts that
-                include its children, and those of its own forward in columns `own_...`; or per
-                operator of each stage (`operator`), with its FLOPs and its family.
+            by: One row per `stage`; per `module` of each stage, with counts that include its
+                children, and in columns `own_...` those that don't; or per `operator` of each
+                stage, with its FLOPs and its family.
 
         Raises:
             FormatError: `by` is none of these, or pandas is not installed.
@@ -382,7 +379,7 @@ def build_report(
 
     Args:
         figures: Its figures, from either engine.
-        agreement: How a trace compares with the closed forms; None if only one of them ran.
+        agreement: How a trace compares with closed forms; None if only one of them ran.
         created: Time of writing, in UTC.
         times: Predicted seconds.
     """
@@ -477,7 +474,7 @@ def _costliest_first(works: Mapping[str, kernels.Work]) -> Sequence[str]:
 
 
 def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
-    """Every module that took part, with all its ancestors, sorted by path."""
+    """Every module that took part and its ancestors, by path."""
     params = Counter[str]()
     for path, count in (stage.own_params or {}).items():
         params.update(dict.fromkeys(kernels.ancestors(path), count))
@@ -496,7 +493,7 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
 
 @lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
 def _place(path: str) -> tuple[tuple[int, str], ...]:
-    """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
+    """A sort key for paths: parents first, layer 2 before layer 10."""
     return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in path.split("."))
 
 

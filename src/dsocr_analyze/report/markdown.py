@@ -1,7 +1,4 @@
-"""The report for readers, as in `static_compute.md` and as lines for a terminal.
-
-First the answer: what a page costs, in a dozen lines.
-"""
+"""The report for readers, as Markdown and for a terminal: what a page costs comes first."""
 
 from __future__ import annotations
 
@@ -55,18 +52,18 @@ _ROOM: Final = 80 - _LABEL_WIDTH
 
 
 Wordings: TypeAlias = Sequence[str]
-"""One or more wordings of a statement, longest first."""
+"""A statement's wordings, longest first."""
 
 Statements: TypeAlias = list[tuple[str, Wordings]]
-"""Statements, each with its subject in at most seven characters."""
+"""Statements with their subjects, of at most seven characters."""
 
 
 def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
     """What a page costs, what dominates, and how far the figures are checked.
 
     Returns:
-        What was counted and what it costs; seconds and money, one statement per GPU and runtime,
-        most relevant first; what dominates, what bounds it, and what was checked.
+        What was counted and its cost; seconds and money per GPU and runtime, most relevant first;
+        and what dominates, what bounds it, what was checked.
     """
     one = "prompt" if report.workload.page is None else "page"
     return (
@@ -87,7 +84,7 @@ def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
 
 
 def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = "") -> list[str]:
-    """The answer in at most 12 lines of at most 80 columns; those of GPUs are all worded alike.
+    """The answer in at most 12 lines of at most 80 columns, with GPUs worded alike.
 
     Args:
         report: The report.
@@ -120,7 +117,7 @@ def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = ""
 
 
 def _fitting(wordings: Wordings) -> str:
-    """The longest wording that fits a line; if none does, the last one shortened."""
+    """The longest wording that fits a line, else the last one shortened."""
     for text in wordings:
         if len(text) <= _ROOM:
             return text
@@ -164,7 +161,7 @@ def _input(workload: Workload, architecture: str | None) -> Sequence[str]:
 
 
 def mode_name(workload: Workload, architecture: str | None) -> str | None:
-    """The architecture's mode with this page's sizes; None if there is no such mode."""
+    """The architecture's mode with this page's sizes; None without one."""
     known = ARCHITECTURES.get(architecture or "")
     sizes = (workload.base_size, workload.image_size, workload.crop_mode)
     for mode in known.modes.values() if known else ():
@@ -223,7 +220,7 @@ def _memory(report: Report) -> Sequence[str]:
 
 
 def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
-    """One statement per prediction: the cheapest first if prices are known, then the fastest."""
+    """One statement per prediction: the cheapest if prices are known, then the fastest."""
     ranked = sorted(entries, key=attrgetter("page_seconds"))
     cheapest, least = None, math.inf
     for entry in ranked:
@@ -264,7 +261,7 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
 
 
 def _dominant(report: Report, one: str) -> Sequence[str]:
-    """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
+    """The stages with most FLOPs and most bytes, and the former's costliest module."""
     names, said = [], []
     for amount in AMOUNTS.values():
         parts = batch_parts(report, amount)
@@ -284,7 +281,7 @@ def _dominant(report: Report, one: str) -> Sequence[str]:
 
 
 def _bound(report: Report) -> Sequence[str]:
-    """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
+    """What bounds each pass on the first named GPU, or FLOPs per byte."""
     total, (gpu, ridge, is_named) = report.total, ridge_of(report)
     names, texts, kinds = [], [], []
     for name, work in (("prefill", total), ("decode", total.decode_step)):
@@ -329,12 +326,12 @@ def _checked(report: Report) -> Sequence[str]:
 
 
 class ReadableReport(NamedTuple):
-    """What a reader sees of a report, in every format.
+    """A report for readers, in every format.
 
     Attributes:
         report: The report.
         written: The files that it is written to.
-        is_full: Whether a terminal shows all tables and notes below the answer.
+        is_full: Whether a terminal shows tables and notes below the answer.
         rest: Where a terminal shows what is left out.
         html: Returns the HTML page.
     """
@@ -346,7 +343,7 @@ class ReadableReport(NamedTuple):
     html: Callable[[], str] = str
 
     def lines(self, width: int) -> Iterator[Line]:
-        """What a page costs for a terminal, and with `is_full` all that Markdown has below it."""
+        """What a page costs for a terminal; with `is_full`, all that Markdown has."""
         report = self.report
         yield from map(Line, map(visible, answer_lines(report, self.written, rest=self.rest)))
         if not self.is_full:
@@ -363,7 +360,7 @@ class ReadableReport(NamedTuple):
             yield from (Line(""), *table_lines(ledger, width))
 
     def markdown(self) -> str:
-        """The report as Markdown, from the answer to the ledger, which is folded."""
+        """The answer, all tables, notes, and the ledger, folded."""
         report, metadata = self.report, self.report.metadata
         versions = ", ".join(map("{} {}".format, metadata.versions, metadata.versions.values()))
         costs, times, doubts = answer_of(report)

@@ -1,6 +1,6 @@
-"""Documents of what was measured, beside its prediction, and their tables.
+"""Documents and tables of measurements beside their predictions.
 
-Of `measure`, a page; of `infer`, one call; of `time`, the benchmarks of a server.
+Of `measure`, a page; of `infer`, one call; of `time`, a server's benchmarks.
 """
 
 from __future__ import annotations
@@ -48,14 +48,13 @@ _TITLES = {
 
 
 class MeasuredBytes(Struct, frozen=True, kw_only=True):
-    """Most bytes that the prefill pass held in addition to weights and inputs.
+    """Most bytes that the prefill pass held besides weights and inputs.
 
     Attributes:
-        measured: What the process took from the device's allocator.
-        predicted: Of tensors, under CUDA's kernels: from closed forms, or from a trace if there are
-            none.
-        besides: measured - predicted: scratch inside kernels, and on a CPU the tensors that only
-            its kernels make or leave out.
+        measured: Taken from the device's allocator.
+        predicted: Of tensors, under CUDA's kernels: by closed forms, else by a trace.
+        besides: measured - predicted: scratch inside kernels and, on a CPU, tensors that only its
+            kernels make or leave out.
     """
 
     measured: int
@@ -69,25 +68,23 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
     Attributes:
         created: When it was measured, in UTC.
         device: Name of the device.
-        title: Name of the device for readers.
-        versions: Versions of the software that its speed depends on.
+        title: Its name for readers.
+        versions: Versions of software that its speed depends on.
         threads: CPU threads.
         dtype: Data type of weights and activations.
-        attention: Implementation of the decoder's attention.
-        weights: Whether the weights are a checkpoint's or random; with random ones every expert is
-            chosen equally often.
-        autocast: Whether passes ran under the autocast of the vendor's `infer()`.
+        attention: The decoder's attention implementation.
+        weights: A checkpoint's, or random: then every expert is chosen equally often.
+        autocast: Whether passes ran under the vendor's autocast, as in `infer()`.
         repeats: Timed repeats.
         warmups: Untimed repeats before them.
         steps: Decode steps per repeat.
         keeps_memory: Whether the process kept the memory that a pass freed.
-        profile: Where predicted seconds come from; null if none are predicted.
+        profile: Where predicted seconds come from; null without any.
         unpredicted: Why no seconds are predicted; null if they are.
         stages: Seconds by stage; for the decode stage, of one step.
         prefill: The whole prefill pass.
-        reference: A product of fixed size, timed before each repeat; its spread shows how much
-            other load disturbed the machine.
-        preprocessing: Seconds of one CPU thread on one prompt; null if the model reads no pages.
+        reference: A product of fixed size before each repeat; its spread shows other load.
+        preprocessing: Seconds of one CPU thread per prompt; null if the model reads no pages.
         peak: Peak memory of the prefill pass.
     """
 
@@ -150,7 +147,7 @@ def _predicted(seconds: MeasuredSeconds | Compared) -> tuple[str, str]:
 
 
 def measurement_notes(measurement: Measurement) -> list[str]:
-    """The conditions of the measurement, one sentence each."""
+    """The conditions of the measurement."""
     chosen = "drawn at random, and every expert is chosen equally often"
     why = measurement.unpredicted
     return [
@@ -174,7 +171,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
     Attributes:
         measured: Measured value.
-        predicted: Predicted value; null without a prediction.
+        predicted: Predicted value; null if unknown.
         error: predicted / measured - 1; null without a prediction.
     """
 
@@ -184,18 +181,18 @@ class Compared(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, measured: float, predicted: float | None) -> Self:
-        """Both, and how far they are apart."""
+        """Both, and their error."""
         error = None if predicted is None or not measured else predicted / measured - 1
         return cls(measured=measured, predicted=predicted, error=error)
 
 
 class MeasuredStage(Struct, frozen=True, kw_only=True):
-    """A stage: a part of the prefill pass or, the last, all decode steps together.
+    """A stage: a part of the prefill pass or, the last, all decode steps.
 
     Attributes:
         calls: Passes in which it ran.
         flops: Its counted FLOPs.
-        bytes_moved: Counted bytes that its operators read and write.
+        bytes_moved: Its counted bytes, read and written.
         seconds: Time it took.
         flops_per_second: flops over measured seconds.
         bytes_per_second: bytes_moved over measured seconds.
@@ -212,7 +209,7 @@ class MeasuredStage(Struct, frozen=True, kw_only=True):
     def of(
         cls, calls: int, flops: int, bytes_moved: int, measured: float, predicted: float | None
     ) -> Self:
-        """A stage that took `measured` seconds, and its rates."""
+        """A stage that took `measured` seconds."""
         return cls(
             calls=calls,
             flops=flops,
@@ -231,25 +228,24 @@ class InferenceReport(PageOpening, frozen=True, kw_only=True):
         dtype: Data type of weights and activations.
         attention: The decoder's attention, as transformers names it.
         autocast: Data type of the autocast in which `infer()` runs its passes.
-        weights: Whether they are a checkpoint's or random.
-        tokenizer: Whether it is the model directory's or a stand-in.
-        versions: Versions of this program and of the packages it used.
+        weights: A checkpoint's, or random.
+        tokenizer: The model directory's, or a stand-in.
+        versions: Versions of this program and its packages.
         image: Path of the image.
         prompt: The prompt.
         stages: By stage, in the architecture's order.
-        preprocess_seconds: Time to prepare the image's pixels and the prompt's tokens on the CPU.
+        preprocess_seconds: To prepare pixels and tokens on the CPU.
         first_token_seconds: From the start of `infer()` to the end of the prefill pass.
-        next_token_seconds: Per token after the first, including what `generate` does between
-            passes; null if only one token was generated.
+        next_token_seconds: Per later token, with what `generate` does between passes; null for a
+            single token.
         infer_seconds: The whole `infer()` call.
         tokens: Tokens generated.
         tokens_per_second: tokens over infer_seconds.
         weights_bytes: Bytes of all parameters.
-        peak_bytes: Most bytes that the prefill pass takes in addition to weights and inputs; the
-            counted peak of tensors serves as the prediction, so scratch inside kernels is beyond
-            it.
-        predicted_for: The GPU that seconds are predicted for; null if none are predicted.
-        differences: How the passes that `infer()` ran differ from those that are counted.
+        peak_bytes: Most bytes of the prefill pass besides weights and inputs; predicted is the
+            counted peak of tensors, without scratch inside kernels.
+        predicted_for: The GPU of predicted seconds; null without any.
+        differences: How the passes of `infer()` differ from those counted.
         notes: Caveats about the figures.
         text: The text it read.
     """
@@ -279,7 +275,7 @@ class InferenceReport(PageOpening, frozen=True, kw_only=True):
 
 
 def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
-    """All passes together, with a prediction only if every stage has one."""
+    """All passes; predicted only if every stage is."""
     known = [stage.seconds.predicted for stage in stages if stage.seconds.predicted is not None]
     return MeasuredStage.of(
         max(stage.calls for stage in stages),
@@ -291,7 +287,7 @@ def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
 
 
 def inference_headline(report: InferenceReport) -> str:
-    """The first lines of every output: what ran, on what, and what is random or a stand-in."""
+    """The first lines: what ran, on what, and what is random or a stand-in."""
     trials = (
         "Trial: the weights are random, so the text means nothing",
         "Trial: the tokenizer is a stand-in (one token per byte), so the prompt's tokens differ"
@@ -308,7 +304,7 @@ def inference_headline(report: InferenceReport) -> str:
 
 
 def inference_tables(report: InferenceReport) -> list[Table]:
-    """Stages, the page as a whole, and memory."""
+    """Stages, the page, and memory."""
     stages = {
         name if stage.calls == 1 else f"{name}, {stage.calls} steps": stage
         for name, stage in report.stages.items()
@@ -357,7 +353,7 @@ def inference_tables(report: InferenceReport) -> list[Table]:
 
 
 def inference_markdown(report: InferenceReport) -> str:
-    """Markdown text of a document, with the text that was read at the end."""
+    """The document as Markdown, with the text that was read last."""
     page = markdown_page(
         inference_headline(report), inference_tables(report), {"Notes": report.notes}
     )
@@ -374,7 +370,7 @@ class BenchmarkReport(PageOpening, frozen=True, kw_only=True):
 
     Attributes:
         benchmarks: One entry per result.
-        correction: The correction from them and all benchmarks kept earlier.
+        correction: The correction from these and all kept benchmarks.
         kept: Whether it is kept for later predictions.
     """
 
@@ -384,7 +380,7 @@ class BenchmarkReport(PageOpening, frozen=True, kw_only=True):
 
 
 def benchmark_tables(report: BenchmarkReport) -> Iterator[Table]:
-    """One table per benchmark, of predicted and measured figures."""
+    """Predicted and measured figures, one table per benchmark."""
     for entry in report.benchmarks:
         yield Table(
             f"{entry.gpu}, {entry.server} (version {entry.server_version}): predictions and"

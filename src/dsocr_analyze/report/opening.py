@@ -1,4 +1,4 @@
-"""What documents have in common: their first keys, their text as JSON and their JSON Schemas."""
+"""What documents share: their first keys, their JSON and their schemas."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 Options: TypeAlias = Mapping[str, OptionValue]
 
 NO_OPTIONS: Final[Options] = {}
-"""For a document that was not made by a command."""
+"""For a document that no command made."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 _ATTRIBUTE: Final = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
 _PRETTY_DEPTH: Final = 4
-"""Depth down to which values get lines of their own; a module's row stays on one line."""
+"""Values get lines of their own down to here; a module's row is one line."""
 
 # --- the first keys ------------------------------------------------------------------------------
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Square views that pass through the vision stages in one call.
+    """Square views that one vision call takes.
 
     Attributes:
         count: Number of views.
@@ -83,20 +83,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """The page, its prompt and its batch; if the model reads no pages, only prompt and batch.
+    """The page, its prompt and its batch.
 
     Attributes:
-        page: Width and height in pixels; this and all keys up to text_tokens are null if the model
-            reads no pages.
+        page: Width and height in pixels; null, as all keys up to text_tokens, if the model reads no
+            pages.
         base_size: Side of the global view in crop mode, in pixels.
-        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
+        image_size: Side of a local view, or of the only view, in pixels.
         crop_mode: Whether the page is cut into local views.
-        grid: Columns and rows of local views; [1, 1] if there are none.
+        grid: Columns and rows of local views; [1, 1] without any.
         views: One entry per vision call on one page.
         visual_tokens: Tokens that stand for the prompt's pages.
-        text_tokens: All other tokens of the prompt, BOS included.
-        seq_len: Tokens of one prompt: visual_tokens + text_tokens if the model reads pages; 0
-            without a prompt.
+        text_tokens: The prompt's other tokens, BOS included.
+        seq_len: All tokens of one prompt; 0 without a prompt.
         batch_size: Prompts in the batch, all alike.
         max_new_tokens: Tokens generated per prompt; 0 if the model does not decode.
         prompt_pages: Pages in one prompt, all alike; null if the model reads no pages.
@@ -117,13 +116,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """One line that describes it."""
+        """The page and its tokens."""
         page = "page of {} x {} pixels, ".format(*self.page) if self.page else ""
         return f"{page}{self.seq_len} prompt tokens"
 
 
 def workload_document(workload: AnyWorkload) -> Workload:
-    """The `workload` object; what lengths alone do not have is None."""
+    """The `workload` object; None for what lengths alone lack."""
     known = {name: getattr(workload, name, None) for name in Workload.__struct_fields__}
     return msgspec.convert(known, Workload, from_attributes=True)
 
@@ -134,8 +133,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         schema_version: Version of the schema.
         command: The command that wrote it.
-        options: The command's options, defaults included, by name with _ for -; without those that
-            only say where and how results are written.
+        options: The command's options and defaults, by name with _ for -, except those on how and
+            where results are written.
     """
 
     schema_version: str
@@ -144,7 +143,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelOpening(Opening, frozen=True, kw_only=True):
-    """The first keys of a document about one model.
+    """The first keys of a document about a model.
 
     Attributes:
         model: The model.
@@ -154,7 +153,7 @@ class ModelOpening(Opening, frozen=True, kw_only=True):
 
 
 class PageOpening(ModelOpening, frozen=True, kw_only=True):
-    """The first keys of a document about one model and one workload.
+    """The first keys of a document about a model and a workload.
 
     Attributes:
         workload: The page and its prompt.
@@ -166,10 +165,7 @@ class PageOpening(ModelOpening, frozen=True, kw_only=True):
 def opening_line(
     workloads: Sequence[Workload], dtypes: Iterable[str], attentions: Iterable[str]
 ) -> str:
-    """Page, sizes, tokens, batch, data type and attention; all values of those that differ.
-
-    There are one or more workloads, and a type and an attention for each or for all.
-    """
+    """Page, sizes, tokens, batch, data type and attention, with all values that differ."""
     pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
     return ", ".join([
         *([f"Page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
@@ -182,7 +178,7 @@ def opening_line(
 
 
 def _sizes(workload: Workload) -> str:
-    """Sizes of views, written as on the command line, and how many the page is cut into."""
+    """Sizes of views as on the command line, and how the page is cut."""
     if not workload.crop_mode:
         return f"{workload.image_size}"
     columns, rows = workload.grid or (1, 1)
@@ -195,7 +191,7 @@ def _all(values: Iterable[str]) -> str:
 
 
 def model_text(model: Model) -> str:
-    """Which model it is, with abbreviated digests."""
+    """Which model it is, with short digests."""
     code, config = model.code_digest[:12], model.config_digest[:12]
     return {
         "config": f"transformers' own code for {model.id} (config {config})",
@@ -208,11 +204,11 @@ def model_text(model: Model) -> str:
 
 
 _encoded = json.JSONEncoder(allow_nan=False).encode
-"""Shared by all values: `json.dumps` would build an encoder for each."""
+"""`json.dumps` would build an encoder for each value."""
 
 
 def dump_json(value: object) -> str:
-    """JSON text of a typed document, indented down to its rows, with a trailing newline."""
+    """JSON text of a document, indented down to its rows."""
     return as_json(_dump(msgspec.to_builtins(value), 0)) + "\n"
 
 
@@ -236,7 +232,7 @@ def _dump(value: Any, depth: int) -> str:
 
 
 def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
-    """The schema of a document, with descriptions from the types' docstrings."""
+    """A document's schema, described by its types' docstrings."""
     schema = msgspec.json.schema(kind)
     structs: dict[str, type[msgspec.Struct]] = {}
     _structs_in(kind, structs)
@@ -262,7 +258,7 @@ def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
 
 
 def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
-    """Add all structs within a type's annotation to those found, by name."""
+    """Adds all structs within a type's annotation, by name."""
     if not isinstance(hint, type) or not issubclass(hint, msgspec.Struct):
         for part in get_args(hint):
             _structs_in(part, found)
@@ -273,7 +269,7 @@ def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
 
 
 def require_extra(what: str, package: str, extra: str) -> None:
-    """Raise FormatError if `what` needs a package, of an optional extra, that is not installed."""
+    """Raises FormatError if a package of an optional extra, which `what` needs, is missing."""
     if importlib.util.find_spec(package) is None:
         raise FormatError(
             f"{what} needs {package}, the optional extra {extra!r}; install it with pip install"

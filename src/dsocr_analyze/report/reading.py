@@ -1,8 +1,7 @@
 """Reads saved reports of this schema version and the previous one.
 
-dsocr-analyze 0.1 wrote version 1. It has the whole batch's work under `page`, and a module's own
-work only if it differs from its total. It has neither the inputs' bytes, nor the module of the
-peak, nor the touched experts; all of these become None.
+Version 1 has the batch's work under `page`, and a module's own work only where it differs from its
+total. It lacks the inputs' bytes, the peak's module and the touched experts, which become None.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ LARGEST_NUMBER: Final = 10**30
 """Above any figure that a workload can reach."""
 
 _Keys: TypeAlias = Mapping[tuple[str, ...], Sequence[str]]
-"""Keys of the objects at a path, in which * stands for every key."""
+"""Keys by path, in which * stands for every key."""
 
 _READABLE_VERSIONS: Final = ("1", SCHEMA_VERSION)
 
 _LATER_KEYS: Final[_Keys] = {
     ("stages", "*"): ("experts_touched", "bytes_read_expected", "operator_bytes"),
 }
-"""Keys that version 1 and early reports of this version lack, by the objects that have them."""
+"""Keys that early reports of either version lack."""
 
 _KEYS_OF_VERSION_2: Final[_Keys] = {
     ("metadata",): ("kernels_of",),
@@ -48,7 +47,7 @@ def load_report(path: Path) -> Report:
     """A saved `static_compute.json`.
 
     Raises:
-        ConfigError: The file cannot be read, or is not a report of a readable version.
+        ConfigError: It cannot be read, or is no report of a readable version.
     """
     name = repr(str(path))
     try:
@@ -65,7 +64,7 @@ def load_report(path: Path) -> Report:
 
 
 def _decoded(data: bytes) -> Report:
-    """The report in a file's content; error messages are predicates without the file's name."""
+    """The report; errors lack the file's name."""
     try:
         parsed = msgspec.json.decode(data)
     except msgspec.MsgspecError as error:
@@ -85,7 +84,7 @@ def _decoded(data: bytes) -> Report:
 
 
 def _check_sizes(value: object) -> None:
-    """Raise ValueError for numbers beyond any real figure, which could overflow a float later."""
+    """Raises ValueError for numbers that could overflow a float later."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             _check_sizes(item)
@@ -94,7 +93,7 @@ def _check_sizes(value: object) -> None:
 
 
 def _complete(parsed: object, later: _Keys) -> None:
-    """Give the objects at some paths the keys that they lack, as unknown."""
+    """Gives objects the keys that they lack, as unknown."""
     for path, keys in later.items():
         for each in _objects(parsed, *path):
             each.update({key: None for key in keys if key not in each})
@@ -113,7 +112,7 @@ def _objects(value: Any, *path: str) -> Iterator[dict[str, Any]]:
 
 
 class _Total1(Total, frozen=True, kw_only=True):
-    """The `total` object, whose `page` is the whole batch."""
+    """`total`, whose `page` is the whole batch."""
 
     batch: None = None  # type: ignore[assignment]  # it is called page
     page: Batch  # type: ignore[assignment]  # a page's share is not written
@@ -137,7 +136,7 @@ class _Report1(Report, frozen=True, kw_only=True):
 
 
 def _upgraded(parsed: object) -> Report:
-    """The same report in this version; ValueError if its parts contradict each other."""
+    """The report in this version; ValueError if its parts contradict each other."""
     _complete(parsed, _KEYS_OF_VERSION_2)
     for agreement in _objects(parsed, "agreement"):
         agreement["batch"] = agreement.pop("page", None)

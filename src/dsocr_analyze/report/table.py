@@ -1,6 +1,6 @@
-"""Numbers, prose and tables for readers, in Markdown and as lines that fit a terminal.
+"""Numbers, prose and tables for readers, in Markdown and for a terminal.
 
-Only these strings are rounded, documents keep exact integers; numbers are never broken.
+Only these strings are rounded; numbers are never broken.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ __all__ = [
 _GAP: Final = "  "
 
 _COMFORTABLE: Final = 20
-"""Text columns don't get narrower than this while optional columns can still be left out."""
+"""Text columns stay this wide while optional columns can be left out."""
 
 _WHOLE_WORD: Final = 16
-"""Words up to this width, such as the unit FLOPs/byte, are not broken."""
+"""Words up to this width, such as FLOPs/byte, are not broken."""
 
 _UNLIMITED: Final = 10**6
 
 _FIGURE: Final = re.compile(r"-?\Z|(?=.{1,30}(?:\n.{,30})*\Z)[~?<(+-]*\d")
-"""A cell that is empty or one or two numbers, rather than prose that starts with one."""
+"""A cell that is empty or one or two numbers, not prose."""
 
 _NUMBER: Final = re.compile(r"[(\[~?+<>=-]*\d(?:[\d.,]*\d)?\Z")
 _JOINERS: Final = frozenset({"x", "/", "to"})
-"""Words that join two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
+"""Between two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
 
 _AFTER_SEPARATOR: Final = re.compile(
     r"(?<=[./\\])(?!(?<=\d[./\\])\d)(?!(?<![\w*\])}].)\d)(?=[^\s./\\])"
 )
-"""Where a path may be broken: not between two digits, and not within .5."""
+"""Where a path may be broken, but no number."""
 
 _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10**12, "T"),
                  (10**9, "G"), (10**6, "M"), (10**3, "k"))  # fmt: skip
@@ -71,7 +71,7 @@ _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10
 
 
 def scaled(count: float, unit: str = "") -> str:
-    """Four digits, a decimal prefix and perhaps a unit: 4568380069376 is '4.568 T'."""
+    """Four digits, a decimal prefix and a unit: 4568380069376 is '4.568 T'."""
     for index, (step, prefix) in enumerate(_STEPS):
         if abs(count) >= step:
             value = count / step
@@ -84,17 +84,17 @@ def scaled(count: float, unit: str = "") -> str:
 
 
 bytes_text = partial(scaled, unit="B")
-"""A byte count in decimal units: '6.672 GB'."""
+"""'6.672 GB'."""
 
 flops_text = partial(scaled, unit="FLOPs")
-"""FLOPs with a decimal prefix: '4.568 TFLOPs'."""
+"""'4.568 TFLOPs'."""
 
 exact = "{:,}".format
-"""All digits of a count, grouped by three."""
+"""All digits, grouped by three."""
 
 
 def share_text(share: float) -> str:
-    """A page's share of a count, with two decimals: '1,234.50'."""
+    """A share of a count, with two decimals: '1,234.50'."""
     return f"{share:,.2f}".removesuffix(".00")
 
 
@@ -106,12 +106,12 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def percent_text(share: float) -> str:
-    """A share in percent, to a tenth; a share too small for that is not shown as zero."""
+    """A share in percent, to a tenth; what is smaller is not shown as zero."""
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def price_text(price: float | None) -> str:
-    """Money: cents, and below 1 three significant digits: '1,234.50', '0.0456'; a dash for None."""
+    """Money: '1,234.50', '0.0456'; a dash for None."""
     if price is None:
         return "-"
     return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
@@ -131,12 +131,12 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """A throughput with three significant digits or more: '0.0745', '12.3', '1,234'."""
+    """A throughput with three digits or more: '0.0745', '12.3', '1,234'."""
     return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
 def counted(count: int, noun: str) -> str:
-    """'1 page', '16 pages'; for nouns with a regular plural."""
+    """'1 page', '16 pages'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -145,7 +145,7 @@ def counted(count: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table of strings; the first `label_columns` columns label its rows."""
+    """A titled table; its first `label_columns` columns label the rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -154,16 +154,16 @@ class Table:
     emphasized_rows: int = 0
     """How many rows at the end are sums."""
     optional: tuple[str, ...] = ()
-    """Columns that a narrow terminal may leave out, in the order in which they are left out."""
+    """Columns that a narrow terminal leaves out, in this order."""
 
     def is_numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which are right-aligned and never wrapped."""
+        """Whether a column's cells are numbers: right-aligned, never wrapped."""
         cells = map(itemgetter(column), self.rows)
         return column >= self.label_columns and all(map(_FIGURE.match, cells))
 
 
 class Line(NamedTuple):
-    """A line of a table; `is_bold` if it belongs to a sum."""
+    """A line for a terminal; bold for a title or a sum."""
 
     text: str
     is_bold: bool = False
@@ -173,10 +173,10 @@ class Line(NamedTuple):
 
 
 def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns; all but the first of each paragraph start with `indent`.
+    """Lines of at most `width` columns; within a paragraph they start with `indent`.
 
-    They break at spaces, or after path separators in long words; never within a number or between
-    a number and its unit. Only a number wider than `width` makes a line too wide.
+    They break at spaces, or after separators in long paths, never within a number or before its
+    unit. Only a number can make a line too wide.
     """
     lines = []
     for paragraph in text.split("\n"):
@@ -193,7 +193,7 @@ def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
 def shortened(text: str, width: int) -> str:
     """The text on one line of at most `width` columns, its longest words cut in the middle.
 
-    An ellipsis marks each cut. A number is left out whole or not at all.
+    An ellipsis marks a cut. A number is left out whole or not at all.
     """
     words = text.split(" ")
     while (excess := _columns_of(" ".join(words)) - width) > 0:
@@ -211,7 +211,7 @@ def _has_number(word: str) -> bool:
 
 
 def _columns_of(text: str) -> int:
-    """Columns a text takes on a terminal: two per wide character, none per combining one."""
+    """Columns on a terminal: two per wide character, none per combining one."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
@@ -219,7 +219,7 @@ def _columns_of(text: str) -> int:
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
-    """Unbreakable pieces, spaces included; at most `width` columns each, except for numbers."""
+    """Unbreakable pieces with their spaces; only numbers exceed `width`."""
     groups: list[list[str]] = []
     last = ""
     for word in re.findall(r"^\s+\S+\s*|\S+\s*", text):
@@ -239,7 +239,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 
 def _parts(word: str, width: int) -> Iterator[str]:
-    """A word, split where it may be broken if it is long."""
+    """A word, split where it may be."""
     is_short = _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width)
     for part in [word] if is_short else _AFTER_SEPARATOR.split(word):
         rest = part
@@ -250,7 +250,7 @@ def _parts(word: str, width: int) -> Iterator[str]:
 
 
 def _cut(word: str, width: int) -> int:
-    """How many characters of a word fit without cutting a number; 0 if none do."""
+    """How many characters fit without cutting a number; perhaps none."""
     fits = (n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
     return next(n for n in fits if not re.fullmatch("[0-9.,]{2}", word[n - 1 : n + 1]))
 
@@ -259,7 +259,7 @@ def _cut(word: str, width: int) -> int:
 
 
 def table_lines(table: Table, width: int) -> Iterator[Line]:
-    """A title, its table, and the columns left out for lack of width."""
+    """Title, table, and which columns are left out for lack of width."""
     lines, left_out = lay_out(table, width)
     for text in wrap(table.title, width):
         yield Line(visible(text), is_bold=True)
@@ -272,7 +272,7 @@ def table_lines(table: Table, width: int) -> Iterator[Line]:
 
 
 class _Column(NamedTuple):
-    """A column before its width is known: its name and cells, and widths that matter to it."""
+    """A column: its name and cells, and widths that matter to it."""
 
     texts: Sequence[str]
     is_numeric: bool  # right-aligned and never wrapped
@@ -282,11 +282,10 @@ class _Column(NamedTuple):
 
 
 def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:
-    """Lines from the header down, without trailing spaces; and names of columns left out.
+    """Lines from the header down; and names of columns left out.
 
-    First text is wrapped, then optional columns are left out one by one. If that is not enough
-    either, all columns are kept and the table is split into several parts below one another, each
-    with the row labels and as many other columns as fit.
+    First text is wrapped, then optional columns are left out one by one. If the rest still doesn't
+    fit, the table is split into parts below one another, each with the row labels.
     """
     columns = list(map(partial(_column, table), range(len(table.columns))))
     optional = tuple(filter(table.columns.__contains__, table.optional))
@@ -322,7 +321,7 @@ def _column(table: Table, index: int) -> _Column:
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
-    """Widths that fit, narrowing the widest columns first; None if no comfortable ones do."""
+    """Widths that fit, the widest columns narrowed first; None if no comfortable ones do."""
     room = width - len(_GAP) * (len(columns) - 1)
     for cap in range(min(room, max(map(attrgetter("natural"), columns))), -1, -1):
         widths = [max(each.comfortable, min(each.natural, cap)) for each in columns]
@@ -332,7 +331,7 @@ def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
 
 
 def _forced(columns: Sequence[_Column], width: int) -> list[int]:
-    """Widths if words have to be broken: numbers get what they need, text shares the rest."""
+    """Widths if words must be broken: numbers get what they need, text shares the rest."""
     if widths := _fitting([each._replace(comfortable=each.least) for each in columns], width):
         return widths
     numbers = [column.least for column in columns if column.is_numeric]
@@ -342,7 +341,7 @@ def _forced(columns: Sequence[_Column], width: int) -> list[int]:
 
 
 def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> Iterator[Line]:
-    """The names of the columns, a rule, and the rows; a cell may have several lines."""
+    """The header, a rule, and the rows."""
     for row in range(1 + len(table.rows)):
         cells = []
         for column, width in zip(columns, widths, strict=True):
@@ -366,10 +365,7 @@ def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> I
 def markdown_page(
     opening: str, tables: Iterable[Table], lists: Mapping[str, Iterable[str]] | None = None
 ) -> str:
-    """What a command prints as Markdown: lines, tables below their titles, and lists by title.
-
-    Empty lists are left out.
-    """
+    """A command's output as Markdown: lines, tables, and lists that aren't empty."""
     parts = ["\\\n".join(map(as_markdown, opening.splitlines())), *map(titled, tables)]
     for title, lines in (lists or {}).items():
         items = markdown_list(map(as_markdown, lines))
@@ -378,17 +374,17 @@ def markdown_page(
 
 
 def markdown_list(items: Iterable[str]) -> str:
-    """Lines of Markdown as a list."""
+    """A list in Markdown."""
     return "\n".join(map("- {}".format, items))
 
 
 def titled(table: Table) -> str:
-    """A table in Markdown, below its title."""
+    """A table below its title."""
     return f"## {as_markdown(table.title)}\n\n{markdown_table(table)}"
 
 
 def markdown_table(table: Table) -> str:
-    """A GitHub-flavoured Markdown table; numbers are right-aligned."""
+    """A table in GitHub's Markdown."""
     lines = [" | ".join(map(markdown_cell, cells)) for cells in (table.columns, *table.rows)]
     rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
     lines.insert(1, " | ".join(rule))
@@ -396,5 +392,5 @@ def markdown_table(table: Table) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """A cell of a Markdown table, or a line of a list; it may have several lines."""
+    """A cell of a Markdown table, perhaps of several lines."""
     return "<br>".join(map(partial(as_markdown, is_cell=True), text.split("\n")))

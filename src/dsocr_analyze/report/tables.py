@@ -1,4 +1,4 @@
-"""The tables and notes of a report, and what a page's cost is made of: stages, largest modules."""
+"""A report's tables and notes, and what a page's cost is made of: stages, largest modules."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ AMOUNTS: Final[dict[str, Amount]] = {
     "flops": attrgetter("flops"),
     "bytes": attrgetter("bytes_moved"),
 }
-"""The part of a stage's counts that is summed."""
+"""What is summed of a stage's counts."""
 
 PALETTE: Final = (
     "#2b66ad", "#a84f12", "#2a7a57", "#9a3b74", "#6353ab", "#7d5f10", "#23728a", "#b03a3a",
@@ -63,20 +63,20 @@ PALETTE: Final = (
 """Colours dark enough for white text."""
 
 OUTSIDE: Final = "preprocessing, host"
-"""Name for the seconds of a page that are in no stage."""
+"""The seconds of a page in no stage."""
 
 _KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder")
 """Stages with fixed colours, in the palette's order."""
 
 REFERENCE_GPU: Final = "a100-40gb"
-"""The GPU of the paper's own throughput figures, used if a report names none."""
+"""The GPU of the paper's throughput figures, if a report names none."""
 
 
 # --- stages: the parts that add up to the whole page ---------------------------------------------
 
 
 def batch_parts(report: Report, amount: Amount) -> dict[str, int]:
-    """An amount of the whole batch by stage, all decode steps summed."""
+    """An amount of the batch by stage, with all decode steps."""
     parts = dict(zip(report.stages, map(amount, report.stages.values()), strict=True))
     if report.decode_name is not None:
         parts[report.decode_name] = amount(report.total.batch) - amount(report.total)
@@ -84,16 +84,15 @@ def batch_parts(report: Report, amount: Amount) -> dict[str, int]:
 
 
 def page_parts(report: Report, amount: Amount) -> dict[str, float]:
-    """The same for one page: its share of the batch."""
+    """The same for one page."""
     pages = report.total.page.pages
     return {name: part / pages for name, part in batch_parts(report, amount).items()}
 
 
 def seconds_parts(report: Report, entry: TimeEntry) -> dict[str, float]:
-    """Seconds of a page alone by stage, with the rest under `OUTSIDE`.
+    """Seconds of a page alone by stage, the rest under `OUTSIDE`.
 
-    Benchmarks correct the first token as a whole. If the corrected time is below the sum of its
-    stages, the stages are scaled down to it.
+    Stages are scaled down to a first token that benchmarks correct below their sum.
     """
     before = {
         name: entry.stages[name].seconds if name in entry.stages else 0.0
@@ -109,7 +108,7 @@ def seconds_parts(report: Report, entry: TimeEntry) -> dict[str, float]:
 
 
 def stage_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each stage, the same everywhere; other models' take the remaining colours."""
+    """Each stage's colour, the same everywhere; unknown stages take the remaining ones."""
     distinct = list(dict.fromkeys(names))
     found = {name: PALETTE[_KNOWN.index(name)] for name in distinct if name in _KNOWN}
     others = [name for name in distinct if name not in _KNOWN]
@@ -121,7 +120,7 @@ def stage_colours(names: Iterable[str]) -> dict[str, str]:
 
 
 class TopModule(NamedTuple):
-    """Modules whose paths differ only in layer numbers; counts are of their own forwards.
+    """Modules that differ only in layer numbers, and the work of their own forwards.
 
     Attributes:
         name: Their path, with * for a layer number; empty for the model itself.
@@ -129,7 +128,7 @@ class TopModule(NamedTuple):
         modules: Number of modules.
         calls: Number of calls; 0 if unknown.
         nbytes: Bytes they read and write.
-        flops_share: Share of the FLOPs of all modules in the requested stages.
+        flops_share: Share of the requested stages' FLOPs.
     """
 
     stage: str
@@ -143,7 +142,7 @@ class TopModule(NamedTuple):
 
 
 def top_modules(report: Report, *stages: str) -> list[TopModule]:
-    """Modules of some stages whose own forwards compute something, costliest first."""
+    """Modules of some stages that compute something themselves, costliest first."""
     sums: dict[tuple[str, str, str | None], list[int]] = {}
     total = 0
     for stage in stages:
@@ -162,10 +161,9 @@ def top_modules(report: Report, *stages: str) -> list[TopModule]:
 
 
 def ridge_of(report: Report) -> tuple[str, float, bool]:
-    """A GPU, and the FLOPs per byte from which on compute bounds it rather than memory.
+    """A GPU, the FLOPs per byte from which compute bounds it, and whether the report names it.
 
-    The first GPU with a ridge point that the report names, or the reference GPU for GPUs in
-    general; and whether it is a named one.
+    It is the first named GPU with a ridge point, or the reference GPU.
     """
     for entry in report.time:
         if entry.ridge_flops_per_byte is not None:
@@ -181,7 +179,7 @@ def headline(report: Report) -> str:
 
 
 def notes_of(report: Report) -> list[str]:
-    """Notes on the whole report and on its stages, and what predicted seconds assume."""
+    """All notes, and what predicted seconds assume."""
     notes = [*report.notes]
     for name, stage in report.stages.items():
         notes += map("{}: {}".format, repeat(name), stage.notes)
@@ -189,7 +187,7 @@ def notes_of(report: Report) -> list[str]:
 
 
 def tables_of(report: Report) -> list[Table]:
-    """All tables of a report but its ledger, in order."""
+    """All tables but the ledger."""
     return [
         _configuration(report),
         _stages(report),
@@ -263,7 +261,7 @@ _TOTALLED: Final = attrgetter("macs", "matrix_flops", "vector_flops", "flops")
 
 
 def _totals(report: Report) -> Table:
-    """Totals with all digits, and a page's share if the batch has several pages."""
+    """Totals with all digits, and a page's share of several."""
     total, page = report.total, report.total.page
     one = "prompt" if report.workload.page is None else "page"
     what = one if page.pages == 1 else f"batch of {counted(page.pages, one)}"
@@ -282,7 +280,7 @@ def _totals(report: Report) -> Table:
 
 
 def _experts(report: Report) -> list[Table]:
-    """Routed experts that each stage touches, and the bytes read; no table without experts."""
+    """Routed experts that stages touch, and bytes read; no table without any."""
     rows = []
     for name, stage in report.stages.items():
         if (touched := stage.experts_touched) and stage.bytes_read_expected is not None:
@@ -310,7 +308,7 @@ def _memory(report: Report) -> Table:
 
 
 def _top_modules(report: Report) -> Table:
-    """Modules by FLOPs of their own forward, with repeated layers folded into one row."""
+    """Modules by FLOPs of their own forward, repeated layers in one row."""
     ranked = top_modules(report, *report.prefill_names)[:12]
     gpu, ridge, _ = ridge_of(report)
     has_classes = any(map(attrgetter("class_name"), ranked))
@@ -359,7 +357,7 @@ _VERDICTS: Final = {True: "agree", False: "differ", None: "not compared"}
 
 
 def _agreement(report: Report) -> list[Table]:
-    """Traced and analytic figures side by side; no table if only one engine ran."""
+    """Traced and analytic figures; no table if only one engine ran."""
     if (agreement := report.agreement) is None:
         return []
     rows = []
@@ -386,7 +384,7 @@ def _agreement(report: Report) -> list[Table]:
 
 
 def ledger_table(report: Report) -> Table | None:
-    """Every operator that ran; None if that is unknown."""
+    """Every operator that ran; None if unknown."""
     ledger, rows = msgspec.structs.asdict(report.operator_ledger), []
     for status, operators in ledger.items():
         listed = ", ".join(starmap("{} x {}".format, operators.items())) or "none"

@@ -1,4 +1,4 @@
-"""Predicted seconds: the document of `dsocr-analyze time`, and tables for every output."""
+"""Predicted seconds: the document of `dsocr-analyze time`, and tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _band(band: Interval | TimeStage) -> str:
 
 
 def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
-    """Two tables per entry: its stages, and its throughput by concurrency."""
+    """Per entry: its stages, and its throughput by concurrency."""
     tables: list[Table] = []
     for entry in entries:
         runtime = dict.fromkeys((entry.runtime, entry.assumptions.host))
@@ -43,7 +43,7 @@ def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
 
 
 def overview(entries: Iterable[TimeEntry]) -> Table:
-    """One row per entry: a page alone, and the throughput at the highest concurrency."""
+    """Per entry: a page alone, and throughput at the highest concurrency."""
     loads = [(each, max(each.throughput, key=lambda load: load.concurrency)) for each in entries]
     return Table(
         "Predicted: a page alone, then throughput; ~ extrapolated from another GPU",
@@ -110,7 +110,7 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
 
 
 def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
-    """What the predictions assume: each sentence once, with the GPUs it applies to."""
+    """What predictions assume, with the GPUs that it applies to."""
     about: dict[str, dict[str, None]] = {}
     for entry in entries:
         profile, source = entry.profile, entry.profile.source
@@ -134,14 +134,14 @@ class TimeReport(PageOpening, frozen=True, kw_only=True):
     """Predicted seconds of one page.
 
     Attributes:
-        time: One entry per GPU and runtime, as in a report.
+        time: One entry per GPU and runtime.
     """
 
     time: tuple[TimeEntry, ...]
 
 
 def headline(model: Model, workload: Workload) -> str:
-    """The first lines of every output: which model, and which page."""
+    """Which model, and which page."""
     return (
         f"Predicted, nothing was run: {model_text(model)}\n"
         f"{workload.title[0].upper()}{workload.title[1:]}"

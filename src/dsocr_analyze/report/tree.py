@@ -1,4 +1,4 @@
-"""A model's modules and leaves: JSON documents, text, Mermaid flowcharts and Graphviz graphs."""
+"""A model's modules and leaves as JSON, text, Mermaid flowcharts and Graphviz graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsocr_analyze.workload import AnyWorkload
 __all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
 
 Leaves = Mapping[str, Mapping[str, int]]
-"""Number of modules of each class, by stage."""
+"""Modules of each class, by stage."""
 
 _LEGEND = "params: at or below each module"
 _TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first call): in one prefill pass"
@@ -35,17 +35,16 @@ _COLUMNS: Final = ("module", "stage", "params", "calls", "FLOPs", "input -> outp
 _FLOPS: Final = 4
 _NUMBERS: Final = (2, 3, _FLOPS)
 _WANTED: Final = (0, 2, _FLOPS, 1, 3, 5)
-"""Columns by priority: the last ones are left out first."""
+"""Columns by priority."""
 
 _BRANCHES: Final = " " + "".join(map(chr, range(0x2500, 0x2580)))
-"""What stands before a module in the tree."""
 
 
 class TreeDocument(ModelOpening, frozen=True, kw_only=True):
     """The modules of a model.
 
     Attributes:
-        workload: The page that was traced; null if none was.
+        workload: The page that was traced; null without one.
         modules: One entry per module, parents first.
     """
 
@@ -57,7 +56,7 @@ class LeavesDocument(ModelOpening, frozen=True, kw_only=True):
     """The leaf classes of a model.
 
     Attributes:
-        stages: Number of leaves of each class, by stage.
+        stages: Leaves of each class, by stage.
     """
 
     stages: Mapping[str, Mapping[str, Count]]
@@ -71,15 +70,7 @@ def tree_document(
     workload: AnyWorkload | None,
     options: Options,
 ) -> LeavesDocument | TreeDocument:
-    """The document of a model's modules, or of its leaf classes.
-
-    Args:
-        model: Where the model comes from.
-        shown: Its tree, or its leaves by stage and class.
-        stage: The only stage whose modules are included; None for all.
-        workload: The page that was traced, if any was.
-        options: The command line's.
-    """
+    """The document of a model's modules or leaf classes; `stage` is the only one included."""
     if not isinstance(shown, TreeNode):
         return LeavesDocument(
             schema_version=SCHEMA_VERSION,
@@ -101,22 +92,19 @@ def tree_document(
 def drawing(
     model: Model, modules: Leaves | TreeNode, how: str, *, is_folded: bool = True
 ) -> Drawing:
-    """What a reader sees of a model's modules, folded or not, or of its leaf classes.
-
-    `how` says how it was built.
-    """
+    """A model's modules, folded or not, or its leaf classes; `how` says how it was built."""
     shown = fold(modules) if is_folded and isinstance(modules, TreeNode) else modules
     return Drawing(f"Ran: {model_text(model)} {how}", shown)
 
 
 class Drawing(NamedTuple):
-    """A model's modules or leaf classes for a reader, and the first line of a text on them."""
+    """Modules or leaf classes for a reader, and the first line on them."""
 
     opening: str
     shown: TreeNode | Leaves
 
     def lines(self, width: int | None) -> Iterator[Line]:
-        """Lines for a terminal of that many columns; None for no limit."""
+        """Lines for a terminal, of any length for None."""
         below = (
             _tree_lines(self.shown, width)
             if isinstance(self.shown, TreeNode)
@@ -125,11 +113,11 @@ class Drawing(NamedTuple):
         yield from map(Line, [*wrap(self.opening, width or len(self.opening)), "", *below])
 
     def text(self) -> str:
-        """The same without a limit."""
+        """Lines of any length."""
         return "".join(f"{line.text}\n" for line in self.lines(None))
 
     def mermaid(self) -> str:
-        """A Mermaid flowchart from left to right, one box per module, or per stage and class."""
+        """A Mermaid flowchart: one box per module, or per stage and class."""
         lines, is_tree = ["flowchart LR"], isinstance(self.shown, TreeNode)
         for name, texts, parent in self._boxes():
             box = f'{name}["{"<br/>".join(map(as_mermaid, texts))}"]'
@@ -159,11 +147,10 @@ class Drawing(NamedTuple):
 
 
 _Box: TypeAlias = tuple[str, Sequence[str], str | None]
-"""Name of a box, what it says, and the box that has an edge to it; a first one has none."""
+"""A box's name and texts, and the box above it."""
 
 
 def _tree_boxes(node: TreeNode, parent: str | None, numbers: Iterator[int]) -> Iterator[_Box]:
-    """One box per node."""
     name, module = f"n{next(numbers)}", node.module
     lines = [*filter(None, [node.label]), module.class_name, f"{module.params:,} params"]
     lines += [] if module.flops is UNSET else [f"{module.flops:,} FLOPs"]
@@ -173,7 +160,6 @@ def _tree_boxes(node: TreeNode, parent: str | None, numbers: Iterator[int]) -> I
 
 
 def _leaves_boxes(leaves: Leaves) -> Iterator[_Box]:
-    """One box per stage, and per leaf class of each."""
     for number, (stage, found) in enumerate(leaves.items()):
         yield f"s{number}", [stage], None
         for index, (name, count) in enumerate(found.items()):
@@ -184,7 +170,7 @@ def _leaves_boxes(leaves: Leaves) -> Iterator[_Box]:
 
 
 def _tree_lines(root: TreeNode, width: int | None) -> list[str]:
-    """The tree with its columns; those that don't fit are left out, after FLOPs are rounded."""
+    """The tree with the columns that fit, if need be with rounded FLOPs."""
     is_traced = root.module.calls is not UNSET
     names = _COLUMNS if is_traced else _COLUMNS[:3]
     rows = [list(names), *_text_rows(root, "", "", exact)]
@@ -205,7 +191,7 @@ def _tree_lines(root: TreeNode, width: int | None) -> list[str]:
 
 
 def _columns_that_fit(rows: list[list[str]], told: list[int], width: int | None) -> list[int]:
-    """Indices of the columns that fit, in order; always includes the first."""
+    """Indices of the columns that fit; the first always does."""
     shown: list[int] = []
     used = -2
     for column in (each for each in _WANTED if each in told):
@@ -221,14 +207,13 @@ def _width_of(rows: list[list[str]], column: int) -> int:
 
 
 def _narrowed(branch: str, room: int) -> str:
-    """A module and the branches that lead to it, at most `room` wide."""
+    """A module and its branches, at most `room` wide."""
     name = branch.lstrip(_BRANCHES)
     lead = branch[: len(branch) - len(name)]
     return lead + shortened(name, max(room - len(lead), 1))
 
 
 def _aligned(rows: list[list[str]], columns: Sequence[int]) -> list[str]:
-    """Lines with these columns."""
     widths = [_width_of(rows, each) for each in range(len(columns))]
     return [
         "  ".join(
@@ -257,7 +242,7 @@ def _text_rows(
 
 
 def _shape(shapes: NestedShapes | UnsetType) -> str:
-    """Shapes as JSON; anything deeper than a list of tensors, such as a KV cache, is `...`."""
+    """Shapes as JSON, with `...` for more than a list of tensors, such as a KV cache."""
     if not isinstance(shapes, list):
         return "-"
     flat = [
@@ -268,7 +253,6 @@ def _shape(shapes: NestedShapes | UnsetType) -> str:
 
 
 def _leaves_lines(leaves: Leaves, width: int | None) -> list[str]:
-    """One line per stage and class."""
     rows = [
         ["stage", "leaf class", "modules"],
         *([visible(stage), visible(name), exact(count)]

@@ -1,7 +1,7 @@
-"""Assembles an HTML page: markup, style, scripts and the data that they read, in one file.
+"""Assembles an HTML page with its style, scripts and data in one file.
 
-The page loads nothing. Its Content-Security-Policy allows only its own inline scripts, by digest;
-its data are JSON escaped so that they can't close their element.
+The page loads nothing. Its Content-Security-Policy allows only its own scripts, by digest; its data
+are JSON that can't close their element.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SCRIPTS: Final = (
     "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
     "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""The page's own scripts, in order of dependency."""
+"""The page's scripts, in order of dependency."""
 
 _LARGEST_SAFE: Final = 2**53 - 1
-"""The largest integer that JavaScript represents exactly; larger ones are written as text."""
+"""JavaScript's largest exact integer; larger ones become text."""
 
 _IN_JSON: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -61,17 +61,17 @@ _MODULE_FIELDS: Final = (
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU's peaks in the data type of a report.
+    """A GPU's peaks in a report's data type.
 
     Attributes:
         gpu: Its name in the catalogue.
         title: Its name for readers.
-        matrix_flops_per_second: Dense rate of matrix products of that type.
-        vector_flops_per_second: fp32 rate outside the matrix units; null if unknown.
+        matrix_flops_per_second: Dense matrix products of that type.
+        vector_flops_per_second: fp32 outside the matrix units; null if unknown.
         memory_bytes: As sold.
-        measured: Whether kernel times were measured on it rather than taken from another GPU.
+        measured: Whether kernel times are its own, not another GPU's.
         source: Where the peaks come from.
-        weak: Which of them are poorly sourced; empty if none are.
+        weak: Those that are poorly sourced; may be empty.
     """
 
     gpu: str
@@ -87,7 +87,7 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Contents: TypeAlias = Mapping[str, object]
-"""What a page is about: typed values by name."""
+"""What a page is about, by name."""
 
 
 def report_contents(
@@ -102,7 +102,7 @@ def report_contents(
         report: The report.
         roofs: GPUs whose roofline can be shown, named ones first.
         curves: Predicted seconds over many concurrencies.
-        curves_missing: Why there are none; empty if there are some.
+        curves_missing: Why there are none; may be empty.
     """
     return {
         "kind": "report",
@@ -118,7 +118,7 @@ def report_contents(
 
 
 def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int | None]]:
-    """A stage's `by_module` by column, which keeps thousands of rows small."""
+    """A stage's `by_module` by column: small, with thousands of rows."""
     rows = modules.values()
     return {
         "path": [*modules],
@@ -131,10 +131,7 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
 def comparison_contents(
     found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str] = ()
 ) -> Contents:
-    """The page of a comparison; `reports` are in its order.
-
-    A config key has its value in each of the named configs as JSON, null where it is absent.
-    """
+    """The page of a comparison, whose reports are in its order, with values of named configs."""
     return {
         "kind": "comparison",
         "headline": headline,
@@ -152,7 +149,7 @@ def comparison_contents(
 
 
 def _of_stages(*reports: Report) -> Contents:
-    """The charts' colours, dark enough for white text, and each prediction's seconds by stage."""
+    """The charts' colours, and each prediction's seconds by stage."""
     stages = stage_colours([*merged([list(report.stages) for report in reports]), OUTSIDE])
     return {
         "colours": {"palette": PALETTE, "stages": stages, "outside": OUTSIDE},
@@ -168,7 +165,7 @@ def _without_modules(report: Report) -> Report:
 
 
 def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
-    """Peaks of the GPUs that support a data type; those named `first` are, in that order."""
+    """Peaks of GPUs that support a data type, those named `first` in that order."""
     places = {name: place for place, name in enumerate(first)}
     found = [
         Roof(
@@ -194,12 +191,12 @@ def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) 
 
 
 def refuse_without_plotly() -> None:
-    """Raise FormatError if plotly is not installed; called before any work."""
+    """Raises FormatError if plotly is missing; called before any work."""
     require_extra("an HTML report", "plotly", "html")
 
 
 def render_html(contents: Contents) -> str:
-    """The complete page; raises FormatError if plotly is not installed."""
+    """The page; raises FormatError if plotly is missing."""
     refuse_without_plotly()
     from plotly.offline import get_plotlyjs
 
@@ -228,12 +225,12 @@ def _text(name: str) -> str:
 
 
 def escaped_json(value: Any) -> str:
-    """ASCII JSON with `<`, `>` and `&` escaped, so it is safe inside HTML."""
+    """ASCII JSON that is safe inside HTML."""
     return json.dumps(_safe(value), allow_nan=False, separators=(",", ":")).translate(_IN_JSON)
 
 
 def _safe(value: Any) -> Any:
-    """The value, with integers too large for JavaScript as text."""
+    """The value, with large integers as text."""
     if isinstance(value, dict):
         return {key: _safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
