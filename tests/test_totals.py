@@ -1,127 +1,230 @@
-"""Many pages at once: equal to one at a time, exact or refused, and quick."""
+"""Many pages at once, by passes on symbols: equal to one at a time, exact or refused, and quick."""
 
 import dataclasses
+import itertools
 import random
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
-from sampling import first, sampled
-from single_page import page_costs
+from both_engines import LATENT, directory_with, draw_decoder, small_directory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sampling import every, first, sampled
 
-from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.ocr_family.symbolic_passes import affine
 from dsocr_analyze.architectures.ocr_family.totals import distinct
-from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
-from dsocr_analyze.kernels import Work
-from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.workload import LARGEST_COUNT, LARGEST_VIEW
 
 page_totals = DEFAULT.forms.page_totals
-PUBLISHED = ClipModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
-LATENT = dataclasses.replace(
-    PUBLISHED,
-    decoder=dataclasses.replace(
-        PUBLISHED.decoder,
-        use_mla=True,
-        kv_lora_rank=64,
-        qk_rope_head_dim=32,
-        qk_nope_head_dim=48,
-        v_head_dim=40,
-        head_dim=80,
-        rope_scaling="dynamic",
-        max_position_embeddings=900,
-    ),
-)
+DTYPES = ("bfloat16", "float16", "float32")
+PUBLISHED = ModelDirectory.read(DEFAULT.reference).dimensions()
+LONG = directory_with(
+    **LATENT, rope_scaling={"type": "dynamic", "factor": 2.0}, max_position_embeddings=900
+).dimensions()
+ONE_VIEW = {"base_size": 1024, "whole_resolution": 1024}
+
+flashes = pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+dimensions_ = sampled("dimensions", [PUBLISHED, LONG], first(1), ids=["published", "latent"])
 
 
-def workloads(count, seed=0):
-    rng = random.Random(seed)
-    return [
-        plan_workload(
-            page=(rng.randint(200, 3000), rng.randint(200, 3000)),
-            base_size=rng.choice([64, 224, 640, 1024, 1031]),
-            image_size=rng.choice([64, 100, 448, 640]),
-            crop_mode=rng.random() < 0.6,
-            text_tokens=rng.randint(1, 500),
-            batch_size=rng.choice([1, 1, 2, 7]),
-            max_new_tokens=rng.choice([1, 2, 500]),
-        )
-        for _ in range(count)
-    ]
+def assert_totals(pages, dimensions=PUBLISHED, dtype=BFLOAT16, *, flash=False, arch=DEFAULT):
+    """Every workload costs what its report says; returns the totals."""
+    columns = {
+        "base_size": [page.base_size for page in pages],
+        "whole_resolution": [page.global_view.resolution for page in pages],
+        "local_resolution": [page.image_size for page in pages],
+        "columns": [page.grid[0] for page in pages],
+        "rows": [page.grid[1] for page in pages],
+        **{
+            name: [getattr(page, name) for page in pages]
+            for name in ("text_tokens", "max_new_tokens", "batch_size")
+        },
+    }
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    totals = arch.forms.page_totals(dimensions, **arrays, dtype=dtype, flash_attention=flash)
+    for index, page in enumerate(pages):
+        assert_total(totals, index, page, dimensions, dtype, flash=flash, arch=arch)
+    return totals
+
+
+def assert_total(totals, index, page, dimensions, dtype=BFLOAT16, *, flash=False, arch=DEFAULT):
+    one = arch.forms.compose(dimensions, page, dtype, flash)
+    *prefill, step = (stage.work for stage in one.stages.values())
+
+    def at(count):
+        return int(count if isinstance(count, int) else count[index])
+
+    assert Work(*map(at, totals.prefill)) == total_work(prefill), page
+    assert Work(*map(at, totals.decode_step)) == step, page
+    assert Work(*map(at, totals.batch)) == one.batch, page
+    assert at(totals.visual_tokens) == page.visual_tokens
+    assert at(totals.seq_len) == page.seq_len
+    assert at(totals.kv_cache_bytes) == one.memory.kv_cache_bytes, page
+    assert at(totals.peak_activation_bytes) == one.memory.peak.nbytes, page
 
 
 def alone(size, **lengths):
     """A page in one view, of any lengths."""
-    page = plan_workload(page=(9, 9), base_size=size, image_size=size, crop_mode=False)
+    page = DEFAULT.plan(page=(9, 9), base_size=size, image_size=size, crop_mode=False)
     return dataclasses.replace(page, **{"max_new_tokens": 1} | lengths)
 
 
-def arrays_of(pages):
-    return {
-        "base_size": np.array([page.base_size for page in pages]),
-        "whole_resolution": np.array([page.global_view.resolution for page in pages]),
-        "local_resolution": np.array([page.image_size for page in pages]),
-        "columns": np.array([page.grid[0] for page in pages]),
-        "rows": np.array([page.grid[1] for page in pages]),
-        "text_tokens": np.array([page.text_tokens for page in pages]),
-        "batch_size": np.array([page.batch_size for page in pages]),
-        "max_new_tokens": np.array([page.max_new_tokens for page in pages]),
-    }
+# --- equal to one at a time
 
 
-def at(work, index):
-    return tuple(count if isinstance(count, int) else int(count[index]) for count in work)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@flashes
+def test_every_count_is_the_reports_in_every_mode_and_type(name, flash):
+    arch, draw = ARCHITECTURES[name], random.Random(f"{name} {flash}")
+    if flash and name == "unlimited-ocr":
+        pytest.skip("its attention is eager only")
+    dimensions = ModelDirectory.read(arch.reference).dimensions()
+    for mode, dtype in itertools.product(arch.modes.values(), DTYPES):
+        pages = [
+            arch.plan(
+                page=(draw.randint(100, 4000), draw.randint(100, 4000)),
+                base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode,
+                text_tokens=draw.choice([1, 10, draw.randint(1, 3000), 9000]),
+                max_new_tokens=draw.choice([1, 2, 100, 128, 129, 130, 5000]),
+                batch_size=draw.choice([1, 1, 2, 3, 64]),
+            )
+            for _ in range(5)
+        ]  # fmt: skip
+        assert_totals(pages, dimensions, dtype_named(dtype), flash=flash, arch=arch)
 
 
-def assert_equal(totals, costs, index):
-    assert at(totals.prefill, index) == costs.prefill
-    assert at(totals.decode_step, index) == costs.decode_step
-    assert at(totals.batch, index) == costs.batch
-    whole = (
-        totals.visual_tokens, totals.seq_len, totals.kv_cache_bytes, totals.peak_activation_bytes
-    )  # fmt: skip
-    workload = costs.workload
-    assert at(whole, index) == (
-        workload.visual_tokens, workload.seq_len, costs.kv_cache_bytes, costs.peak_activation_bytes
-    )  # fmt: skip
+@st.composite
+def decoders(draw):
+    """Config keys of a decoder: plain or latent attention, dense or with experts, any positions."""
+    changes = draw_decoder(draw)
+    if draw(st.booleans()):
+        experts = draw(st.sampled_from([1, 2, 7, 64]))
+        changes |= {
+            "n_routed_experts": experts,
+            "num_experts_per_tok": draw(st.integers(1, min(experts, 6))),
+            "moe_intermediate_size": draw(st.sampled_from([4, 600, 3000])),
+            "n_shared_experts": draw(st.sampled_from([None, 1, 2])),
+            "first_k_dense_replace": draw(st.integers(0, 2)),
+            "norm_topk_prob": draw(st.booleans()),
+        }
+        if experts == 64:
+            methods = ["greedy", "group_limited_greedy", "noaux_tc"]
+            changes |= {
+                "topk_method": draw(st.sampled_from(methods)), "n_group": 8, "topk_group": 3,
+            }  # fmt: skip
+    if draw(st.booleans()):
+        scaling = draw(st.sampled_from([None, "yarn", "dynamic", "dynamic", "linear"]))
+        changes |= {
+            **LATENT, "v_head_dim": draw(st.sampled_from([40, 80, 96])),
+            "max_position_embeddings": draw(st.sampled_from([1, 4, 20, 300, 2048])),
+            "q_lora_rank": draw(st.sampled_from([None, 24])),
+            "num_key_value_heads": changes["num_attention_heads"],
+        }  # fmt: skip
+        if scaling is not None:
+            changes["rope_scaling"] = {"type": scaling, "factor": 2.0}
+    return changes
 
 
-@sampled("dimensions", [PUBLISHED, LATENT], first(1), ids=["published", "latent"])
+PAGES = st.lists(
+    st.tuples(
+        st.sampled_from([64, 128, 320, 640]), st.sampled_from([1, 2, 5, 290, 600]),
+        st.integers(1, 5), st.sampled_from([1, 2, 3, 40, 400]), st.booleans(),
+        st.integers(100, 3000),
+    ),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+def planned(arch, pages):
+    return [
+        arch.plan(
+            page=(width, 1000), base_size=size, image_size=size, crop_mode=is_cut,
+            text_tokens=text, batch_size=batch, max_new_tokens=new,
+        )
+        for size, text, batch, new, is_cut, width in pages
+    ]  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=60, deadline=None)
+@given(changes=decoders(), dtype=st.sampled_from(DTYPES), flash=st.booleans(), pages=PAGES)
+def test_every_count_is_the_reports_for_any_decoder(changes, dtype, flash, pages):
+    dimensions = directory_with(**changes).dimensions()
+    assert_totals(planned(DEFAULT, pages), dimensions, dtype_named(dtype), flash=flash)
+
+
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 3000}
+FEW = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_shared_experts": None, "vocab_size": 9}
+"""One of the few experts holds the most."""
+DYNAMIC = {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 20}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "flash"),
+    [
+        ("deepseek-ocr", EXPERTS, False),
+        ("deepseek-ocr", {**EXPERTS, **FEW}, False),
+        ("deepseek-ocr", {**LATENT, **DYNAMIC}, True),
+        ("deepseek-ocr", {**LATENT, **DYNAMIC, **EXPERTS}, False),
+        ("unlimited-ocr", {**EXPERTS, "sliding_window_size": 3}, False),
+    ],
+    ids=["experts", "few-experts", "dynamic", "dynamic-experts", "window"],
+)
+def test_every_count_is_the_reports_in_every_regime(name, changes, flash):
+    """One prompt and several; up to, across and beyond the trained length; a full window."""
+    arch = ARCHITECTURES[name]
+    config = small_directory(num_hidden_layers=2, **changes).config
+    lengths = [
+        *((1, 1), (2, 1), (9, 3), (12, 9), (16, 1), (16, 2), (17, 1), (17, 9), (18, 9), (40, 20)),
+        (900, 2),
+    ]
+    pages = [(64, text, batch, new, False, 500) for text, new in lengths for batch in (1, 3)]
+    dimensions = arch.forms.dimensions(config)
+    assert_totals(planned(arch, pages), dimensions, FLOAT32, flash=flash, arch=arch)
+
+
+@dimensions_
 @sampled("flash", [False, True], first(1), ids=["eager", "flash"])
-@sampled("count", [40, 400], first(1), ids=["few", "many"])
+@sampled("count", [14, 40], first(1), ids=["few", "many"])
 def test_many_pages_cost_what_each_costs(dimensions, flash, count):
-    pages = workloads(count)
-    totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, dtype=FLOAT32)
-    for index in range(0, count, count // 13):
-        costs = page_costs(dimensions, pages[index], FLOAT32, flash_attention=flash)
-        assert_equal(totals, costs, index)
+    draw = random.Random(0)
+    pages = [
+        DEFAULT.plan(
+            page=(draw.randint(200, 3000), draw.randint(200, 3000)),
+            base_size=draw.choice([64, 224, 640, 1031]),
+            image_size=draw.choice([64, 100, 448]),
+            crop_mode=draw.random() < 0.6,
+            text_tokens=draw.randint(1, 500),
+            batch_size=draw.choice([1, 1, 2, 7]),
+            max_new_tokens=draw.choice([1, 2, 500]),
+        )
+        for _ in range(count)
+    ]
+    assert_totals(pages, dimensions, FLOAT32, flash=flash)
 
 
 @pytest.mark.exhaustive
 def test_integers_for_all_pages_and_for_one():
-    page = plan_workload(page=(1191, 1684), max_new_tokens=7)
-    columns, rows = page.grid
+    page = DEFAULT.plan(page=(1191, 1684), max_new_tokens=7)
+    cut = dict(zip(("columns", "rows"), page.grid, strict=True))
     totals = page_totals(
-        PUBLISHED,
-        base_size=1024,
-        whole_resolution=1024,
-        local_resolution=640,
-        columns=columns,
-        rows=rows,
-        text_tokens=10,
-        max_new_tokens=7,
+        PUBLISHED, **ONE_VIEW, **cut, local_resolution=640, text_tokens=10, max_new_tokens=7
     )
-    assert_equal(totals, page_costs(PUBLISHED, page), 0)
+    assert_total(totals, 0, page, PUBLISHED)
     counts = vars(totals) | {"decode_step_bytes_read_expected": 0}
     assert {type(each) for each in counts.values()} == {int, Work}
-    lengths = page_totals(
-        PUBLISHED, base_size=1024, whole_resolution=1024, text_tokens=np.array([10, 11])
-    )
+    lengths = page_totals(PUBLISHED, **ONE_VIEW, text_tokens=np.array([10, 11]))
     assert lengths.batch.macs.shape == (2,)
+    none = page_totals(PUBLISHED, **ONE_VIEW, text_tokens=np.array([], dtype=int))
+    assert len(none.batch.macs) == 0
 
 
 def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
@@ -131,103 +234,97 @@ def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
         PUBLISHED, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
     ).prefill
     pixels = 3 * (640**2 - 64**2)
-    assert np.diff(prefill.vector_flops)[[0, 2]].tolist() == [-pixels, 0]
-    assert np.diff(prefill.bytes_read)[[0, 2]].tolist() == [-4 * pixels, 0]
-    for count in (prefill.macs, prefill.bytes_written):
-        assert np.diff(count)[[0, 2]].tolist() == [0, 0]
+    differences = [np.diff(count)[[0, 2]].tolist() for count in prefill]
+    assert differences == [[0, 0], [-pixels, 0], [0, 0], [-4 * pixels, 0], [0, 0]]
 
 
 @pytest.mark.exhaustive
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
-    lengths = np.arange(1, 40_001)
+    lengths = np.arange(1, 140_001)
     totals = page_totals(PUBLISHED, base_size=512, whole_resolution=512, text_tokens=lengths)
-    for index in (0, 16_383, 16_384, 39_999):
-        page = plan_workload(
-            page=(500, 500), base_size=512, text_tokens=index + 1, max_new_tokens=1
-        )
-        assert_equal(totals, page_costs(PUBLISHED, page), index)
+    for index in (0, (1 << 16) - 1, 1 << 16, 139_999):
+        assert_total(totals, index, alone(512, text_tokens=index + 1), PUBLISHED)
 
 
-def test_no_pages():
-    totals = page_totals(
-        PUBLISHED, base_size=1024, whole_resolution=1024, text_tokens=np.array([], dtype=int)
-    )
-    assert len(totals.batch.macs) == 0
+def test_a_size_derived_from_the_cache_is_not_affine_in_it():
+    K, T = Polynomial.size("K"), Polynomial.size("T")
+    assert affine(3 * K * T + 2 * T + 5, "K") == (2 * T + 5, 3 * T)
+    root = Polynomial({(Symbol("root", 1, None, None, (K + 1,)),): 1})
+    for size in (K * K, root, root * K, T * root):
+        with pytest.raises(ArithmeticError, match="not affine in K"):
+            affine(size, "K")
+    assert affine(root, "T") == (root, 0)
 
 
-class TestNothingWraps:
-    def test_counts_beyond_64_bits_are_exact(self):
-        new = np.array([10**9, 1, 3 * 10**9])
-        totals = page_totals(
-            PUBLISHED,
-            base_size=1024,
-            whole_resolution=1024,
-            text_tokens=10,
-            batch_size=10**7,
-            max_new_tokens=new,
-        )
-        assert totals.batch.macs.dtype == object
-        for index, count in enumerate(new):
-            page = dataclasses.replace(
-                plan_workload(page=(600, 600)), batch_size=10**7, max_new_tokens=int(count)
-            )
-            assert_equal(totals, page_costs(PUBLISHED, page), index)
-        assert totals.batch.macs[2] > 2**63
+def test_distinct_combinations_and_their_places():
+    sizes, texts = np.array([7, 3, 7, 5, 7]), np.array([1, 2, 1, 2, 2])
+    rows, places = distinct([sizes, texts])
+    found = list(zip(sizes[rows].tolist(), texts[rows].tolist(), strict=True))
+    assert sorted(found) == [(3, 2), (5, 2), (7, 1), (7, 2)]
+    assert [found[place] for place in places] == [(7, 1), (3, 2), (7, 1), (5, 2), (7, 2)]
+    assert distinct([np.array([0, 10**12])]) is None
 
-    def test_views_alone_may_differ(self):
-        pages = [alone(size, text_tokens=10**8, batch_size=10**4) for size in (64, 640)]
-        totals = page_totals(PUBLISHED, **arrays_of(pages))
-        for index, page in enumerate(pages):
-            assert_equal(totals, page_costs(PUBLISHED, page), index)
 
-    def test_counts_within_64_bits_stay_int64(self):
-        page = alone(1280, text_tokens=1 << 16, max_new_tokens=1 << 16)
-        totals = page_totals(PUBLISHED, **arrays_of([page]))
-        assert totals.batch.macs.dtype == np.int64
-        assert_equal(totals, page_costs(PUBLISHED, page), 0)
+# --- exact
 
-    @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
-    @sampled("batch", [7, 1, 1000, LARGEST_COUNT], first(1))
-    @pytest.mark.parametrize("argument", ["text_tokens", "max_new_tokens", "batch_size"])
-    def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(self, argument, batch, flash):
-        """The last counts in 64 bits fill half of them at least, in FLOPs or in bytes moved."""
-        given = {"text_tokens": 10, "max_new_tokens": 2, "batch_size": batch}
 
-        def totals(value):
-            rows = given | {argument: np.array([value])}
-            return page_totals(
-                PUBLISHED, base_size=1024, whole_resolution=1024, flash_attention=flash, **rows
-            )
+@pytest.mark.parametrize(
+    ("pages", "is_exact"),
+    [
+        ([alone(1024, batch_size=10**7, max_new_tokens=n) for n in (10**9, 1, 3 * 10**9)], True),
+        ([alone(size, text_tokens=10**8, batch_size=10**4) for size in (64, 640)], True),
+        ([alone(1024, text_tokens=n) for n in (10, 10**9)], True),
+        ([alone(1280, text_tokens=1 << 16, max_new_tokens=1 << 16)], False),
+    ],
+    ids=["steps", "views alone differ", "peak", "within"],
+)
+def test_counts_beyond_64_bits_are_exact(pages, is_exact):
+    totals = assert_totals(pages)
+    assert totals.batch.macs.dtype == (object if is_exact else np.int64)
+    beyond = (totals.peak_activation_bytes, *totals.batch, *totals.prefill)
+    assert (max(int(np.max(each)) for each in beyond) > 2**63) == is_exact
 
-        fits, exact = 1, 2**40
-        while exact - fits > 1:
-            middle = (fits + exact) // 2
-            if totals(middle).batch.macs.dtype == object:
-                exact = middle
-            else:
-                fits = middle
-        works = totals(fits).prefill, totals(fits).batch
-        sums = [count for work in works for count in (work.flops, work.bytes_moved)]
-        assert 2**62 < max(int(np.max(count)) for count in sums) < 2**63
-        for value in (fits - 1, fits, exact, exact + 1):
-            found = totals(value)
-            assert found.batch.macs.dtype == (np.int64 if value <= fits else object)
-            workload = alone(1024, **given | {argument: value})
-            assert_equal(found, page_costs(PUBLISHED, workload, flash_attention=flash), 0)
 
-    @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
-    @sampled("dimensions", [PUBLISHED, LATENT], first(1), ids=["published", "latent"])
-    @pytest.mark.parametrize("batch", [1, LARGEST_COUNT])
-    @pytest.mark.parametrize("text", [1, LARGEST_COUNT])
-    @pytest.mark.parametrize("new", [1, LARGEST_COUNT])
-    def test_the_largest_sizes_are_exact(self, dimensions, batch, text, new, flash):
-        lengths = {"batch_size": batch, "text_tokens": text, "max_new_tokens": new}
-        pages = [alone(size, **lengths) for size in (LARGEST_VIEW, 64)]
-        totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, dtype=FLOAT32)
-        for index, page in enumerate(pages):
-            costs = page_costs(dimensions, page, FLOAT32, flash_attention=flash)
-            assert_equal(totals, costs, index)
+@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
+@sampled("batch", [7, 1, 1000, LARGEST_COUNT], first(1))
+@pytest.mark.parametrize("argument", ["text_tokens", "max_new_tokens", "batch_size"])
+def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, flash):
+    """The last counts in 64 bits fill half of them at least, in FLOPs or in bytes moved."""
+    given = {"text_tokens": 10, "max_new_tokens": 2, "batch_size": batch}
+
+    def totals(value):
+        rows = given | {argument: np.array([value])}
+        return page_totals(PUBLISHED, **ONE_VIEW, flash_attention=flash, **rows)
+
+    fits, exact = 1, 2**40
+    while exact - fits > 1:
+        middle = (fits + exact) // 2
+        if totals(middle).batch.macs.dtype == object:
+            exact = middle
+        else:
+            fits = middle
+    works = totals(fits).prefill, totals(fits).batch
+    sums = [count for work in works for count in (work.flops, work.bytes_moved)]
+    assert 2**62 < max(int(np.max(count)) for count in sums) < 2**63
+    for value in (fits - 1, fits, exact, exact + 1):
+        found = assert_totals([alone(1024, **given | {argument: value})], flash=flash)
+        assert found.batch.macs.dtype == (np.int64 if value <= fits else object)
+
+
+@sampled(
+    ("batch", "text", "new", "flash"),
+    itertools.product((1, LARGEST_COUNT), (1, LARGEST_COUNT), (1, LARGEST_COUNT), (False, True)),
+    every(5),
+)
+@dimensions_
+def test_the_largest_sizes_are_exact(dimensions, batch, text, new, flash):
+    lengths = {"batch_size": batch, "text_tokens": text, "max_new_tokens": new}
+    pages = [alone(size, **lengths) for size in (LARGEST_VIEW, 64)]
+    assert_totals(pages, dimensions, FLOAT32, flash=flash)
+
+
+# --- refused
 
 
 @pytest.mark.parametrize(
@@ -243,32 +340,48 @@ class TestNothingWraps:
     ],
 )
 def test_arrays_that_are_no_pages_are_refused(changes, said):
-    pages = {"base_size": 1024, "whole_resolution": 1024, "text_tokens": np.array([1, 2])}
     with pytest.raises(WorkloadError, match=said):
-        page_totals(PUBLISHED, **pages | changes)
+        page_totals(PUBLISHED, **ONE_VIEW | {"text_tokens": np.array([1, 2])} | changes)
 
 
-def test_distinct_combinations_and_their_places():
-    sizes, texts = np.array([7, 3, 7, 5, 7]), np.array([1, 2, 1, 2, 2])
-    rows, places = distinct([sizes, texts])
-    found = list(zip(sizes[rows].tolist(), texts[rows].tolist(), strict=True))
-    assert sorted(found) == [(3, 2), (5, 2), (7, 1), (7, 2)]
-    assert [found[place] for place in places] == [(7, 1), (3, 2), (7, 1), (5, 2), (7, 2)]
-    assert distinct([np.array([0, 10**12])]) is None
+DYNAMIC_PLAIN = dataclasses.replace(
+    PUBLISHED,
+    decoder=dataclasses.replace(
+        PUBLISHED.decoder, rope_scaling="dynamic", max_position_embeddings=400
+    ),
+)
+DIVIDING = dataclasses.replace(
+    LONG, decoder=dataclasses.replace(LONG.decoder, qk_rope_head_dim=2, head_dim=50)
+)
 
 
-def test_torch_is_not_imported():
-    code = (
-        "import sys, numpy as np\n"
-        "from dsocr_analyze.architectures import DEFAULT\n"
-        "from dsocr_analyze.model.directory import ModelDirectory\n"
-        "d = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)\n"
-        "DEFAULT.forms.page_totals(\n"
-        "    d, base_size=1024, whole_resolution=1024, text_tokens=np.arange(1, 100)\n)\n"
-        "print([m for m in ('torch', 'transformers', 'fvcore') if m in sys.modules])"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("dimensions", "fits", "beyond", "says"),
+    [
+        # Plain attention has no closed form beyond the trained length: of 273 + text.
+        *(
+            (DYNAMIC_PLAIN, [row], [beyond], "'max_position_embeddings', 400; .* reaches 401")
+            for row, beyond in (
+                ((100, 28), (100, 29)), ((126, 2), (127, 2)), ((126, 1), (127, 1)),
+            )
+        ),
+        # The longest row decides, not the longest of each column.
+        (DYNAMIC_PLAIN, [(1, 120), (110, 2)], [(1, 228), (110, 2)], "reaches 501"),
+        (DIVIDING, [(1, 1)], [(900, 1)], "'qk_rope_head_dim' of 2 beyond"),
+    ],
+)  # fmt: skip
+def test_lengths_without_a_closed_form_are_refused(dimensions, fits, beyond, says):
+    def pages(rows):
+        return [alone(1024, text_tokens=text, max_new_tokens=new) for text, new in rows]
+
+    assert_totals(pages(fits), dimensions)
+    with pytest.raises(ConfigError, match=says):
+        assert_totals(pages(beyond), dimensions)
+    with pytest.raises(ConfigError, match=says):
+        DEFAULT.forms.compose(dimensions, pages(beyond)[0], BFLOAT16, False)
+
+
+# --- quick
 
 
 @pytest.mark.benchmark
@@ -298,50 +411,3 @@ def test_a_million_workloads_a_second():
     began = time.perf_counter()
     run()
     assert n / (time.perf_counter() - began) >= 1_000_000
-
-
-class TestDynamicPositions:
-    """Beyond the trained length each layer works out new frequencies: no closed form."""
-
-    DIMENSIONS = dataclasses.replace(
-        PUBLISHED,
-        decoder=dataclasses.replace(
-            PUBLISHED.decoder, rope_scaling="dynamic", max_position_embeddings=400
-        ),
-    )
-
-    @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 28), (126, 2), (126, 1)])
-    @pytest.mark.parametrize("engine", ["many pages", "one page"])
-    def test_as_long_as_it_was_trained_is_counted_and_one_position_more_refused(
-        self, engine, text_tokens, max_new_tokens
-    ):
-        def count(text_tokens, max_new_tokens):  # of 273 + text
-            page = alone(1024, text_tokens=text_tokens, max_new_tokens=max_new_tokens)
-            if engine == "one page":
-                return page_costs(self.DIMENSIONS, page)
-            return page_totals(self.DIMENSIONS, **arrays_of([page]))
-
-        count(text_tokens, max_new_tokens)
-        more = (0, 1) if max_new_tokens == 28 else (1, 0)
-        message = "'max_position_embeddings', 400; the sequence reaches 401"
-        with pytest.raises(ConfigError, match=message):
-            count(text_tokens + more[0], max_new_tokens + more[1])
-
-    def test_latent_attention_that_would_divide_by_zero_is_refused(self):
-        decoder = dataclasses.replace(LATENT.decoder, qk_rope_head_dim=2)
-        dimensions = dataclasses.replace(LATENT, decoder=decoder)
-        page_totals(dimensions, base_size=1024, whole_resolution=1024, text_tokens=1)
-        with pytest.raises(ConfigError, match="'qk_rope_head_dim' of 2 beyond"):
-            page_totals(dimensions, base_size=1024, whole_resolution=1024, text_tokens=900)
-
-    def test_the_longest_row_decides_not_the_longest_of_each_column(self):
-        rows = {"text_tokens": np.array([1, 110]), "max_new_tokens": np.array([120, 2])}
-        page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **rows)
-        with pytest.raises(ConfigError, match="reaches 501"):
-            page_totals(
-                self.DIMENSIONS,
-                base_size=1024,
-                whole_resolution=1024,
-                text_tokens=np.array([1, 110]),
-                max_new_tokens=np.array([228, 2]),
-            )
