@@ -55,31 +55,18 @@ def session(path, device):
     )
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one page", "batch of 3"])
-def documents(request, directory):
-    workload = PAGE | {"batch_size": request.param, "max_new_tokens": 50}
-    return session(directory, "cpu").analyze(**workload), session(directory, "meta").analyze(
-        **workload
-    )
-
-
 @pytest.mark.exhaustive
-def test_the_checkpoints_routing_is_not_the_uniform_one(documents):
-    routed, uniform = documents
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_figures_of_a_checkpoint_differ_by_its_routing_alone(directory, batch_size):
+    routed, uniform = documents = [
+        session(directory, device).analyze(**PAGE, batch_size=batch_size, max_new_tokens=50)
+        for device in ("cpu", "meta")
+    ]
     assert routed.metadata.model.weights == "checkpoint"
     assert routed.stages["prefill"].bytes_read != uniform.stages["prefill"].bytes_read
-
-
-@pytest.mark.exhaustive
-def test_trace_and_closed_forms_agree_without_a_warning(documents):
     for document in documents:
         assert document.warnings == ()
         assert document.agreement.agrees is True
-
-
-@pytest.mark.exhaustive
-def test_expected_bytes_do_not_depend_on_the_routing(documents):
-    routed, uniform = documents
     for name in ("prefill", "decode"):
         own, even = routed.stages[name], uniform.stages[name]
         assert even.experts_touched.counted == even.experts_touched.even
@@ -87,42 +74,29 @@ def test_expected_bytes_do_not_depend_on_the_routing(documents):
         assert own.experts_touched.expected == even.experts_touched.expected
         assert own.bytes_read_expected == pytest.approx(even.bytes_read_expected, rel=1e-12)
     # What the checkpoint's own routing chose: not the even split in the prompt.
-    counted = routed.stages["prefill"].experts_touched.counted
-    assert 2 <= counted < routed.stages["prefill"].experts_touched.even
-
-
-@pytest.mark.exhaustive
-def test_no_flop_depends_on_the_routing(documents):
-    routed, uniform = documents
-    for key in ("macs", "vector_flops", "flops", "activations"):
+    touched = routed.stages["prefill"].experts_touched
+    assert 2 <= touched.counted < touched.even
+    for key in ("macs", "vector_flops", "flops", "activations"):  # no FLOP depends on it
         assert getattr(routed.total, key) == getattr(uniform.total, key)
         assert getattr(routed.total.batch, key) == getattr(uniform.total.batch, key)
-
-
-@pytest.mark.exhaustive
-def test_steps_grow_with_the_cache_alone(documents):
-    grown = []
-    for document in documents:
-        total = document.total
-        for key in ("bytes_read", "bytes_written"):
-            steps = total.batch.decode_steps * getattr(total.decode_step, key)
-            grown.append(getattr(total.batch, key) - getattr(total, key) - steps)
+    # Steps grow with the cache alone.
+    grown = [
+        getattr(total.batch, key)
+        - getattr(total, key)
+        - total.batch.decode_steps * getattr(total.decode_step, key)
+        for total in (routed.total, uniform.total)
+        for key in ("bytes_read", "bytes_written")
+    ]
     assert grown[:2] == grown[2:]
     assert min(grown) > 0
 
 
 def test_experts_that_another_step_reads_are_no_growth():
-    def kernel(path, operator, work):
-        return Kernel("gemm", operator, Elements(1), "bfloat16", "bfloat16", work, path=path)
-
     def step(expert, expert_bytes, attention):
-        path = f"model.layers.1.mlp.experts.{expert}.up_proj"
-        return Trace(
-            kernels=[
-                kernel(path, "linear", Work(bytes_read=expert_bytes)),
-                kernel("model.layers.1.self_attn", "matmul", attention),
-            ]
-        )
+        rest = ("linear", Elements(1), "bfloat16", "bfloat16")
+        expert_path = f"model.layers.1.mlp.experts.{expert}.up_proj"
+        of_expert = Kernel("gemm", *rest, Work(bytes_read=expert_bytes), path=expert_path)
+        return Trace([of_expert, Kernel("gemm", *rest, attention, path="model.layers.1.self_attn")])
 
     first = step(3, 100, Work(macs=10, bytes_read=7))
     second = step(5, 300, Work(macs=12, bytes_read=8))
