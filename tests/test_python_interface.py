@@ -3,14 +3,17 @@
 import dataclasses
 import importlib.resources
 import inspect
+import json
 import re
+from pathlib import Path
 
 import pytest
+from both_engines import PUBLISHED, small_directory
 from PIL import Image
 
 import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
-from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
 from dsocr_analyze.report import opening
 
@@ -25,27 +28,36 @@ def report():
 
 
 @pytest.fixture(scope="module")
+def tiny():
+    return analyze(mode="tiny", engine="analytic")
+
+
+@pytest.fixture(scope="module")
 def session():
-    return DeepSeekOCRSession.from_local()
+    return DeepSeekOCRSession.from_directory(small_directory())
 
 
 class TestSignatures:
-    @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
+    @pytest.mark.parametrize(
+        "function", [*FUNCTIONS, compare, sweep_workloads], ids=lambda each: each.__qualname__
+    )
     def test_every_argument_is_named_annotated_and_documented(self, function):
         parameters = inspect.signature(function).parameters
-        assert set(PAGE_ARGUMENTS) <= set(parameters)
-        documented = re.findall(r"^ +(\w+): ", inspect.getdoc(function), re.MULTILINE)
+        assert function not in FUNCTIONS or set(PAGE_ARGUMENTS) <= set(parameters)
+        documented = {"self", *re.findall(r"^ +(\w+): ", inspect.getdoc(function), re.MULTILINE)}
+        for refers_to in (plan_workload, DeepSeekOCRSession.plan):
+            if f"`{refers_to.__name__}`" in inspect.getdoc(function):
+                documented |= {*inspect.signature(refers_to).parameters}
+        assert set(parameters) <= documented
         for name, parameter in parameters.items():
             assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-            if name != "self":
-                assert parameter.annotation is not parameter.empty
-                assert name in documented
+            assert name == "self" or parameter.annotation is not parameter.empty
 
     @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
-    def test_a_wrong_name_is_said_to_be_of_the_function_that_was_called(self, function, session):
-        given = {"papge": "a4"}
-        if "self" in inspect.signature(function).parameters:
-            given["self"] = session
+    def test_a_wrong_name_is_said_to_be_of_the_function_that_was_called(self, function):
+        given = dict.fromkeys(
+            {"self", "papge"} & {"papge", *inspect.signature(function).parameters}
+        )
         with pytest.raises(TypeError, match=rf"{function.__name__}\(\).*'papge'"):
             function(**given)
 
@@ -59,11 +71,9 @@ class TestSignatures:
 
     def test_the_package_is_typed_and_names_what_it_has(self):
         assert importlib.resources.files(dsocr_analyze).joinpath("py.typed").is_file()
-        assert {"analyze", "compare", "plan_workload", "sweep_workloads"} <= set(
-            dsocr_analyze.__all__
-        )
-        for name in dsocr_analyze.__all__:
-            assert getattr(dsocr_analyze, name) is not None
+        names = {*dsocr_analyze.__all__}
+        assert {"analyze", "compare", "plan_workload", "sweep_workloads"} <= names
+        assert all(getattr(dsocr_analyze, name) is not None for name in names)
 
 
 class TestPages:
@@ -71,18 +81,19 @@ class TestPages:
     def test_a_page_is_a_paper_a_text_or_two_numbers(self, page):
         assert plan_workload(page=page).page == (1654, 2339)
 
-    def test_an_image_is_a_page(self, tmp_path):
+    @pytest.mark.parametrize("given", [Path, str])
+    def test_an_image_is_a_page(self, tmp_path, given):
         Image.new("L", (700, 900)).save(tmp_path / "a.png")
-        for image in (tmp_path / "a.png", str(tmp_path / "a.png")):
-            assert plan_workload(image=image).page == (700, 900)
+        assert plan_workload(image=given(tmp_path / "a.png")).page == (700, 900)
 
-    def test_without_a_page_it_is_a4_as_on_the_command_line(self):
-        assert plan_workload(mode="base").page == (1240, 1754)
-
-    @pytest.mark.parametrize("mode", ["gundam-m", "Gundam-M"])
-    def test_a_mode_sets_the_sizes(self, mode):
+    @pytest.mark.parametrize(
+        ("mode", "sizes"),
+        [("base", (1024, 1024, False)), ("Gundam-M", (1280, 1024, True))],
+    )
+    def test_a_mode_sets_the_sizes_of_an_a4_page(self, mode, sizes):
         workload = plan_workload(mode=mode)
-        assert (workload.base_size, workload.image_size, workload.crop_mode) == (1280, 1024, True)
+        assert workload.page == (1240, 1754)
+        assert (workload.base_size, workload.image_size, workload.crop_mode) == sizes
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -104,9 +115,10 @@ class TestPages:
 
 class TestAnalyze:
     @pytest.mark.exhaustive
-    def test_both_engines_say_the_same(self, session):
+    def test_both_engines_say_the_same(self):
         given = {"mode": "tiny", "page": "a5@100", "max_new_tokens": 3, "batch_size": 2}
         traced, closed = analyze(**given), analyze(**given, engine="analytic")
+        session = DeepSeekOCRSession.from_local()
         assert traced.agreement.agrees
         assert closed.agreement is None
         assert closed.total.matrix_flops == traced.total.matrix_flops
@@ -117,6 +129,11 @@ class TestAnalyze:
         found = analyze(architecture="deepseek-ocr-2", page="a4", engine="analytic")
         assert found.metadata.model.architecture == "deepseek-ocr-2"
         assert found.workload.image_size == 768
+
+    @pytest.mark.parametrize(("is_flash", "name"), [(False, "eager"), (True, "flash_attention_2")])
+    def test_attention_is_that_which_was_asked_for(self, is_flash, name):
+        report = analyze(mode="tiny", engine="analytic", flash_attention=is_flash)
+        assert report.metadata.attention == name
 
     def test_a_workload_and_what_it_is_planned_from_are_refused_together(self, session):
         with pytest.raises(WorkloadError, match="was given as well as page, mode; give either"):
@@ -141,25 +158,19 @@ class TestAttributesAndTables:
         assert report.total.matrix_flops == 4_568_380_069_376
         assert report.stages["sam"].flops > report.stages["clip"].flops
 
-    def test_a_table_of_stages_holds_the_stages(self, report):
-        table = report.to_pandas()
-        assert list(table["stage"]) == list(report.stages)
-        assert table["flops"].tolist() == [each.flops for each in report.stages.values()]
-        assert table["flops"].dtype == "int64"
-        assert table.set_index("stage")["flops"].drop("decode").sum() == report.total.flops
-
-    def test_what_modules_do_themselves_adds_up_to_their_stage(self, report):
-        table = report.to_pandas(by="module")
-        assert len(table) == sum(len(each.by_module) for each in report.stages.values())
-        own = table.groupby("stage")["own_flops"].sum()
-        assert own.to_dict() == {name: each.flops for name, each in report.stages.items()}
-
-    def test_operators_add_up_to_their_stage_and_have_their_family(self, report):
-        table = report.to_pandas("operator")
-        sums = table.groupby("stage")["flops"].sum()
-        assert sums.to_dict() == {name: each.flops for name, each in report.stages.items()}
+    def test_tables_add_up_to_the_stages(self, report):
+        stages = {name: each.flops for name, each in report.stages.items()}
+        of_stages, of_modules, of_operators = (
+            report.to_pandas(by=by).set_index("stage") for by in ("stage", "module", "operator")
+        )
+        assert of_stages["flops"].to_dict() == stages
+        assert of_stages["flops"].dtype == "int64"
+        assert of_stages["flops"].drop("decode").sum() == report.total.flops
+        assert len(of_modules) == sum(len(each.by_module) for each in report.stages.values())
+        assert of_modules["own_flops"].groupby("stage").sum().to_dict() == stages
+        assert of_operators["flops"].groupby("stage").sum().to_dict() == stages
         families = set(report.stages["sam"].operator_families)
-        assert set(table[table["stage"] == "sam"]["family"]) <= families
+        assert set(of_operators.loc["sam", "family"]) <= families
 
     def test_another_grouping_is_refused(self, report):
         with pytest.raises(FormatError, match="give stage, module, operator"):
@@ -167,50 +178,39 @@ class TestAttributesAndTables:
 
     def test_without_pandas_the_extra_is_named(self, report, monkeypatch):
         monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
-            report.to_pandas()
+        for without_pandas in (report, sweep_workloads()):
+            with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
+                without_pandas.to_pandas()
 
 
 class TestComparisons:
-    @pytest.mark.parametrize(("is_flash", "name"), [(False, "eager"), (True, "flash_attention_2")])
-    def test_attention_is_that_which_was_asked_for(self, is_flash, name):
-        report = analyze(mode="tiny", engine="analytic", flash_attention=is_flash)
-        assert report.metadata.attention == name
-
-    def test_configs_of_two_architectures_are_not_compared(self):
-        names = ("deepseek-ocr", "unlimited-ocr")
-        reports = {name: analyze(architecture=name, engine="analytic") for name in names}
-        found = compare(reports)
+    def test_configs_of_two_architectures_are_not_compared(self, report):
+        other = analyze(architecture="unlimited-ocr", engine="analytic")
+        found = compare({"one": report, "other": other})
         assert found.config_differences == ()
-        assert {each.model.architecture for each in found.columns} == {*names}
+        architectures = [each.model.architecture for each in found.columns]
+        assert architectures == ["deepseek-ocr", "unlimited-ocr"]
 
-    def test_a_report_may_be_called_like_a_column(self):
-        report = analyze(mode="tiny", engine="analytic")
-        table = compare({"key": report, "b": report}).to_pandas()
+    def test_a_report_may_be_called_like_a_column(self, tiny):
+        table = compare({"key": tiny, "b": tiny}).to_pandas()
         assert [*table.columns] == ["key", "quantity", "unit", "key", "b"]
         assert table.iloc[0].tolist() == ["visual_tokens", "visual tokens", "tokens", 73, 73]
 
-    @pytest.mark.exhaustive
-    def test_reports_side_by_side_are_a_document_and_a_table(self, report):
-        other = analyze(mode="base", page="a4", engine="analytic")
-        found = compare({"gundam": report, "base": other})
-        assert (found.command, found.names) == ("compare", ("gundam", "base"))
+    def test_reports_side_by_side_are_a_document_and_a_table(self, report, tiny):
+        found = compare({"gundam": report, "tiny": tiny})
+        assert (found.command, found.names) == ("compare", ("gundam", "tiny"))
         table = found.to_pandas().set_index("key")
-        assert list(table.columns) == ["quantity", "unit", "gundam", "base"]
-        for name, each in (("gundam", report), ("base", other)):
+        assert list(table.columns) == ["quantity", "unit", "gundam", "tiny"]
+        for name, each in (("gundam", report), ("tiny", tiny)):
             assert table.loc["prefill_pass_flops", name] == each.total.flops
             assert isinstance(table.loc["prefill_pass_flops", name], int)
             assert table.loc["peak_activation_bytes", name] == each.memory.peak_activation_bytes
 
     def test_keys_in_which_configs_differ_are_named(self, report, tmp_path):
-        import json
-
-        from dsocr_analyze.architectures import DEFAULT
-
-        config = json.loads((DEFAULT.reference / "config.json").read_text())
         for file in DEFAULT.reference.glob("*.py"):
             (tmp_path / file.name).write_bytes(file.read_bytes())
-        (tmp_path / "config.json").write_text(json.dumps(config | {"num_experts_per_tok": 4}))
+        config = PUBLISHED.config | {"num_experts_per_tok": 4}
+        (tmp_path / "config.json").write_text(json.dumps(config))
         slim = analyze(model=tmp_path, mode="gundam", page="a4", engine="analytic")
         found = compare({"published": report, "slim": slim})
         assert [(each.key, dict(each.values)) for each in found.config_differences] == [
@@ -274,14 +274,3 @@ class TestSweeps:
     def test_what_is_not_possible_is_named(self, given, message):
         with pytest.raises(AnalyzeError, match=re.escape(message)):
             sweep_workloads(**given)
-
-    @pytest.mark.parametrize("function", [compare, sweep_workloads])
-    def test_every_argument_is_documented(self, function):
-        documented = re.findall(r"^ +(\w+): ", inspect.getdoc(function), re.MULTILINE)
-        assert set(inspect.signature(function).parameters) <= set(documented)
-
-    def test_without_pandas_the_extra_is_named(self, monkeypatch):
-        rows = sweep_workloads()
-        monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
-            rows.to_pandas()

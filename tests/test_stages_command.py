@@ -13,7 +13,7 @@ from any_models import CLIP_ENCODER, IMAGE, IS_5, LLAMA, MODELS
 from command_line import run
 from generated_models import DECODERS, MIXTURES, STATE_SPACES
 from generated_pages import READERS
-from sampling import named, sampled
+from sampling import first, named, sampled
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from dsocr_analyze.architectures import described_architecture
@@ -40,7 +40,7 @@ SMALL = {
     if small.is_there
 } | {"bert": BERT, "wav2vec2": WAV2VEC2, "clip_encoder": CLIP_ENCODER.config}
 DRAFTED = sorted(SMALL.keys() - REFUSED.keys())
-QUICK = ("llama", "mixtral", "t5", "whisper", "mamba", "llava", "qwen2_vl", "mllama", "bert")
+QUICK = ("llama", "mixtral", "t5", "qwen2_vl", "bert")
 
 
 def written(config, folder):
@@ -66,9 +66,9 @@ def test_a_draft_runs_as_it_is(name, capsys, tmp_path, monkeypatch):
         capsys, "--hf-config", file, "--stages", stages, "--max-new-tokens", 3, "-q",
         "--json", "report.json",
     )  # fmt: skip
-    assert code == 0
     # An operator without a rule is said, and is no matter of the draft.
-    assert all("warning: unknown operator" in line for line in err.splitlines())
+    warned = ["warning: unknown operator" in line for line in err.splitlines()]
+    assert (code, all(warned)) == (0, True)
     report = json.loads((tmp_path / "report.json").read_text())
     assert [stage["name"] for stage in found["stages"]] == list(report["stages"])
     assert report["unassigned"]["params"] == 0
@@ -76,8 +76,8 @@ def test_a_draft_runs_as_it_is(name, capsys, tmp_path, monkeypatch):
         assert stage["matrix_flops"] > 0 or stage["name"] == "projector"
 
 
-@sampled("name", DRAFTED, named("llama", "t5", "llava"))
-@pytest.mark.parametrize("batch", [1, 2])
+@sampled("name", DRAFTED, named("t5", "llava"))
+@sampled("batch", [2, 1], first(1))
 @pytest.mark.filterwarnings("ignore:.*autocast:FutureWarning")  # of Nemotron's own code
 def test_generate_itself_takes_its_inputs_on_a_cpu(name, batch, capsys, tmp_path):
     if name == "florence2":
@@ -90,20 +90,18 @@ def test_generate_itself_takes_its_inputs_on_a_cpu(name, batch, capsys, tmp_path
     model = getattr(transformers, config["architectures"][0])(values).eval()
     lengths = architecture.plan(batch_size=batch, max_new_tokens=2)
     given = architecture.prefill_inputs(torch.device("cpu"), torch.float32, lengths)
-    named_by_forward = inspect.signature(model.forward).parameters
-    if "attention_mask" not in named_by_forward:
+    if "attention_mask" not in inspect.signature(model.forward).parameters:
         given.pop("attention_mask", None)
-    with torch.no_grad():
-        if architecture.decode is None:
-            model(**given)
-            return
-        start = given.get("decoder_input_ids")
-        generate, options = model.generate, {}
+    run_model = model
+    if architecture.decode is not None:
+        run_model, start = model.generate, given.get("decoder_input_ids")
         if start is not None:
-            generate = transformers.GenerationMixin.generate.__get__(model)
-            options["decoder_start_token_id"] = int(start[0, 0])
-        out = generate(**given, **options, max_new_tokens=2, do_sample=False)
-    assert len(out) == batch
+            run_model = transformers.GenerationMixin.generate.__get__(model)
+            given["decoder_start_token_id"] = int(start[0, 0])
+        given |= {"max_new_tokens": 2, "do_sample": False}
+    with torch.no_grad():
+        out = run_model(**given)
+    assert architecture.decode is None or len(out) == batch
 
 
 VISION = "model.visual" if IS_5 else "visual"
@@ -113,7 +111,7 @@ TEXT = "model" if IS_5 else "language_model"
 HEAD = "lm_head" if IS_5 else "language_model.lm_head"
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("name", "stages"),
     [
         ("llama", {"prefill": ["model"], "decode": ["lm_head"]}),
@@ -127,14 +125,14 @@ HEAD = "lm_head" if IS_5 else "language_model.lm_head"
         ("bert", {"model": ["bert", "cls"]}),
         ("clip_encoder", {"model": ["vision_model"] if not IS_5 else None}),
     ],
+    lambda _, case: case[0] != "mamba",
 )  # fmt: skip
 def test_stages_are_found_by_class_and_path(name, stages, capsys, tmp_path):
     _, found, *_ = draft(capsys, SMALL[name], tmp_path)
     prefixes = {stage["name"]: stage["prefixes"] for stage in found["stages"]}
     assert list(prefixes) == list(stages)
-    for stage, expected in stages.items():
-        assert expected is None or prefixes[stage] == expected
-    roles = [stage.get("role") for stage in found["stages"] if "role" in stage]
+    assert stages in (prefixes, dict.fromkeys(prefixes))
+    roles = [stage["role"] for stage in found["stages"] if "role" in stage]
     assert roles == (["prefill", "decode"] if "decode" in stages else ["prefill"])
 
 
@@ -209,30 +207,24 @@ class TestClass:
         assert [stage["name"] for stage in found["stages"]] == ["model"]
 
 
-class TestRefusals:
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("name", sorted(REFUSED.keys() & SMALL.keys()))
-    def test_what_cannot_be_described_is_named(self, name, capsys, tmp_path):
-        file = written(SMALL[name], tmp_path)
-        code, out, err = run(capsys, "stages", "--hf-config", file)
-        assert (code, out) == (2, "")
-        assert REFUSED[name] in err
+@sampled(
+    ("config", "message"),
+    [
+        ({"model_type": "patchtst", "architectures": ["PatchTSTModel"], "d_model": 32},
+         "PatchTSTModel takes past_values, which no rule of a draft describes"),
+        ({"model_type": "nougat"}, "names no class in 'architectures'; give --class NAME"),
+        *((SMALL[name], REFUSED[name]) for name in sorted(REFUSED.keys() & SMALL.keys())),
+    ],
+    first(2),
+)  # fmt: skip
+def test_what_cannot_be_described_is_named(config, message, capsys, tmp_path):
+    code, out, err = run(capsys, "stages", "--hf-config", written(config, tmp_path))
+    assert (code, out) == (2, "")
+    assert [part for part in message.split("; ") if part not in err] == []
 
-    def test_an_argument_without_a_rule_is_named(self, capsys, tmp_path):
-        config = {"model_type": "patchtst", "architectures": ["PatchTSTModel"], "d_model": 32}
-        code, out, err = run(capsys, "stages", "--hf-config", written(config, tmp_path))
-        assert (code, out) == (2, "")
-        assert "PatchTSTModel takes past_values, which no rule of a draft describes" in err
 
-    def test_a_model_that_runs_otherwise_needs_none(self, capsys):
-        assert run(capsys, "stages")[2].endswith("name a model: --hf-config FILE or --model DIR\n")
-
-    def test_a_config_for_which_there_is_no_class(self, capsys, tmp_path):
-        file = written({"model_type": "nougat"}, tmp_path)
-        code, _, err = run(capsys, "stages", "--hf-config", file)
-        assert code == 2
-        assert "names no class in 'architectures'" in err
-        assert "give --class NAME" in err
+def test_a_model_that_runs_otherwise_needs_none(capsys):
+    assert run(capsys, "stages")[2].endswith("name a model: --hf-config FILE or --model DIR\n")
 
 
 def test_a_draft_is_written_to_a_file(capsys, tmp_path):
