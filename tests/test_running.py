@@ -12,9 +12,11 @@ import torch
 import vendor_like
 from both_engines import small_directory
 from process_state import settings
+from sampling import first, sampled
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.utils import logging
 
+from dsocr_analyze.model import unused_imports
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import building
@@ -46,42 +48,38 @@ def contexts(path):
     }  # fmt: skip
 
 
+@contextlib.contextmanager
+def _chosen(read, choose, value):
+    """The caller has set something of torch's to a value."""
+    before = read()
+    choose(value)
+    try:
+        yield
+    finally:
+        choose(before)
+
+
 @pytest.fixture(autouse=True)
 def unlike_what_is_set():
     """Settings that no context manager sets, so that putting them back can be seen."""
-    verbosity = logging.get_verbosity()
-    gpu, cpu = torch._C._jit_can_fuse_on_gpu(), torch._C._jit_can_fuse_on_cpu()
-    texpr = torch._C._jit_texpr_fuser_enabled()
-    logging.set_verbosity_info()
-    torch._C._jit_override_can_fuse_on_gpu(True)
-    torch._C._jit_override_can_fuse_on_cpu(True)
-    torch._C._jit_set_texpr_fuser_enabled(True)
-    yield
-    logging.set_verbosity(verbosity)
-    torch._C._jit_override_can_fuse_on_gpu(gpu)
-    torch._C._jit_override_can_fuse_on_cpu(cpu)
-    torch._C._jit_set_texpr_fuser_enabled(texpr)
+    with (
+        _chosen(logging.get_verbosity, logging.set_verbosity, logging.INFO),
+        _chosen(torch._C._jit_can_fuse_on_gpu, torch._C._jit_override_can_fuse_on_gpu, True),
+        _chosen(torch._C._jit_can_fuse_on_cpu, torch._C._jit_override_can_fuse_on_cpu, True),
+        _chosen(torch._C._jit_texpr_fuser_enabled, torch._C._jit_set_texpr_fuser_enabled, True),
+    ):
+        yield
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["done", "after an error"])
 @pytest.mark.parametrize("name", ["importing", "building", "running on meta", "running on the CPU"])
 def test_every_setting_is_put_back(name, fails, tmp_path):
     context, touched = contexts(vendor_like.write(tmp_path / "m"))[name]
-    before = settings()
-
-    def body():
-        with context():
-            during = settings()
-            if fails:
-                raise KeyError("mine")
-            return during
-
-    if fails:
-        with pytest.raises(KeyError, match="mine"):
-            body()
-    else:
-        during = body()
-        assert touched <= {key for key in before if during[key] != before[key]}
+    before, during = settings(), {}
+    with pytest.raises(KeyError) if fails else contextlib.nullcontext(), context():
+        during = settings()
+        _ = during["mine" if fails else "stdout"]
+    assert touched <= {key for key in before if during[key] != before[key]}
     assert settings() == before
 
 
@@ -97,11 +95,36 @@ def test_stand_ins_are_there_for_imports_only(tmp_path):
     assert "torchvision" not in sys.modules
 
 
-@pytest.mark.exhaustive
-def test_a_pass_on_meta_imports_no_compiler_and_leaves_no_mark(tmp_path):
-    code = """
-import sys, torch
-from dsocr_analyze.model.unused_imports import without_unused_imports
+# ---------------------------------------------------------------------- what no pass uses
+
+
+def test_a_stand_in_answers_numbers_and_gives_way_to_the_module_for_all_else(tmp_path, monkeypatch):
+    (tmp_path / "witness.py").write_text("def most(*given):\n    return 'real', *given\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(unused_imports._ANSWERS, "witness", {"most": max})
+    with without_unused_imports():
+        stand_in = importlib.import_module("witness")
+        assert (stand_in.most(2, 3), stand_in.most((2, 3), (2, 4))) == (3, [2, 4])
+    assert "witness" not in sys.modules
+    with without_unused_imports():
+        assert importlib.import_module("witness").most(2, "x") == ("real", 2, "x")
+    real = sys.modules["witness"]
+    with without_unused_imports():
+        assert importlib.import_module("witness") is real
+    monkeypatch.delitem(sys.modules, "witness")
+
+
+def test_questions_about_sizes_are_answered(monkeypatch):
+    name = "torch.fx.experimental.symbolic_shapes"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with without_unused_imports():
+        shapes = importlib.import_module(name)
+        answers = [shapes.sym_eq((2, 3), other) for other in ([2, 3], (2, 4), (2,))]
+        answers += [shapes.guard_or_true(False), shapes.sym_and(True, True)]
+    assert answers == [True, False, False, False, True]
+
+
+PASSES = """
 x = torch.ones(3, device="meta")
 with without_unused_imports():
     torch._refs.add(x, x)
@@ -118,67 +141,9 @@ assert sys.modules["torch._dynamo"].disable.__module__.startswith("torch._dynamo
 with without_unused_imports():
     assert type(sys.modules["torch._dynamo"]).__name__ == "module"
 """
-    assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "use",
-    ["import torch._dynamo.utils", "import torch._inductor", "torch.compile(lambda x: x)",
-     "from torch._dynamo.exc import Unsupported"],
-)  # fmt: skip
-def test_model_code_that_uses_the_compiler_gets_the_real_one(use):
-    code = f"""
-import sys, torch
-from dsocr_analyze.model.unused_imports import without_unused_imports
-before = list(sys.meta_path)
+SYMBOLS = """
 with without_unused_imports():
-    {use}
-{use}
-import torch._dynamo.utils as utils
-assert utils is sys.modules["torch._dynamo.utils"] is torch._dynamo.utils
-assert sys.modules["torch._dynamo"].__spec__.loader is not None
-assert sys.meta_path == before
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "use",
-    [
-        "import sympy; assert str(sympy.Symbol('x') + 1) == 'x + 1'",
-        "from sympy import Symbol; assert issubclass(Symbol, sys.modules['sympy'].Basic)",
-        "import sympy.core.symbol; assert sympy.core.symbol.Symbol is sympy.Symbol",
-        "import sympy.core; import sympy; assert sympy.core.expr.Expr is sympy.Expr",
-        "from torch.fx.experimental.symbolic_shapes import ShapeEnv; ShapeEnv()",
-        "from torch.utils._sympy.functions import Max; assert Max(1, 2) == 2",
-        "from scipy.optimize import minimize; assert minimize(lambda x: x @ x, [1.0]).success",
-        "from scipy.optimize import linear_sum_assignment as f; assert list(f([[1]])[0]) == [0]",
-        "from scipy.optimize._optimize import OptimizeResult",
-    ],
-)
-def test_model_code_gets_the_real_modules_where_it_uses_them(use):
-    code = f"""
-import sys, torch
-from dsocr_analyze.model.unused_imports import without_unused_imports
-with without_unused_imports():
-    {use}
-{use}
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_questions_about_symbols_are_answered_by_the_real_functions():
-    """Sizes of a traced function may be symbols while a model runs in another thread."""
-    code = """
-import torch
-from dsocr_analyze.model.unused_imports import without_unused_imports
-with without_unused_imports():
-    from torch.fx.experimental.symbolic_shapes import guard_or_true, sym_and, sym_eq
-    assert guard_or_true(True) and not guard_or_true(False)
-    assert sym_eq((2, 3), [2, 3]) and not sym_eq((2, 3), (2, 4)) and not sym_eq((2,), (2, 3))
-    assert sym_and(True, True) and not sym_and(True, False)
+    from torch.fx.experimental.symbolic_shapes import guard_or_true, sym_eq
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch._dynamo.source import ConstantSource
 env = ShapeEnv()
@@ -188,14 +153,61 @@ assert guard_or_true(size > 2) is True
 assert str(sym_eq((size, 4), (size, 4))) == "True"
 assert type(sym_eq(size, 5)) is torch.SymBool
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+COMPILES = """
+before = list(sys.meta_path)
+with without_unused_imports():
+    {use}
+{use}
+import torch._dynamo.utils as utils
+assert utils is sys.modules["torch._dynamo.utils"] is torch._dynamo.utils
+assert sys.modules["torch._dynamo"].__spec__.loader is not None
+assert sys.meta_path == before
+"""
+USES = """
+with without_unused_imports():
+    {use}
+{use}
+"""
+CODE = [
+    PASSES,
+    SYMBOLS,
+    *(
+        COMPILES.format(use=use)
+        for use in (
+            "import torch._dynamo.utils", "import torch._inductor", "torch.compile(lambda x: x)",
+            "from torch._dynamo.exc import Unsupported",
+        )
+    ),
+    *(
+        USES.format(use=use)
+        for use in (
+            "import sympy; assert str(sympy.Symbol('x') + 1) == 'x + 1'",
+            "from sympy import Symbol; assert issubclass(Symbol, sys.modules['sympy'].Basic)",
+            "import sympy.core.symbol; assert sympy.core.symbol.Symbol is sympy.Symbol",
+            "import sympy.core; import sympy; assert sympy.core.expr.Expr is sympy.Expr",
+            "from torch.fx.experimental.symbolic_shapes import ShapeEnv; ShapeEnv()",
+            "from torch.utils._sympy.functions import Max; assert Max(1, 2) == 2",
+            "from scipy.optimize import minimize; assert minimize(lambda x: x @ x, [1.0]).success",
+            "from scipy.optimize import linear_sum_assignment as f; assert [*f([[1]])[0]] == [0]",
+            "from scipy.optimize._optimize import OptimizeResult",
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("code", CODE)
+def test_model_code_gets_the_real_modules_where_it_uses_them(code):
+    """A pass on meta does not, and leaves no mark."""
+    begin = (
+        "import sys, torch\nfrom dsocr_analyze.model.unused_imports import without_unused_imports\n"
+    )
+    run = [sys.executable, *(["-W", "error"] * (code == PASSES)), "-c", begin + code]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_module_that_is_there_stays():
-    real = importlib.import_module("torch._dynamo")
-    with without_unused_imports():
-        assert sys.modules["torch._dynamo"] is real
+# ------------------------------------------------------------------------- the environment
 
 
 def test_cuda_means_the_device_under_analysis():
@@ -210,21 +222,9 @@ def test_prints_of_the_model_stay_out_of_the_result(capsys):
     assert capsys.readouterr().out == ""
 
 
-@contextlib.contextmanager
-def _chosen(read, choose, value):
-    """The caller has set something of torch's to a value."""
-    before = read()
-    choose(value)
-    try:
-        yield
-    finally:
-        choose(before)
-
-
 _CALLERS = {
     "inference": torch.inference_mode,
     "fake tensors": FakeTensorMode,
-    "fake tensors in inference": lambda: _both(FakeTensorMode(), torch.inference_mode()),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "gradients": torch.enable_grad,
     "default device": lambda: torch.device("cpu"),
@@ -243,15 +243,9 @@ _CALLERS = {
 }
 
 
-@contextlib.contextmanager
-def _both(one, other):
-    with one, other:
-        yield
-
-
-@pytest.mark.parametrize("device", ["meta", pytest.param("cpu", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("caller", _CALLERS)
-def test_whatever_mode_the_caller_is_in_the_figures_are_the_same(caller, device):
+@sampled("device", ["meta", "cpu"], first(1))
+@sampled("callers", ["all at once", *_CALLERS], first(1))
+def test_whatever_mode_the_caller_is_in_the_figures_are_the_same(callers, device):
     page = {"page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 2}
     directory = small_directory(num_hidden_layers=1)
 
@@ -260,7 +254,10 @@ def test_whatever_mode_the_caller_is_in_the_figures_are_the_same(caller, device)
 
     shared = DeepSeekOCRSession.from_directory(directory, device=device)
     alone = figures(shared)
-    with _CALLERS[caller]():
+    with contextlib.ExitStack() as stack:
+        for name, caller in _CALLERS.items():
+            if callers in ("all at once", name):
+                stack.enter_context(caller())
         before = settings()
         inside = [figures(DeepSeekOCRSession.from_directory(directory, device=device)),
                   figures(shared)]  # fmt: skip
