@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from reference_networks import LATENT, built, config_of, decoder, normal, randomised
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2 as reference
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
+from dsocr_analyze.model.torch_calls import DispatchMode
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 CLOSE_LOGITS = {"atol": 1e-4, "rtol": 1e-4}
 
 
-def test_defaults_are_the_published_ones_and_one_kv_head_a_head_is_the_default_for_none():
-    config = DeepseekV2Config(num_key_value_heads=None, num_attention_heads=6)
-    assert (config.rope_theta, config.rms_norm_eps, config.hidden_size) == (1e4, 1e-6, 4096)
-    assert (config.topk_method, config.use_mla, config.bos_token_id) == ("gready", True, 100000)
-    assert config.num_key_value_heads == 6
-
-
-def test_a_config_is_what_it_is_given_whatever_transformers_makes_of_such_keys():
+def test_a_config_is_what_it_is_given_else_as_published_whatever_transformers_makes_of_its_keys():
     class Relative(type(config_of())):
         model_type = "relative"
 
-    scaling = {"type": "linear", "factor": 2.0}
-    given = {"hidden_size": 7, "pad_token_id": 3, "rope_scaling": scaling, "rope_theta": 5e3,
-             "vision_config": {"a": 1}}  # fmt: skip
+    given = {"hidden_size": 7, "pad_token_id": 3, "rope_scaling": {"type": "linear", "factor": 2.0},
+             "rope_theta": 5e3, "vision_config": {"a": 1}}  # fmt: skip
     defaults = {"num_key_value_heads": 32, "kv_lora_rank": 512, "eos_token_id": 100001,
-                "use_return_dict": True}  # fmt: skip
+                "use_return_dict": True, "bos_token_id": 100000, "rms_norm_eps": 1e-6,
+                "topk_method": "gready", "use_mla": True}  # fmt: skip
     for kind in (DeepseekV2Config, type(config_of()), Relative):
-        config = kind(**given, num_key_value_heads=None)
+        config = kind(**copy.deepcopy(given), num_key_value_heads=None)
         assert {key: getattr(config, key) for key in given | defaults} == given | defaults
-        assert scaling == {"type": "linear", "factor": 2.0}
+    config = DeepseekV2Config(num_key_value_heads=None, num_attention_heads=6)
+    assert (config.rope_theta, config.hidden_size, config.num_key_value_heads) == (1e4, 4096, 6)
 
 
 # ---------------------------------------------------------------------------- rotary embeddings
@@ -49,9 +43,10 @@ def test_a_config_is_what_it_is_given_whatever_transformers_makes_of_such_keys()
 def table(frequencies, length, magnitude=1.0):
     """Cosines and sines by loops over positions and dimensions; halves repeat."""
     angles = [[position * each for each in frequencies] * 2 for position in range(length)]
-    cos = [[math.cos(angle) * magnitude for angle in row] for row in angles]
-    sin = [[math.sin(angle) * magnitude for angle in row] for row in angles]
-    return torch.tensor(cos), torch.tensor(sin)
+    return tuple(
+        torch.tensor([[function(angle) * magnitude for angle in row] for row in angles])
+        for function in (math.cos, math.sin)
+    )
 
 
 def frequencies(dim=8, base=10000.0):
@@ -140,25 +135,22 @@ def test_latent_attention_equals_the_same_attention_with_keys_and_values_project
     expected_weights = (scores / math.sqrt(nope + rope) + causal(9)).softmax(-1)
     mixed = (expected_weights @ up[..., nope:]).transpose(1, 2).reshape(2, 9, -1)
     torch.testing.assert_close((out, weights), (latent.o_proj(mixed), expected_weights), **CLOSE)
+    scaling = {"type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5}
+    scaled = reference.DeepseekV2Attention(config_of(**LATENT, rope_scaling=scaling), 0)
+    assert scaled.softmax_scale == pytest.approx(10**-0.5 * (0.05 * math.log(4.0) + 1) ** 2)
+    assert scaled.rotary_emb.mscale_all_dim == 0.5
 
 
 def test_latent_attention_caches_latent_and_rotary_key_and_goes_on_after_its_cache(latent):
     calls = []
     latent.kv_b_proj.register_forward_hook(lambda *_: calls.append(1))
     x, mask, cache = normal(2, 7, 32), causal(7), reference.KeyValueCache()
-    whole, *_ = latent(x, mask, torch.arange(7)[None])
     parts = [latent(x[:, first:end], mask[:, :, first:end, :end], past_key_value=cache)[0]
              for first, end in ((0, 4), (4, 7))]  # fmt: skip
+    whole, *_ = latent(x, mask, torch.arange(7)[None])
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, **CLOSE)
     assert [part.shape for part in cache[0]] == [(2, 1, 7, 4), (2, 1, 7, 12)]
     assert calls == []
-
-
-def test_latent_softmax_scale_takes_yarns_magnitude_squared():
-    scaling = {"type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5}
-    attention = reference.DeepseekV2Attention(config_of(**LATENT, rope_scaling=scaling), 0)
-    assert attention.softmax_scale == pytest.approx(10**-0.5 * (0.05 * math.log(4.0) + 1) ** 2)
-    assert attention.rotary_emb.mscale_all_dim == 0.5
 
 
 def test_plain_attention_equals_fused_attention_on_rotated_heads():
@@ -229,19 +221,16 @@ def test_flash_attention_gives_the_logits_of_eager_attention(changes, flash):
     torch.testing.assert_close(*logits, **CLOSE_LOGITS)
 
 
-def test_flash_attention_keeps_packed_sequences_apart(flash):
+def test_flash_attention_keeps_packed_sequences_apart_and_needs_its_kernels(flash, monkeypatch):
     model = decoder(attn_implementation="flash_attention_2")
     ids, positions = torch.arange(9)[None], torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     with torch.no_grad():
         packed = model(ids, position_ids=positions).logits
         apart = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
     torch.testing.assert_close(packed, torch.cat(apart, dim=1), **CLOSE_LOGITS)
-
-
-def test_flash_attention_without_its_kernels_says_so(monkeypatch):
     monkeypatch.setattr(reference, "flash_attn_func", None)
     with pytest.raises(ImportError, match="flash-attn"):
-        decoder(attn_implementation="flash_attention_2")(torch.zeros(1, 3, dtype=torch.long))
+        model(ids)
 
 
 # ---------------------------------------------------------------------------------------- the MoE
@@ -268,16 +257,12 @@ def test_mixture_equals_every_expert_on_every_token_weighted_by_the_router():
 @pytest.mark.parametrize("seq_aux", [True, False])
 def test_balance_loss_is_alpha_times_share_times_mean_score(seq_aux):
     gate = randomised(reference.MoEGate(config_of(aux_loss_alpha=0.5, seq_aux=seq_aux))).train()
-    x = normal(2, 5, 32)
+    x, rows = normal(2, 5, 32), 2 if seq_aux else 1
     experts, _, loss = gate(x)
-    rows = 2 if seq_aux else 1
     scores = (x @ gate.weight.T).softmax(-1).view(rows, -1, 8)
-    expected = 0.0
-    for row_scores, row_experts in zip(scores, experts.view(rows, -1), strict=True):
-        for e in range(8):
-            share = (row_experts == e).sum().item() / row_experts.numel() * 8
-            expected += 0.5 * share * row_scores[:, e].mean().item() / rows
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    chosen = [(experts.view(rows, -1) == e).float().mean(1) * 8 for e in range(8)]
+    expected = sum(0.5 * share * scores[:, :, e].mean(1) for e, share in enumerate(chosen)).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def ranked_by_loops(scores, corrections, method):
@@ -315,13 +300,11 @@ def test_gate_picks_experts_as_a_loop_does(scoring, method, normed):
 def test_the_auxiliary_loss_leaves_its_input_alone_and_gets_a_gradient_of_one():
     x, loss = normal(3, 2).requires_grad_(), torch.tensor(5.0, requires_grad=True)
     y = reference.AddAuxiliaryLoss.apply(x, loss)
-    assert torch.equal(y, x)
     (y * 3.0).sum().backward()
+    assert torch.equal(y, x)
     assert torch.equal(x.grad, torch.full((3, 2), 3.0))
     assert loss.grad.item() == 1.0
-    context, still = SimpleNamespace(), loss.detach()
-    assert reference.AddAuxiliaryLoss.forward(context, x, still) is x
-    assert reference.AddAuxiliaryLoss.backward(context, x) == (x, None)
+    reference.AddAuxiliaryLoss.apply(x, loss.detach()).sum().backward()  # nor needs one
     with pytest.raises(ValueError, match="one element, not 2"):
         reference.AddAuxiliaryLoss.apply(normal(3), torch.zeros(2))
 
@@ -337,34 +320,22 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square():
 # ------------------------------------------------------------------------------- the whole decoder
 
 
-def test_a_layer_returns_what_is_asked_for():
-    layer = randomised(reference.DeepseekV2DecoderLayer(config_of(), 0))
-    x, cache = normal(1, 3, 32), reference.KeyValueCache()
-    hidden, weights, present = layer(
-        x, past_key_value=cache, output_attentions=True, use_cache=True
-    )
-    assert (hidden.shape, weights.shape) == (x.shape, (1, 4, 3, 3))
-    assert present is cache
-    assert len(layer(x)) == 1
-    assert layer(x, use_cache=True)[1:] == (None,)
-
-
-def test_states_and_weights_come_back_when_asked_for():
-    output = decoder()(torch.arange(6)[None], output_hidden_states=True, output_attentions=True)
-    assert [tuple(state.shape) for state in output.hidden_states] == [(1, 6, 32)] * 4
-    assert [tuple(weights.shape) for weights in output.attentions] == [(1, 4, 6, 6)] * 3
-
-
-def test_a_cache_object_is_extended_in_place_and_pairs_come_back_as_pairs():
+def test_states_weights_and_caches_come_back_when_asked_for():
+    """A cache object extended in place, and pairs as pairs."""
     model, ids = decoder(), torch.arange(6)[None]
     with torch.no_grad():
-        pairs = model(ids, use_cache=True).past_key_values
-        cache = reference.KeyValueCache(pairs)
+        output = model(ids, output_hidden_states=True, output_attentions=True, use_cache=True)
+        key, value = output.past_key_values[0]
+        cache = reference.KeyValueCache(output.past_key_values)
         assert model(ids[:, :1], past_key_values=cache).past_key_values is cache
-    assert isinstance(pairs, tuple)
-    assert pairs[0][0].shape == (1, 2, 6, 8)
-    assert cache.get_seq_length() == 7
-    key, value = pairs[0]
+        hidden, weights, present = model.model.layers[0](
+            output.hidden_states[0], past_key_value=cache, output_attentions=True, use_cache=True
+        )
+        assert len(model.model.layers[0](hidden)) == 1
+    assert [tuple(state.shape) for state in output.hidden_states] == [(1, 6, 32)] * 4
+    assert [tuple(weights.shape) for weights in output.attentions] == [(1, 4, 6, 6)] * 3
+    assert (key.shape, cache.get_seq_length()) == ((1, 2, 6, 8), 13)
+    assert (hidden.shape, weights.shape, present) == ((1, 6, 32), (1, 4, 6, 13), cache)
     assert reference.KeyValueCache().update(key, value, 0)[0] is key  # the first uncopied
     with pytest.raises(IndexError, match="layer 4 came before layer 3"):
         cache.update(key, value, 4)
@@ -404,43 +375,35 @@ def test_classification_reads_the_last_token_before_the_padding():
         classifier(num_labels=3)(ids)
 
 
-def test_the_classification_loss_follows_the_labels():
-    ids = torch.arange(8).view(2, 4)
-
-    def found(classes, labels):
-        output = classifier(num_labels=classes, pad_token_id=39)(ids, labels=torch.tensor(labels))
-        return output.loss, output.logits
-
-    loss, logits = found(3, [2, 0])
-    torch.testing.assert_close(loss, F.cross_entropy(logits, torch.tensor([2, 0])))
-    loss, logits = found(1, [0.5, 1.0])
-    torch.testing.assert_close(loss, ((logits[:, 0] - torch.tensor([0.5, 1.0])) ** 2).mean())
-    loss, logits = found(2, [[1.0, 0.0], [1.0, 1.0]])
-    likelihood = logits.sigmoid() * torch.tensor([[1, -1], [1, 1]]) + torch.tensor([[0, 1], [0, 0]])
-    torch.testing.assert_close(loss, -likelihood.log().mean())
+BINARY_SIGNS = torch.tensor([[1, -1], [1, 1]])
+LOSSES = [
+    (3, [2, 0], F.cross_entropy),
+    (1, [0.5, 1.0], lambda logits, labels: ((logits[:, 0] - labels) ** 2).mean()),
+    (2, [[1.0, 0.0], [1.0, 1.0]],
+     lambda logits, _: -((logits * BINARY_SIGNS).sigmoid().log()).mean()),
+]  # fmt: skip
 
 
-class Names(TorchDispatchMode):
-    """Operators that are run, by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+@pytest.mark.parametrize(("classes", "labels", "loss"), LOSSES)
+def test_the_classification_loss_follows_the_labels(classes, labels, loss):
+    ids, labels = torch.arange(8).view(2, 4), torch.tensor(labels)
+    output = classifier(num_labels=classes, pad_token_id=39)(ids, labels=labels)
+    torch.testing.assert_close(output.loss, loss(output.logits, labels))
 
 
 def test_tables_are_made_in_every_layer_and_the_head_runs_on_all_positions_and_casts_last():
     model, shapes = decoder().bfloat16(), []
     model.lm_head.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.shape)))
-    with torch.no_grad(), Names() as names:
+    names = []
+
+    def named(func, args, kwargs):
+        names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs)
+
+    with torch.no_grad(), DispatchMode(named):
         logits = model(torch.arange(6)[None]).logits
-    assert shapes == [(1, 6, 40)]
-    assert logits.dtype == torch.float32
-    assert names.seen[-1] == "_to_copy"
-    assert names.seen.count("cos") == names.seen.count("sin") == 3
+    assert (shapes, logits.dtype) == ([(1, 6, 40)], torch.float32)
+    assert (names[-1], names.count("cos"), names.count("sin")) == ("_to_copy", 3, 3)
 
 
 def test_without_experts_the_decoder_asks_no_values_of_meta_tensors():
