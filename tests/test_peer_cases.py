@@ -14,6 +14,7 @@ import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from fvcore.nn.flop_count import _DEFAULT_SUPPORTED_OPS
 from torch import nn
 from torch.utils.flop_counter import flop_registry
-from tracing import Calls, meta, trace_of
+from tracing import Calls, Net, chain, meta, trace_of
 
 from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.kernels import total_work
@@ -73,114 +74,66 @@ def of_modules(figures: dict[str, int], run: nn.Module, inputs: Any, of="macs") 
 # --- networks --------------------------------------------------------------------------------
 
 
-class Chain(nn.Module):
+def in_turn(**children: nn.Module) -> nn.Module:
     """Calls its named children one after the other."""
-
-    def __init__(self, **children: nn.Module) -> None:
-        super().__init__()
-        for name, child in children.items():
-            self.add_module(name, child)
-
-    def forward(self, x):
-        for child in self.children():
-            x = child(x)
-        return x
+    return Net(chain(*children), **children)
 
 
-class Nested(nn.Module):
+def two_levels() -> nn.Module:
     """conv, fc, then a submodule with a conv and an fc of its own."""
-
-    class Inner(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv1d(2, 2, 1)
-            self.fc = nn.Linear(10, 10)
-
-        def forward(self, x):
-            return 3 * self.fc(self.conv(x.reshape(-1, 2, 5)).flatten(1)) + 1
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv1d(4, 4, 3, padding=1)
-        self.fc = nn.Linear(20, 10)
-        self.submod = self.Inner()
-
-    def forward(self, x):
-        return self.submod(self.fc(self.conv(x).flatten(1))) ** 2
+    inner = Net(
+        lambda self, x: 3 * self.fc(self.conv(x.reshape(-1, 2, 5)).flatten(1)) + 1,
+        conv=nn.Conv1d(2, 2, 1),
+        fc=nn.Linear(10, 10),
+    )
+    return Net(
+        lambda self, x: self.submod(self.fc(self.conv(x).flatten(1))) ** 2,
+        conv=nn.Conv1d(4, 4, 3, padding=1),
+        fc=nn.Linear(20, 10),
+        submod=inner,
+    )
 
 
-class Unused(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc1 = nn.Linear(10, 10)
-        self.fc2 = nn.Linear(10, 1)
-        self.unused = nn.Linear(20, 20)
-
-    def forward(self, x):
-        return self.fc2(F.relu(self.fc1(x)))
+def unused() -> nn.Module:
+    return Net(
+        lambda self, x: self.fc2(F.relu(self.fc1(x))),
+        fc1=nn.Linear(10, 10),
+        fc2=nn.Linear(10, 1),
+        unused=nn.Linear(20, 20),
+    )
 
 
-class Repeated(nn.Module):
+def repeated() -> nn.Module:
     """Three calls of fc1, two of fc2."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc1 = nn.Linear(10, 10)
-        self.fc2 = nn.Linear(10, 10)
-
-    def forward(self, x):
-        for _ in range(3):
-            x = self.fc1(x)
-        for _ in range(2):
-            x = self.fc2(x)
-        return x
+    calls = chain(*["fc1"] * 3, *["fc2"] * 2)
+    return Net(calls, fc1=nn.Linear(10, 10), fc2=nn.Linear(10, 10))
 
 
-class OtherMethod(nn.Module):
+def other_method() -> nn.Module:
     """Its submodule is called by another method than forward."""
-
-    class Inner(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(10, 1)
-
-        def project(self, x):
-            return self.fc(x)
-
-    def __init__(self):
-        super().__init__()
-        self.submod = self.Inner()
-        self.fc = nn.Linear(10, 10)
-
-    def forward(self, x):
-        return self.submod.project(self.fc(x))
+    inner = in_turn(fc=nn.Linear(10, 1))
+    return Net(
+        lambda self, x: inner._of_self(inner, self.fc(x)), submod=inner, fc=nn.Linear(10, 10)
+    )
 
 
-class Shared(nn.Module):
+def shared() -> nn.Module:
     """Two submodules share one of their own, and one module has two names."""
-
-    def __init__(self):
-        super().__init__()
-        inner, twice_named = nn.Linear(10, 10), nn.Linear(10, 1)
-        self.submod1 = Chain(submod=inner)
-        self.submod2 = Chain(submod=inner)
-        self.multiname1 = twice_named
-        self.multiname2 = twice_named
+    inner, twice_named = nn.Linear(10, 10), nn.Linear(10, 1)
 
     def forward(self, x):
         x = self.submod1(x) + self.submod2(x)
         return self.multiname1(x) + self.multiname2(x)
 
+    parts = {"submod1": in_turn(submod=inner), "submod2": in_turn(submod=inner)}
+    return Net(forward, **parts, multiname1=twice_named, multiname2=twice_named)
 
-class Recursive(nn.Module):
+
+def recursive() -> nn.Module:
     """Calls itself three times, then its child."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(10, 1)
-
-    def forward(self, x, left=3):
-        return self(x, left - 1) if left else self.fc(x)
+    return Net(
+        lambda self, x, left=3: self(x, left - 1) if left else self.fc(x), fc=nn.Linear(10, 1)
+    )
 
 
 def parallel(net: nn.Module) -> nn.Module:
@@ -190,52 +143,47 @@ def parallel(net: nn.Module) -> nn.Module:
     return wrapped.to("meta")
 
 
-class ResNet18(nn.Module):
+def residual(before: int, after: int, stride: int = 1) -> nn.Module:
+    conv = partial(nn.Conv2d, bias=False)
+    shortcut = [conv(before, after, 1, stride), nn.BatchNorm2d(after)] if stride > 1 else []
+    return Net(
+        lambda self, x: F.relu(self.inner(x) + self.shortcut(x)),
+        inner=nn.Sequential(
+            conv(before, after, 3, stride, 1),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            conv(after, after, 3, 1, 1),
+            nn.BatchNorm2d(after),
+        ),
+        shortcut=nn.Sequential(*shortcut),
+    )
+
+
+def resnet18() -> nn.Module:
     """The network of He et al. 2015, table 1."""
-
-    class Block(nn.Module):
-        def __init__(self, before, after, stride):
-            super().__init__()
-            self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-            self.bn1 = nn.BatchNorm2d(after)
-            self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-            self.bn2 = nn.BatchNorm2d(after)
-            self.shortcut = nn.Identity()
-            if stride > 1:
-                shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
-                self.shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(after))
-
-        def forward(self, x):
-            y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-            return F.relu(y + self.shortcut(x))
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(
+    return in_turn(
+        stem=nn.Sequential(
             nn.Conv2d(3, 64, 7, 2, 3, bias=False),
             nn.BatchNorm2d(64),
             nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
-        )
-        for number, before, after in [(1, 64, 64), (2, 64, 128), (3, 128, 256), (4, 256, 512)]:
-            first = self.Block(before, after, 1 if number == 1 else 2)
-            self.add_module(f"layer{number}", nn.Sequential(first, self.Block(after, after, 1)))
-        self.fc = nn.Linear(512, 1000)
-
-    def forward(self, x):
-        x = self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x)))))
-        return self.fc(x.mean((2, 3)))
-
-
-class OfDictionary(nn.Module):
-    def forward(self, x):
-        a = x["a"].relu_()
-        return {"a": torch.mm(a, a)}
+        ),
+        layer1=nn.Sequential(residual(64, 64), residual(64, 64)),
+        layer2=nn.Sequential(residual(64, 128, 2), residual(128, 128)),
+        layer3=nn.Sequential(residual(128, 256, 2), residual(256, 256)),
+        layer4=nn.Sequential(residual(256, 512, 2), residual(512, 512)),
+        mean=Net(lambda self, x: x.mean((2, 3))),
+        fc=nn.Linear(512, 1000),
+    )
 
 
-class OfTuple(nn.Module):
-    def forward(self, x):
-        return (torch.mm(x, x),)
+def squared(x):
+    return torch.mm(x, x)
+
+
+def squared_in_a_dictionary(self, x):
+    a = x["a"].relu_()
+    return {"a": torch.mm(a, a)}
 
 
 class Squared(torch.autograd.Function):
@@ -244,23 +192,9 @@ class Squared(torch.autograd.Function):
         return torch.mm(x, x)
 
 
-def squared(x):
-    return torch.mm(x, x)
-
-
-class InInferenceMode(nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x):
-        with torch.inference_mode():
-            return self.net(x)
-
-
 # --- fvcore ----------------------------------------------------------------------------------
 
-THREE = Chain(
+THREE = in_turn(
     conv=nn.Conv2d(2, 5, 1, 1),
     pool=nn.AdaptiveAvgPool2d((1, 1)),
     flatten=nn.Flatten(),
@@ -269,7 +203,7 @@ THREE = Chain(
 ).to("meta")
 THREE_INPUTS = (meta(4, 2, 10, 10),)
 
-NESTED = on_meta(Nested)
+NESTED = on_meta(two_levels)
 NESTED_INPUTS = (meta(1, 4, 5),)
 NESTED_FIGURES = {
     "": 240 + 200 + 120,
@@ -280,7 +214,7 @@ NESTED_FIGURES = {
     "submod.fc": 10 * 10,
 }
 
-SMALL_CONVOLUTIONS = Chain(
+SMALL_CONVOLUTIONS = in_turn(
     conv1=nn.Conv2d(3, 8, 1, 1), conv2=nn.Conv2d(8, 4, 1, 2), conv3=nn.Conv2d(4, 2, 1, 2)
 ).to("meta")
 SMALL_FIGURES = {
@@ -290,9 +224,9 @@ SMALL_FIGURES = {
     "conv3": 2 * 8 * 8,
 }
 
-BRANCHED = Chain(
-    a2=Chain(b1=Chain(c2=nn.Linear(10, 10), c1=nn.Linear(10, 10))),
-    a1=Chain(b1=Chain(c1=Chain(d2=nn.ReLU(), d1=nn.Linear(10, 10)))),
+BRANCHED = in_turn(
+    a2=in_turn(b1=in_turn(c2=nn.Linear(10, 10), c1=nn.Linear(10, 10))),
+    a1=in_turn(b1=in_turn(c1=in_turn(d2=nn.ReLU(), d1=nn.Linear(10, 10)))),
 ).to("meta")
 
 ROW = (meta(1, 10),)
@@ -456,17 +390,17 @@ FVCORE: dict[str, list[Figure]] = {
         Figure(200, NESTED, NESTED_INPUTS, at="fc", operator="linear"),
     ],
     "jit_model_analysis test_unused_module": of_modules(
-        {"unused": 0, "": 10 * 10 + 10}, on_meta(Unused), ROW
+        {"unused": 0, "": 10 * 10 + 10}, on_meta(unused), ROW
     ),
     "jit_model_analysis test_repeated_module": of_modules(
-        {"fc1": 3 * 100, "fc2": 2 * 100, "": 500}, on_meta(Repeated), ROW
+        {"fc1": 3 * 100, "fc2": 2 * 100, "": 500}, on_meta(repeated), ROW
     ),
     "jit_model_analysis test_non_forward_func_call": [
-        *of_modules({"submod": 10, "submod.fc": 10, "": 110}, on_meta(OtherMethod), ROW),
+        *of_modules({"submod": 10, "submod.fc": 10, "": 110}, on_meta(other_method), ROW),
         # That was fvcore's mode "owner"; this is its mode "caller".
         Figure(
             0,
-            on_meta(OtherMethod),
+            on_meta(other_method),
             ROW,
             at="submod",
             choice=Choice("a module called by another method", 10),
@@ -474,25 +408,25 @@ FVCORE: dict[str, list[Figure]] = {
     ],
     "jit_model_analysis test_shared_module": [
         *of_modules(
-            {"": 220, "submod1": 100, "submod2": 100, "multiname1": 20}, on_meta(Shared), ROW
+            {"": 220, "submod1": 100, "submod2": 100, "multiname1": 20}, on_meta(shared), ROW
         ),
         Figure(
             200,
-            on_meta(Shared),
+            on_meta(shared),
             ROW,
             at="submod1.submod",
             choice=Choice("a module that two others share", 100),
         ),
     ],
     "jit_model_analysis test_recursive_scope": of_modules(
-        {"": 10, "fc": 10}, on_meta(Recursive), ROW
+        {"": 10, "fc": 10}, on_meta(recursive), ROW
     ),
     "jit_model_analysis test_data_parallel": of_modules(
         {
             "": NESTED_FIGURES[""],
             **{f"module.{path}".rstrip("."): stated for path, stated in NESTED_FIGURES.items()},
         },
-        parallel(Nested()),
+        parallel(two_levels()),
         NESTED_INPUTS,
     ),
     "jit_model_analysis test_data_parallel_root_scope": [
@@ -510,8 +444,8 @@ FVCORE: dict[str, list[Figure]] = {
         )
     ],
     "jit_model_analysis test_copy": [
-        Figure(500, on_meta(Repeated), ROW),
-        Figure(5 * 110, on_meta(OtherMethod), (meta(5, 10),)),
+        Figure(500, on_meta(repeated), ROW),
+        Figure(5 * 110, on_meta(other_method), (meta(5, 10),)),
     ],
     "print_model_statistics test_flop_count_table": [
         *of_modules({"a1.b1": 100, "a2.b1": 200, "a2.b1.c1": 100, "": 300}, BRANCHED, ROW),
@@ -526,7 +460,7 @@ FVCORE: dict[str, list[Figure]] = {
 # --- PyTorch ---------------------------------------------------------------------------------
 
 VARIETY = nn.Linear(9, 10, device="meta")
-RESNET = on_meta(ResNet18)
+RESNET = on_meta(resnet18)
 PICTURE = (meta(1, 3, 224, 224),)
 
 
@@ -747,16 +681,16 @@ PYTORCH: dict[str, list[Figure]] = {
     "test_pytrees": [
         Figure(
             12000 // 3,
-            nn.Sequential(OfDictionary(), OfDictionary()),
+            nn.Sequential(*[Net(squared_in_a_dictionary)] * 2),
             ({"a": meta(10, 10)},),
             "matrix_flops",
         ),
-        Figure(6000 // 3, OfTuple(), (meta(10, 10),), "matrix_flops"),
+        Figure(6000 // 3, lambda x: (squared(x),), (meta(10, 10),), "matrix_flops"),
     ],
     "test_inference_mode": [
         Figure(
             924_844_032,
-            InInferenceMode(RESNET),
+            Net(torch.inference_mode()(lambda self, x: self.net(x)), net=RESNET),
             PICTURE,
             "matrix_flops",
             at="net.layer1",
@@ -853,11 +787,11 @@ def test_a_case_counts_as_stated_or_as_the_page_says(figure):
 @pytest.mark.parametrize(
     ("net", "uncalled"),
     [
-        (Unused, {"unused"}),
-        (Repeated, set()),
-        (OtherMethod, {"submod"}),
-        (Shared, set()),
-        (Recursive, set()),
+        (unused, {"unused"}),
+        (repeated, set()),
+        (other_method, {"submod"}),
+        (shared, set()),
+        (recursive, set()),
     ],
 )
 def test_modules_that_are_never_called_are_those_that_fvcore_finds(net, uncalled):

@@ -17,9 +17,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from tracing import (
     Calls,
+    Net,
     but_copies,
     by_path,
     by_place,
+    chain,
     meta,
     paths_of,
     places_of,
@@ -47,24 +49,6 @@ EITHER_WAY = pytest.mark.parametrize("alike", [None, by_path])
 
 def on_meta(module):
     return module.to("meta").eval()
-
-
-class Net(nn.Module):
-    """A module with children and settings by keyword, and a forward as a function of itself."""
-
-    def __init__(self, forward, **children):
-        super().__init__()
-        self._of_self = forward
-        for name, child in children.items():
-            setattr(self, name, child)
-
-    def forward(self, *args, **kwargs):
-        return self._of_self(self, *args, **kwargs)
-
-
-def chain(*names):
-    """A forward that calls these children, one after the other."""
-    return lambda self, x: functools.reduce(lambda x, name: getattr(self, name)(x), names, x)
 
 
 def fail(*_):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import torch
@@ -21,6 +22,24 @@ class Calls(torch.nn.Module):
 
     def forward(self, *args, **kwargs):
         return self.function(*args, **kwargs)
+
+
+class Net(torch.nn.Module):
+    """A module with children and settings by keyword, and a forward as a function of itself."""
+
+    def __init__(self, forward, **children):
+        super().__init__()
+        self._of_self = forward
+        for name, child in children.items():
+            setattr(self, name, child)
+
+    def forward(self, *args, **kwargs):
+        return self._of_self(self, *args, **kwargs)
+
+
+def chain(*names):
+    """A forward that calls these children, one after the other."""
+    return lambda self, x: functools.reduce(lambda x, name: getattr(self, name)(x), names, x)
 
 
 def by_path(path: str) -> str:
