@@ -9,7 +9,18 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Calls, by_path, kernels_of, meta, operators_of, total, trace_of, witnessed_flops
+from sampling import every, sampled
+from tracing import (
+    Calls,
+    Net,
+    by_path,
+    kernels_of,
+    meta,
+    operators_of,
+    total,
+    trace_of,
+    witnessed_flops,
+)
 
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Rows, Work
 from dsocr_analyze.trace.operators import FREE, RULES
@@ -693,12 +704,6 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_an_operator_costs_what_is_worked_out_by_hand(case):
-    function, tensors, expected = case
-    assert operators_of(function, *tensors) == expected
-
-
 # One row a case of `CASES`: the kind and size of its last kernel.
 SIZES = {
     "linear 2-D": ("gemm", Gemm(1, 5, 7, 3)),
@@ -760,33 +765,38 @@ SIZES = {
 }
 
 
+NOT_WITNESSED = {"linear 1-D weight", "matmul of vectors", "matmul, vector second"}
+"""`FlopCounterMode` does not count products with vectors."""
+
+
+def macs_of(kernel):
+    """What a kernel's sizes multiply to."""
+    size = kernel.dimensions
+    if isinstance(size, Attention):
+        return math.prod(size[:2] + size[3:5]) * (size.head_dim + size.value_dim)
+    is_transposed = "transpose" in kernel.operator
+    is_product = isinstance(size, Gemm | Convolution) and not is_transposed
+    return math.prod(size) if is_product else kernel.work.macs
+
+
 @pytest.mark.parametrize("name", CASES)
+def test_an_operator_costs_what_is_worked_out_by_hand(name):
+    function, tensors, expected = CASES[name]
+    kernels = kernels_of(function, *tensors)
+    assert [(kernel.operator, kernel.work) for kernel in kernels] == expected
+    assert [*map(macs_of, kernels)] == [kernel.work.macs for kernel in kernels]
+    assert all(type(count) is int for kernel in kernels for count in kernel.work)
+    if name in SIZES:
+        assert (kernels[-1].kind, kernels[-1].dimensions) == SIZES[name]
+    if not (name in NOT_WITNESSED or {"mv", "dot", "addmv"} & {work[0] for work in expected}):
+        macs = sum(work.macs for _, work in expected)
+        assert witnessed_flops(function, *tensors) == 2 * macs
+
+
+@sampled("name", CASES, every(4))
 def test_inference_mode_inside_what_is_called_changes_nothing(name):
-    function, tensors, _ = CASES[name]
-    assert operators_of(torch.inference_mode()(function), *tensors) == operators_of(
-        function, *tensors
-    )
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_a_kernel_has_the_sizes_that_are_worked_out_by_hand(name):
-    function, tensors, _ = CASES[name]
-    kernel = kernels_of(function, *tensors)[-1]
-    assert (kernel.kind, kernel.dimensions) == SIZES[name]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_sizes_of_a_matrix_operator_multiply_to_its_macs(name):
-    function, tensors, _ = CASES[name]
-    for kernel in kernels_of(function, *tensors):
-        if isinstance(kernel.dimensions, Gemm):
-            assert math.prod(kernel.dimensions) == kernel.work.macs
-        if isinstance(kernel.dimensions, Attention):
-            size = kernel.dimensions
-            scores = size.batch * size.heads * size.queries * size.keys
-            assert scores * (size.head_dim + size.value_dim) == kernel.work.macs
-        if isinstance(kernel.dimensions, Convolution) and "transpose" not in kernel.operator:
-            assert math.prod(kernel.dimensions) == kernel.work.macs
+    function, tensors, expected = CASES[name]
+    assert operators_of(torch.inference_mode()(function), *tensors) == expected
 
 
 @pytest.mark.parametrize(
@@ -811,13 +821,6 @@ def test_a_kernel_has_the_types_of_its_first_tensor_and_its_output(name, dtype, 
 def test_a_kernel_that_reads_no_tensor_has_the_type_of_what_it_writes():
     [kernel] = kernels_of(lambda: torch.arange(5, device="meta"))
     assert (kernel.dtype, kernel.output_dtype) == ("int64", "int64")
-
-
-@pytest.mark.exhaustive
-def test_every_count_is_a_python_integer():
-    for function, tensors, _ in CASES.values():
-        for _, work in operators_of(function, *tensors):
-            assert all(type(count) is int for count in work)
 
 
 @pytest.mark.parametrize(
@@ -869,53 +872,62 @@ def test_an_operator_without_a_rule_for_complex_numbers_is_unknown_for_them(name
     assert not trace_of(Calls(function), meta(2, 3), *arguments).unknown
 
 
-class TestKernelsOfAttentionByTheirOwnNames:
-    """Tokens come before heads: [B, T, H, D]; packed, [T, H, D] and where each sequence begins."""
+# Kernels of attention by their own names: tokens come before heads, [B, T, H, D]; packed,
+# [T, H, D] and where each sequence begins, each counts as long as the longest.
+FLASH = torch.ops.aten._flash_attention_forward
+EFFICIENT = torch.ops.aten._efficient_attention_forward
+Q, K = meta(2, 5, 6, 16, dtype=BF16), meta(2, 7, 3, 16, dtype=BF16)
+PACKED_Q, PACKED_K = meta(9, 6, 16, dtype=BF16), meta(12, 3, 16, dtype=BF16)
+BEGINS = meta(4, dtype=torch.int32)
 
-    Q, K = meta(2, 5, 6, 16, dtype=BF16), meta(2, 7, 3, 16, dtype=BF16)
-    PACKED_Q, PACKED_K = meta(9, 6, 16, dtype=BF16), meta(12, 3, 16, dtype=BF16)
-    BEGINS = meta(4, dtype=torch.int32)
 
-    def test_flash(self):
-        run = torch.ops.aten._flash_attention_forward
-        [kernel] = kernels_of(run, self.Q, self.K, self.K, None, None, 5, 7, 0.0, True, False)
-        assert kernel.dimensions == Attention(
-            # The last of 5 queries sees all 7 keys, those before it 1, 2, 3 and 4 fewer.
-            2, 6, 3, 5, 7, 16, 16, skippable_scores=2 * 6 * (1 + 2 + 3 + 4)
-        )  # fmt: skip
-        scores = 2 * 6 * 5 * 7
-        outputs = 2 * 5 * 6 * 16
-        read = 2 * (outputs + 2 * 2 * 7 * 3 * 16)
-        assert kernel.work == Work(scores * 32, scores * 6, outputs, read, 2 * outputs)
-
-    def test_flash_of_packed_sequences_takes_each_for_as_long_as_the_longest(self):
-        run = torch.ops.aten._flash_attention_forward
-        packed = self.PACKED_Q, self.PACKED_K, self.PACKED_K, self.BEGINS, self.BEGINS
-        [kernel] = kernels_of(run, *packed, 4, 6, 0.0, False, False)
-        assert kernel.dimensions == Attention(3, 6, 3, 4, 6, 16, 16)
-        scores = 3 * 6 * 4 * 6
-        outputs = 9 * 6 * 16
-        read = 2 * (outputs + 2 * 12 * 3 * 16) + 2 * 4 * 4
-        assert kernel.work == Work(scores * 32, scores * 6, outputs, read, 2 * outputs)
-
-    def test_memory_efficient(self):
-        run = torch.ops.aten._efficient_attention_forward
-        bias = meta(2, 6, 5, 7, dtype=BF16)
-        nothing = (None,) * 5
-        kernel = kernels_of(run, self.Q, self.Q, self.Q, *nothing, 0.0, 0)[-1]
-        assert kernel.dimensions == Attention(2, 6, 6, 5, 5, 16, 16)
-        kernel = kernels_of(run, self.Q, self.K, self.K, bias, None, None, None, None, 0.0, 1)[-1]
-        assert kernel.dimensions[:8] == (2, 6, 3, 5, 7, 16, 16, True)
-        assert kernel.dimensions.skippable_scores == 2 * 6 * 10
-        assert kernel.work.vector_flops == 2 * 6 * 5 * 7 * 7
-
-    def test_memory_efficient_of_packed_sequences(self):
-        q, k = self.PACKED_Q.unsqueeze(0), self.PACKED_K.unsqueeze(0)
-        run = torch.ops.aten._efficient_attention_forward
-        given = (q, k, k, None, self.BEGINS, self.BEGINS, 4, 6, 0.0, 0)
-        kernel = kernels_of(run, *given)[-1]
-        assert kernel.dimensions == Attention(3, 6, 3, 4, 6, 16, 16)
-        assert kernel.work.matrix_flops == 2 * 3 * 6 * 4 * 6 * 32 == witnessed_flops(run, *given)
+@pytest.mark.parametrize(
+    ("run", "given", "size", "outputs", "read"),
+    [
+        # The last of 5 queries sees all 7 keys, those before it 1, 2, 3 and 4 fewer.
+        (
+            FLASH,
+            (Q, K, K, None, None, 5, 7, 0.0, True, False),
+            Attention(2, 6, 3, 5, 7, 16, 16, skippable_scores=2 * 6 * (1 + 2 + 3 + 4)),
+            2 * 5 * 6 * 16,
+            2 * (2 * 5 * 6 * 16 + 2 * 2 * 7 * 3 * 16),
+        ),
+        (
+            FLASH,
+            (PACKED_Q, PACKED_K, PACKED_K, BEGINS, BEGINS, 4, 6, 0.0, False, False),
+            Attention(3, 6, 3, 4, 6, 16, 16),
+            9 * 6 * 16,
+            2 * (9 * 6 * 16 + 2 * 12 * 3 * 16) + 2 * 4 * 4,
+        ),
+        (
+            EFFICIENT,
+            (Q, Q, Q, None, None, None, None, None, 0.0, 0),
+            Attention(2, 6, 6, 5, 5, 16, 16),
+            2 * 5 * 6 * 16,
+            2 * 3 * 2 * 5 * 6 * 16,
+        ),
+        (
+            EFFICIENT,
+            (Q, K, K, meta(2, 6, 5, 7, dtype=BF16), None, None, None, None, 0.0, 1),
+            Attention(2, 6, 3, 5, 7, 16, 16, masked=True, skippable_scores=2 * 6 * 10),
+            2 * 5 * 6 * 16,
+            2 * (2 * 5 * 6 * 16 + 2 * 2 * 7 * 3 * 16 + 2 * 6 * 5 * 7),
+        ),
+        (
+            EFFICIENT,
+            (PACKED_Q[None], PACKED_K[None], PACKED_K[None], None, BEGINS, BEGINS, 4, 6, 0.0, 0),
+            Attention(3, 6, 3, 4, 6, 16, 16),
+            9 * 6 * 16,
+            2 * (9 * 6 * 16 + 2 * 12 * 3 * 16) + 2 * 4 * 4,
+        ),
+    ],
+)
+def test_a_kernel_of_attention_by_its_own_name(run, given, size, outputs, read):
+    kernel = kernels_of(run, *given)[-1]
+    assert kernel.dimensions == size
+    scores = math.prod(size[:2] + size[3:5])
+    vector = scores * (6 + size.masked)
+    assert kernel.work == Work(scores * 32, vector, outputs, read, 2 * outputs)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
@@ -950,39 +962,32 @@ def test_no_operator_is_both_free_and_counted():
 
 
 def test_three_operands_of_einsum_are_counted_pair_by_pair():
-    operands = meta(2, 3), meta(3, 5), meta(5, 7)
-
-    def product(a, b, c):
-        return torch.einsum("ij,jk,kl->il", a, b, c)
-
-    trace = trace_of(Calls(product), *operands)
-    assert total(trace).matrix_flops == witnessed_flops(product, *operands)
+    given = "ij,jk,kl->il", meta(2, 3), meta(3, 5), meta(5, 7)
+    counted = total(trace_of(Calls(torch.einsum), *given))
+    assert counted.matrix_flops == witnessed_flops(torch.einsum, *given)
     # Whichever pair comes first: (2 x 3 x 5) and (2 x 5 x 7), or (3 x 5 x 7) and (2 x 3 x 7).
-    assert total(trace).macs in (2 * 3 * 5 + 2 * 5 * 7, 3 * 5 * 7 + 2 * 3 * 7)
+    assert counted.macs in (2 * 3 * 5 + 2 * 5 * 7, 3 * 5 * 7 + 2 * 3 * 7)
+
+
+def self_attention(width):
+    def forward(self, x):
+        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
+        return F.scaled_dot_product_attention(q, k, v).squeeze(1)
+
+    return Net(forward, qkv=torch.nn.Linear(width, 3 * width))
+
+
+LAYERS = {
+    "linear": lambda width, wider: torch.nn.Linear(width, wider, bias=wider == 6),
+    "norm": lambda width, _: torch.nn.LayerNorm(width),
+    "gelu": lambda *_: torch.nn.GELU(),
+    "attention": lambda width, _: self_attention(width),
+    "encoder": lambda width, _: torch.nn.TransformerEncoderLayer(width, 2, 8, batch_first=True),
+}
 
 
 class TestOutsideWitness:
     """`FlopCounterMode` on `meta` counts the same FLOPs, where it counts at all."""
-
-    @pytest.mark.parametrize(
-        "name",
-        [
-            name
-            for name, (_, _, expected) in CASES.items()
-            # It does not count products with vectors, nor expects a batch of attention to spread.
-            if not any(operator in ("mv", "dot", "addmv") for operator, _ in expected)
-            and name
-            not in (
-                "linear 1-D weight",
-                "matmul of vectors",
-                "matmul, vector second",
-            )
-        ],
-    )
-    def test_on_every_case(self, name):
-        function, tensors, expected = CASES[name]
-        macs = sum(work.macs for _, work in expected)
-        assert 2 * macs == witnessed_flops(function, *tensors)
 
     @pytest.mark.exhaustive
     @settings(max_examples=60, deadline=None)
@@ -1001,12 +1006,8 @@ class TestOutsideWitness:
         first = meta(*(sizes[label] for label in left))
         # A label of size 1 on one side is broadcast to the other's.
         second = meta(*(1 if label in ones else sizes[label] for label in right))
-
-        def product(a, b):
-            return torch.einsum(equation, a, b)
-
-        counted = total(trace_of(Calls(product), first, second))
-        assert counted.matrix_flops == witnessed_flops(product, first, second)
+        counted = total(trace_of(Calls(torch.einsum), equation, first, second))
+        assert counted.matrix_flops == witnessed_flops(torch.einsum, equation, first, second)
 
     @settings(max_examples=40, deadline=None)
     @given(
@@ -1027,25 +1028,15 @@ class TestOutsideWitness:
         assert counted.macs == batch * rows * inner * columns
         assert counted.matrix_flops == witnessed_flops(torch.matmul, a, b)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(data=st.data())
     def test_on_any_small_net(self, data):
         layers, width = [], data.draw(st.integers(1, 6)) * 2
         first = width
         for _ in range(data.draw(st.integers(1, 4))):
-            kind = data.draw(st.sampled_from(["linear", "norm", "gelu", "attention", "encoder"]))
-            if kind == "linear":
-                wider = data.draw(st.integers(1, 6)) * 2
-                layers.append(torch.nn.Linear(width, wider, data.draw(st.booleans())))
-                width = wider
-            elif kind == "norm":
-                layers.append(torch.nn.LayerNorm(width))
-            elif kind == "gelu":
-                layers.append(torch.nn.GELU())
-            elif kind == "attention":
-                layers.append(SelfAttention(width))
-            else:
-                layers.append(torch.nn.TransformerEncoderLayer(width, 2, 8, batch_first=True))
+            kind, wider = data.draw(st.sampled_from([*LAYERS])), data.draw(st.sampled_from([2, 6]))
+            layers.append(LAYERS[kind](width, wider))
+            width = wider if kind == "linear" else width
         net = torch.nn.Sequential(*layers).to("meta").train(False)
         x = meta(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), first)
         for alike in (None, by_path):
@@ -1079,13 +1070,3 @@ class TestOutsideWitness:
         ).to("meta")
         x = meta(2, groups * channels, *[7] * dims)
         assert total(trace_of(net, x)).matrix_flops == witnessed_flops(net, x)
-
-
-class SelfAttention(torch.nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.qkv = torch.nn.Linear(width, 3 * width)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
-        return F.scaled_dot_product_attention(q, k, v).squeeze(1)
