@@ -1,161 +1,217 @@
-"""Modes, sizes and saved reports side by side."""
+"""Modes, sizes, architectures, configs, types and saved reports side by side."""
 
 import csv
 import io
 import json
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
+from command_line import run
+from sampling import first, sampled
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import main
+from dsocr_analyze.architectures import ARCHITECTURES
+
+LAYERS = "num_hidden_layers"
+ANALYTIC = ("--engine", "analytic", "--quiet", "--json")
+FIGURES = {
+    "visual_tokens": "workload visual_tokens",
+    "page_flops": "total page flops",
+    "prefill_pass_flops": "total flops",
+    "weights_bytes": "memory weights_bytes",
+    "kv_cache_bytes": "memory kv_cache_bytes",
+}
+"""Where a report has what a comparison has."""
+
+STAGES = [
+    "sam_flops", "clip_flops", "encoder_flops", "projector_flops", "prefill_flops",
+    "decode_step_flops",
+]  # fmt: skip
+
+
+def config_file(path, arch="deepseek-ocr", **changes):
+    """A config of the reference with some keys changed, wherever in it they stand."""
+    config = json.loads((ARCHITECTURES[arch].reference / "config.json").read_text())
+    for section in (config, *(each for each in config.values() if isinstance(each, dict))):
+        section.update({key: value for key, value in changes.items() if key in section})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(config | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    config_file(folder / "one.json")
+    config_file(folder / "six.json", **{LAYERS: 6})
+    config_file(folder / "odd.json", made_up=1)
+    config_file(folder / "a/config.json")
+    config_file(folder / "b/config.json", **{LAYERS: 3})
+    config_file(folder / "two.json", "deepseek-ocr-2", **{LAYERS: 6})
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def _somewhere_else(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def _there(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setenv("COLUMNS", "1000")
+    if not Path("tiny.report").exists():
+        assert run(capsys, "--mode", "tiny", *ANALYTIC, "tiny.report")[0] == 0
+        assert run(capsys, "--arch", "deepseek-ocr-2", *ANALYTIC, "dynamic.json")[0] == 0
 
 
-def rows_of(capsys, *arguments):
-    assert main(["compare", *arguments, "--format", "json"]) == 0
-    comparison = json.loads(capsys.readouterr().out)
-    return comparison["names"], {(row["quantity"], row["unit"]): row for row in comparison["rows"]}
+def compared(capsys, line):
+    code, out, err = run(capsys, "compare", *line.split(), "--format", "json")
+    assert code == 0, err
+    comparison = json.loads(out)
+    return comparison, {row["key"]: row for row in comparison["rows"]}
+
+
+BOTH = ("bfloat16", "float32")
+KINDS = {"eager": 0, "flash_attention_2": 1}
+COLUMNS = [
+    # The arguments of compare; for the name of each column, the arguments of its report.
+    ("base deepseek-ocr:base --arch deepseek-ocr-2",
+     {"base": "--arch deepseek-ocr-2 --mode base", "deepseek-ocr:base": "--mode base"}),
+    ("tiny.report gundam dynamic.json deepseek-ocr-2",
+     {"tiny.report": "--mode tiny", "gundam": "", "dynamic.json": "--arch deepseek-ocr-2",
+      "deepseek-ocr-2": "--arch deepseek-ocr-2"}),
+    ("deepseek-ocr deepseek-ocr-2 --config two.json",
+     {"deepseek-ocr": "", "deepseek-ocr-2": "--config two.json"}),
+    ("1024/640 640 --page 1024x1024",
+     {"1024/640": "--page 1024x1024",
+      "640": "--page 1024x1024 --base-size 640 --image-size 640 --crop-mode 0"}),
+    ("--page 900x700", {mode: f"--mode {mode} --page 900x700"
+                        for mode in ARCHITECTURES["deepseek-ocr"].modes}),
+    ("--mode all", {mode: f"--mode {mode}" for mode in ARCHITECTURES["deepseek-ocr"].modes}),
+    (" ".join(ARCHITECTURES), {name: f"--arch {name}" for name in ARCHITECTURES}),
+    *((f"{name} {name}:{mode} --page 900x1300 --max-new-tokens 7",
+       {name: f"--arch {name} --page 900x1300 --max-new-tokens 7",
+        f"{name}:{mode}": f"--arch {name} --mode {mode} --page 900x1300 --max-new-tokens 7"})
+      for name, each in ARCHITECTURES.items() for mode in each.modes),
+    ("--use-flash-attn 0,1", {each: f"--use-flash-attn {flag}" for each, flag in KINDS.items()}),
+    ("tiny --dtype float16,half", {"tiny": "--mode tiny --dtype float16"}),
+    ("tiny small --dtype bfloat16,fp32 --use-flash-attn 0,1",
+     {f"{mode}, {dtype}, {each}": f"--mode {mode} --dtype {dtype} --use-flash-attn {flag}"
+      for dtype in BOTH for each, flag in KINDS.items() for mode in ("tiny", "small")}),
+    ("tiny.report tiny --dtype bfloat16,float32",
+     {"tiny.report": "--mode tiny",
+      **{f"tiny, {dtype}": f"--mode tiny --dtype {dtype}" for dtype in BOTH}}),
+    ("deepseek-ocr deepseek-ocr-2 --mode small,base",
+     {f"{name}:{mode}": f"--arch {name} --mode {mode}"
+      for name in ("deepseek-ocr", "deepseek-ocr-2") for mode in ("small", "base")}),
+    ("--mode 512:640:128,tiny,tiny",
+     {**{size: f"--base-size {size} --image-size {size} --crop-mode 0" for size in ("512", "640")},
+      "tiny": "--mode tiny"}),
+    ("--config one.json --config six.json --mode tiny",
+     {name: f"--config {name} --mode tiny" for name in ("one.json", "six.json")}),
+    ("--config one.json --config two.json",
+     {name: f"--config {name}" for name in ("one.json", "two.json")}),
+    ("--config a/config.json --config b/config.json --mode tiny,small --dtype float16,float32",
+     {f"{mode}, {file}, {dtype}": f"--config {file} --mode {mode} --dtype {dtype}"
+      for dtype in ("float16", "float32") for file in ("a/config.json", "b/config.json")
+      for mode in ("tiny", "small")}),
+    ("64 128 --page 600x500 --max-new-tokens 1 --engine trace",
+     {size: f"--base-size {size} --image-size {size} --crop-mode 0 --page 600x500"
+            " --max-new-tokens 1" for size in ("64", "128")}),
+]  # fmt: skip
+
+
+@sampled(("line", "columns"), COLUMNS, first(4))
+def test_a_column_is_the_report_of_its_options(capsys, line, columns):
+    comparison, rows = compared(capsys, line)
+    assert comparison["names"] == [*columns]
+    for index, asked in enumerate(columns.values()):
+        report = json.loads(run(capsys, *asked.split(), *ANALYTIC, "-")[1])
+        assert comparison["architectures"][index] == report["metadata"]["model"]["architecture"]
+        for key, path in FIGURES.items():
+            assert rows[key]["values"][index] == reduce(getitem, path.split(), report), key
+        stages = report["stages"]
+        for key in rows.keys() & STAGES:
+            own = stages.get(key.removesuffix("_flops").replace("_step", ""), {"flops": None})
+            assert rows[key]["values"][index] == own["flops"], key
 
 
 def test_differences_and_ratios_are_against_the_first(capsys):
-    names, rows = rows_of(capsys, "base", "tiny", "--page", "1191x1684")
-    assert names == ["base", "tiny"]
-    tokens = rows["visual tokens", "tokens"]
+    _, rows = compared(capsys, "base tiny --page 1191x1684")
+    tokens = rows["visual_tokens"]
     assert tokens["values"] == [273, 73]
     assert tokens["differences"] == [0, 73 - 273]
     assert tokens["ratios"] == [1, 73 / 273]
-    matrix = rows["prefill pass, matrix", "FLOPs"]["values"]
+    matrix = rows["prefill_pass_matrix_flops"]["values"]
     assert matrix == [1_469_826_109_952, 364_031_042_048]
 
 
-@pytest.mark.exhaustive
-def test_crop_on_and_off_are_told_apart_by_the_sizes(capsys):
-    _, rows = rows_of(capsys, "1024/640", "640", "--page", "1024x1024")
-    assert rows["visual tokens", "tokens"]["values"] == [693, 111]
-    assert rows["views", "views"]["values"] == [5, 1]
+@sampled("items", ["deepseek-ocr deepseek-ocr-2", "deepseek-ocr-2 deepseek-ocr"], first(1))
+def test_a_stage_that_one_model_lacks_is_empty_and_stands_in_the_same_place(capsys, items):
+    _, rows = compared(capsys, items)
+    assert [key for key in rows if key in STAGES] == STAGES
+    lines = list(csv.DictReader(io.StringIO(run(capsys, "compare", *items.split(), "--format",
+                                                "csv")[1])))  # fmt: skip
+    for key, has in (("clip_flops", "deepseek-ocr"), ("encoder_flops", "deepseek-ocr-2")):
+        index = items.split().index(has)
+        assert rows[key]["values"][index] > 0
+        assert rows[key]["values"][1 - index] is None
+        assert rows[key]["ratios"][1] is rows[key]["differences"][1] is None
+        cells = {line["report"]: line["value"] for line in lines if line["key"] == key}
+        assert {name: bool(value) for name, value in cells.items()} == {
+            name: name == has for name in items.split()
+        }
+
+
+ONE_AND_SIX = "--config one.json --config six.json --mode tiny"
+SAID = [
+    # The arguments, how the first line begins, and what else is said.
+    ("tiny small base", "Ran: built-in reference model", ["Against tiny", "1.521 x"]),  # 111 / 73
+    ("tiny small --format markdown", "Ran: built-in reference model",
+     ["\n\n| quantity | unit | tiny | small |\n", "| visual tokens | tokens | 73 | 111"]),
+    ("tiny small --format csv", "key,quantity,unit,report,value,difference,ratio",
+     ["\nvisual_tokens,visual tokens,tokens,small,111,38,1.52"]),
+    ("gundam --dtype bfloat16,float32 --page 800x600 --format markdown", "Ran: bfloat16: ",
+     ["bfloat16, eager attention; float32: ", "; page 800 x 600 pixels, 1024/640 (crops)\\\n",
+      "\n| quantity | unit | bfloat16 | float32 |\n"]),
+    ("tiny.report --use-flash-attn 0 tiny", "Ran: built-in", ["(+0, 1.000 x)"]),
+    ("gundam dynamic.json deepseek-ocr-2",
+     "Ran: gundam: deepseek-ocr: built-in reference model",
+     ["; dynamic.json: deepseek-ocr-2: built-in", "; deepseek-ocr-2: built-in",
+      "; page 1240 x 1754 pixels\nPage of 1240 x 1754 pixels", "\nAgainst gundam\n"]),
+    ("--config one.json --config odd.json", "warning: odd.json: ", ["made_up"]),
+    (ONE_AND_SIX, "Ran: ", ["Config keys that differ", f"\n{LAYERS} 12 6\n"]),
+    (f"{ONE_AND_SIX} --format markdown", "Ran: ",
+     ["Config keys that differ", f"\n| {LAYERS} | 12 | 6 |\n"]),
+]  # fmt: skip
+
+
+@sampled(("line", "begins", "said"), SAID, first(3))
+def test_what_is_printed(capsys, line, begins, said):
+    code, out, err = run(capsys, "compare", *line.split())
+    text = "\n".join(" ".join(each.split()) for each in out.splitlines()) + "\n"
+    assert code == 0
+    assert f"{err}{text}".removeprefix("dsocr-analyze: ").startswith(begins)
+    assert [each for each in said if each not in f"{err}{text}"] == []
 
 
 @pytest.mark.exhaustive
-def test_all_modes_are_the_default(capsys):
-    names, _ = rows_of(capsys)
-    assert names == ["tiny", "small", "base", "large", "gundam", "gundam-m"]
+def test_keys_that_differ_between_configs_are_listed(capsys):
+    comparison, _ = compared(capsys, ONE_AND_SIX)
+    keys = {each["key"]: each["values"] for each in comparison["config_differences"]}
+    assert keys[LAYERS] == {"one.json": 12, "six.json": 6}
+    assert all(key.split(".")[-1] == LAYERS for key in keys)
+    assert compared(capsys, "deepseek-ocr-2 --config two.json")[0]["config_differences"] == []
 
 
-@pytest.mark.exhaustive
-def test_stages_and_memory_are_those_of_the_report(capsys):
-    options = ["--page", "1191x1684", "--max-new-tokens", "50"]
-    analytic = ["--engine", "analytic", "--mode", "gundam", "-q", "--json", "report.json"]
-    assert main([*analytic, *options]) == 0
-    report = json.loads(Path("report.json").read_text())
-    _, rows = rows_of(capsys, "gundam", *options)
-    for stage in ("sam", "clip", "projector", "prefill"):
-        assert rows[stage, "FLOPs"]["values"] == [report["stages"][stage]["flops"]]
-    assert rows["KV cache at the end", "bytes"]["values"] == [61_440 * (913 + 49)]
-    assert rows["page", "FLOPs"]["values"] == [report["total"]["page"]["flops"]]
-
-
-def test_saved_reports_can_be_compared_with_modes(capsys):
-    assert main(["--engine", "analytic", "--mode", "small", "-q", "--json", "small.json"]) == 0
-    _, rows = rows_of(capsys, "small.json", "small")
-    for row in rows.values():
-        assert row["differences"] == [0, 0]
-
-
-@pytest.mark.exhaustive
-def test_both_engines_agree(capsys):
-    small = ["--page", "600x500", "--max-new-tokens", "1", "64", "128"]
-    _, analytic = rows_of(capsys, *small)
-    _, traced = rows_of(capsys, *small, "--engine", "trace")
-    for key in analytic:
-        if key[0] in ("sam", "clip", "projector", "prefill pass, matrix", "weights",
-                      "KV cache at the end"):  # fmt: skip
-            assert analytic[key]["values"] == traced[key]["values"]
-
-
-@pytest.mark.exhaustive
-def test_reports_of_several_models_are_told_apart_in_the_first_line(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")
-    assert main(["--engine", "analytic", "--mode", "tiny", "-q", "--json", "eager.json"]) == 0
-    flash = ["--use-flash-attn", "1", "--json", "flash.json"]
-    assert main(["--engine", "analytic", "--mode", "tiny", "-q", *flash]) == 0
-    assert main(["compare", "eager.json", "flash.json"]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("Ran: eager.json: built-in reference model")
-    assert "flash.json: " in first
-    assert "flash_attention_2" in first
-
-
-def test_csv_has_a_line_for_each_quantity_and_report(capsys):
-    assert main(["compare", "tiny", "small", "--format", "csv"]) == 0
-    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {line["report"] for line in lines} == {"tiny", "small"}
-    tokens = [line for line in lines if line["quantity"] == "visual tokens"]
-    assert [int(line["value"]) for line in tokens] == [73, 111]
-    assert [int(line["difference"]) for line in tokens] == [0, 38]
-
-
-def test_markdown_goes_to_a_file(capsys):
-    assert main(["compare", "tiny", "small", "--format", "markdown", "--output", "c.md"]) == 0
-    assert capsys.readouterr().out == ""
-    text = Path("c.md").read_text()
-    assert text.startswith("Ran: built-in reference model")
-    assert "\n\n| quantity | unit | tiny | small |\n" in text
-
-
-def test_the_terminal_shows_every_value(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")
-    assert main(["compare", "tiny", "small", "base"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Ran: built-in reference model")
-    assert "Against tiny" in out.splitlines()[2]
-    assert "1.521 x" in out  # 111 / 73
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["huge"], "huge"),
-        (["missing.json"], "missing.json"),
-        (["broken.json"], "not JSON"),
-        (["other.json"], "schema_version"),
-        (["part.json"], "metadata"),
-        (["tiny", "--format", "xml"], "xml"),
-        (["tiny", "--engine", "guess"], "guess"),
-        (["20"], "20"),
-    ],
-)
-def test_bad_input_gets_one_line_and_exit_code_2(capsys, arguments, named):
-    Path("broken.json").write_text("{")
-    Path("other.json").write_text("{}")
-    Path("part.json").write_text('{"schema_version": "1"}')
-    assert main(["compare", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert named in captured.err
+def test_it_goes_to_a_file_instead(capsys):
+    printed = run(capsys, "compare", "tiny", "--format", "markdown")[1]
+    assert run(capsys, "compare", "tiny", "--format", "markdown", "--output", "c.md")[1] == ""
+    assert Path("c.md").read_text() == printed
 
 
 @pytest.mark.exhaustive
 def test_closed_forms_execute_nothing_of_a_model_directory(capsys, tmp_path):
-    config = (DEFAULT.reference / "config.json").read_text()
-    Path("model").mkdir()
-    Path("model/config.json").write_text(config)
-    Path("model/modeling_deepseekocr.py").write_text("raise SystemExit('executed')")
-    assert main(["compare", "tiny", "--model", "model", "--format", "csv"]) == 0
-    assert main(["--engine", "analytic", "--model", "model", "-q"]) == 0
-    assert main(["--model", "model", "-q"]) == 2
-
-
-@pytest.mark.parametrize("item", ["3/640", "1024/0"])
-def test_sizes_that_are_not_possible_are_named_as_they_were_given(capsys, item):
-    assert main(["compare", item]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"mode '{item}' is invalid" in told.err
-    assert "--base-size" not in told.err
+    model = tmp_path / "model"
+    config_file(model / "config.json")
+    (model / "modeling_deepseekocr.py").write_text("raise SystemExit('executed')")
+    assert run(capsys, "compare", "tiny", "--model", model, "--format", "csv")[0] == 0
+    assert run(capsys, "--model", model, *ANALYTIC, "-")[0] == 0
+    assert run(capsys, "--model", model, "--quiet")[0] == 2

@@ -18,7 +18,6 @@ from functools import partial
 
 import pytest
 import torch
-import typer
 import vendor_like
 from both_engines import small_directory
 from process_state import process_settings, settings
@@ -26,6 +25,7 @@ from sampling import first, sampled
 
 from dsocr_analyze import interruption
 from dsocr_analyze.cli import main
+from dsocr_analyze.cli.commands import application
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import (
     Terminated,
@@ -551,13 +551,16 @@ def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp
 
 @pytest.mark.exhaustive
 def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypatch):
-    job, log, get_command = Job(tmp_path).warm(), [], typer.main.get_command
+    job, log, make_context = Job(tmp_path).warm(), [], application.make_context
 
-    def struck(app):
-        taking([interrupt, "struck", partial(get_command, app), "went on"], log)
-        return get_command(app)
+    def struck(*arguments, **options):
+        taking([interrupt, "struck"], log)
+        context = make_context(*arguments, **options)
+        log.append("went on")
+        return context
 
-    monkeypatch.setattr(typer.main, "get_command", struck)
+
+    monkeypatch.setattr(application, "make_context", struck)
     job.make_old()
     assert job.run() == 130
     assert log == ["struck", "went on"]

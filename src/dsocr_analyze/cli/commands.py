@@ -23,7 +23,7 @@ from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.workload.page import parse_page
 
-__all__ = ["BESIDE", "COMMANDS", "app"]
+__all__ = ["BESIDE", "COMMANDS", "app", "application"]
 
 _NAME = "dsocr-analyze"
 
@@ -205,3 +205,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback(invoke_without_command=True)(_declared(analyze, loops=False))
+
+application: Final[Any] = typer.main.get_command(app)
+"""What parses a command line and runs its command."""

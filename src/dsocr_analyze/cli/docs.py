@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -94,7 +94,7 @@ _WIDTH = 100
 
 def command_reference() -> str:
     """Markdown with the exit codes and the help of every command."""
-    application: Any = typer.main.get_command(commands.app)
+    application = commands.application
     codes = (f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items()))
     parts = ["\n".join(["| exit code | meaning |", "| --- | --- |", *codes])]
     root = None

@@ -90,20 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _invoke(arguments: list[str], invocation: Invocation) -> int:
     import typer
 
-    from dsocr_analyze.cli.commands import app
+    from dsocr_analyze.cli.commands import application
 
     # Not `app()`, which would install its own exception hook and handle closed pipes and Ctrl-C in
     # its own way.
-    command = typer.main.get_command(app)
     try:
         try:
             if _COMPLETION in os.environ:
-                command.main(arguments, prog_name=_NAME)
-            context = command.make_context(_NAME, arguments, obj=invocation)
+                application.main(arguments, prog_name=_NAME)
+            context = application.make_context(_NAME, arguments, obj=invocation)
         except SystemExit as answered:  # typer's own: it has shown or installed completions
             return int(answered.code or 0)
         with context:
-            command.invoke(context)
+            application.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
     except typer.Abort:  # Ctrl-C, or "no" at a prompt
