@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from argparse import Namespace
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 
@@ -52,17 +53,19 @@ def is_gone(pid):
 class TestWheels:
     def test_what_a_machine_with_torch_and_transformers_lacks_is_carried(self):
         plan = gpu.planned(vendor=True, held=())
-        carried = set(plan["all"])
-        lacking = (
-            "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis scipy"
-        )
-        assert carried >= set(lacking.split())
-        there_or_unused = "torch transformers tokenizers numpy sympy regex pyarrow execnet"
-        assert not carried & set(there_or_unused.split())
-        # The vendor's transformers, and what it needs in another version than the machine has.
-        assert set(plan["vendor"]) >= {"transformers", "tokenizers", "huggingface-hub", "einops"}
-        assert not set(plan["vendor"]) & {"torch", "numpy", "regex", "safetensors"}
+        for folder, lacking, there_or_unused in (
+            ("all", "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis"
+             " scipy", "torch transformers tokenizers numpy sympy regex pyarrow execnet"),
+            # What the vendor's transformers needs in another version than the machine has.
+            ("vendor", "transformers tokenizers huggingface-hub einops",
+             "torch numpy regex safetensors"),
+        ):  # fmt: skip
+            assert plan[folder].keys() >= set(lacking.split())
+            assert not plan[folder].keys() & set(there_or_unused.split())
         assert plan["vendor"]["transformers"].startswith("transformers==4.46.3 ")
+        line = r"(\S+)==\S+( ;.*)?( \\\n    --hash=sha256:[0-9a-f]{64})+"
+        for name, lines in (plan["all"] | plan["vendor"]).items():
+            assert re.fullmatch(line, lines)[1] == name
 
     def test_nothing_that_they_need_is_missing(self):
         """By what the installed packages say of themselves."""
@@ -83,19 +86,11 @@ class TestWheels:
         carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
         assert needed(carried) <= carried | needed(["torch", "transformers"])
 
-    def test_every_file_is_named_by_its_hash(self):
-        for plan in gpu.planned(vendor=True, held=()).values():
-            for name, lines in plan.items():
-                first, *hashes = lines.split(" \\\n")
-                assert first.startswith(f"{name}==")
-                assert hashes
-                assert all(re.fullmatch("    --hash=sha256:[0-9a-f]{64}", each) for each in hashes)
-
     def test_what_the_machine_has_is_not_carried(self):
-        plan = gpu.planned(vendor=False, held=["scipy", "pillow"])
-        assert set(plan) == {"all"}
-        assert not set(plan["all"]) & {"scipy", "pillow"}
-        assert "fvcore" in plan["all"]
+        whole, plan = (gpu.planned(vendor=False, held=held) for held in ([], ["scipy", "pillow"]))
+        assert {folder: set(each) for folder, each in plan.items()} == {
+            "all": set(whole["all"]) - {"scipy", "pillow"}
+        }
 
     def test_pip_gets_exactly_these_for_that_python(self, tmp_path, monkeypatch):
         asked = {}
@@ -119,30 +114,29 @@ class TestWheels:
         assert downloaded | asked["wheel"][0] == set(gpu.planned(vendor=False, held=())["all"])
 
 
+EAGER = ["reference, base, eager", "reference, gundam, eager"]
+LAST = ["tests", "calibration", *(f"{name}, calibrated" for name in EAGER)]
+
+
 class TestSteps:
-    def names(self, tmp_path, has_flash, **asked):
+    @pytest.mark.parametrize(
+        ("has_flash", "asked", "names"),
+        [
+            # Those of most worth come first; a trial on the CPU is small and tests no CUDA.
+            (False, {}, [*EAGER, *LAST]),
+            (True, {}, [*EAGER, *(name.replace("eager", "flash") for name in EAGER), *LAST]),
+            (False, {"vendor": Path()},
+             [*EAGER, *(name.replace("reference", "vendor") for name in EAGER), "tests",
+              "tests, vendor", *LAST[1:]]),
+            (False, {"device": "cpu"}, ["reference, tiny, eager", "calibration",
+                                        "reference, tiny, eager, calibrated"]),
+        ],
+    )  # fmt: skip
+    def test_what_runs_and_when(self, tmp_path, has_flash, asked, names):
         asked = Namespace(**{"device": "cuda:0", "vendor": None, "minutes": 10.0} | asked)
         steps = gpu.steps_of(asked, tmp_path, has_flash=has_flash)
         assert all(each.seconds <= 300 for each in steps)
-        return [each.name for each in steps if not each.missing]
-
-    def test_those_of_most_worth_come_first(self, tmp_path):
-        last = ["tests", "calibration", "reference, base, eager, calibrated",
-                "reference, gundam, eager, calibrated"]  # fmt: skip
-        eager = ["reference, base, eager", "reference, gundam, eager"]
-        assert self.names(tmp_path, False) == [*eager, *last]
-        flash = ["reference, base, flash", "reference, gundam, flash"]
-        assert self.names(tmp_path, True) == [*eager, *flash, *last]
-
-    def test_vendor_files_are_measured_and_tested_too(self, tmp_path):
-        names = self.names(tmp_path, False, vendor=tmp_path)
-        of_vendor = ["vendor, base, eager", "vendor, gundam, eager", "tests, vendor"]
-        assert [name for name in names if "vendor" in name] == of_vendor
-
-    def test_a_trial_on_the_cpu_is_small_and_runs_no_test_of_cuda(self, tmp_path):
-        names = self.names(tmp_path, False, device="cpu")
-        assert names == ["reference, tiny, eager", "calibration",
-                         "reference, tiny, eager, calibrated"]  # fmt: skip
+        assert [each.name for each in steps if not each.missing] == names
 
     def test_a_report_is_kept_with_the_ratio_to_what_was_predicted(self, tmp_path):
         times = {"fastest": 0.5, "predicted": 0.4, "error": -0.2}
@@ -163,11 +157,8 @@ class TestSteps:
         results = tmp_path / "tests.xml"
         counts = f'tests="4" failures="0" errors="0" skipped="{skipped}"'
         results.write_text(f"<testsuites><testsuite {counts}/></testsuites>", encoding="utf-8")
-        if passes:
+        with nullcontext() if passes else pytest.raises(ValueError, match="no test ran"):
             assert gpu._passed(results, results)["skipped"] == skipped
-        else:
-            with pytest.raises(ValueError, match="no test ran"):
-                gpu._passed(results, results)
 
     @pytest.mark.exhaustive
     def test_every_file_with_a_test_of_the_gpu_is_collected(self):
@@ -228,6 +219,10 @@ class TestRun:
         assert conditions["transformers"] == metadata.version("transformers")
         assert re.fullmatch(r"[0-9a-f]{40}", conditions["commit"])
         assert {"torch", "cuda", "python", "cpu", "cores", "date"} <= set(conditions)
+        # What there is no time for is late.
+        status, document = ran(machine, monkeypatch, steps, "--minutes", "0")
+        assert status == 1
+        assert [each["status"] for each in document["steps"].values()] == ["late", "not run"]
 
     @pytest.mark.exhaustive
     def test_no_step_takes_longer_than_its_limit_nor_all_more_than_the_time(
@@ -273,12 +268,6 @@ class TestRun:
         assert is_gone(pid.read_text())
         steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
         assert [each["status"] for each in steps.values()] == ["ok", "not run"]
-
-    def test_what_there_was_no_time_for_is_late(self, machine, monkeypatch):
-        steps = [step("first", "print(1)"), step("cannot", "", missing="no such thing here")]
-        status, document = ran(machine, monkeypatch, steps, "--minutes", "0")
-        assert status == 1
-        assert [each["status"] for each in document["steps"].values()] == ["late", "not run"]
 
     @pytest.mark.exhaustive
     def test_carried_packages_are_found_before_the_machines_by_the_steps_they_are_for(
