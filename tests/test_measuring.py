@@ -52,7 +52,6 @@ from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
 from dsocr_analyze.measuring.machine import can_keep_memory
 from dsocr_analyze.measuring.passes import (
     Protocol,
-    measure_page,
     measure_pages,
     measured_preprocessing,
     predicted_page,
@@ -164,7 +163,7 @@ def test_an_error_within_a_stage_leaves_the_model_as_it_was():
 
 def test_every_stage_of_a_page_is_measured(session):
     workload = session.plan(**PAGE, max_new_tokens=9)
-    found = measure_page(session.loaded, workload, session.architecture, Protocol(3, 1, 2))
+    [found] = measure_pages(session.loaded, [workload], session.architecture, Protocol(3, 1, 2))
     assert list(found.stages) == list(session.architecture.stage_names)
     for samples in found.stages.values():
         assert len(samples.samples) == 3
@@ -176,7 +175,7 @@ def test_every_stage_of_a_page_is_measured(session):
 
 def test_without_a_second_token_nothing_is_decoded(session):
     workload = session.plan(**PAGE, max_new_tokens=1)
-    found = measure_page(session.loaded, workload, session.architecture, Protocol(1, 0, 2))
+    [found] = measure_pages(session.loaded, [workload], session.architecture, Protocol(1, 0, 2))
     assert "decode" not in found.stages
 
 
@@ -200,7 +199,7 @@ def test_what_watches_the_machine_is_in_float32_whatever_the_model_is_in(dtype, 
     model = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
     workload = model.plan(**PAGE, max_new_tokens=1)
     with SquareProducts() as seen:
-        measure_page(model.loaded, workload, DEFAULT, Protocol(2, 0, 1, autocast=autocast))
+        measure_pages(model.loaded, [workload], DEFAULT, Protocol(2, 0, 1, autocast=autocast))
     assert len(seen.dtypes) >= 2
     assert set(seen.dtypes) == {torch.float32}
 
@@ -372,7 +371,7 @@ def test_a_peak_of_tensors_is_measured_as_predicted(dtype):
     session = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
     workload = session.plan(page=(600, 500), base_size=256, text_tokens=500, max_new_tokens=2)
     protocol = Protocol(1, 0, 1)
-    found = measure_page(session.loaded, workload, DEFAULT, protocol)
+    [found] = measure_pages(session.loaded, [workload], DEFAULT, protocol)
     predicted = predicted_page(session.loaded, workload, DEFAULT, protocol, None)
     assert predicted.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
     assert predicted.stages == {}
@@ -575,8 +574,8 @@ def test_no_tensor_outlives_its_sample(monkeypatch, uncollected):
 
 def test_no_tensor_of_a_real_sample_outlives_it(uncollected):
     made = cpu_samples._products_of([1, 2], 256, 512, torch.float32)
-    made.append(cpu_samples._attended(1, 2, 9, 9, torch.float32, masked=True))
-    made.append(cpu_samples._convolved((1, 3, 32), 8, 16, 16, torch.float32))
+    made.append(cpu_samples._attended(1, 2, 9, torch.float32, masked=True))
+    made.append(cpu_samples._convolved(1, 3, 32, 8, 16, 16, torch.float32))
     made += [each[0] for each in cpu_samples._elements(torch.float32, random.Random(0))]
     tensors = tensors_alive()
     for sample in made:
@@ -595,7 +594,7 @@ def test_no_tensor_outlives_its_pass(session, uncollected):
     workload = session.plan(**PAGE, max_new_tokens=3)
     runs = (
         lambda: cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(128), math.inf),
-        lambda: measure_page(session.loaded, workload, DEFAULT, Protocol(1, 0, 2)),
+        lambda: measure_pages(session.loaded, [workload], DEFAULT, Protocol(1, 0, 2)),
     )
     for run in runs:
         for _ in range(2):

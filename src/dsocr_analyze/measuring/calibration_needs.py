@@ -1,7 +1,4 @@
-"""What a calibration takes, stated before it begins: its seconds, and its memory.
-
-Known without torch, so that a command can refuse before it takes any memory.
-"""
+"""The seconds and the memory that a calibration takes, known before it begins and without torch."""
 
 from __future__ import annotations
 
@@ -29,27 +26,24 @@ _LIMITS: Final = (
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ("", "memory.max", "memory.current", "inactive_file"),
 )
-"""Of versions 1 and 2 of control groups: folder, limit, use, and cached files within that use."""
+"""Of control groups 1 and 2: folder, limit, use, and cached files within that use."""
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """Bytes that can be allocated before the machine or any limit of this process ends it.
-
-    `root` is the folder that holds `proc` and `sys`.
-    """
+    """Bytes that this process can still allocate; `root` is the folder of `proc` and `sys`."""
     return min([_of_machine(root), *_of_control_groups(root), *_of_process(root)])
 
 
 def _of_machine(root: Path) -> int:
-    """What programs can take without swapping; all memory on a system that does not say."""
-    available = _entry(root / "proc/meminfo", "MemAvailable:")
+    """What can be had without swapping; all memory on a system that does not say."""
+    available = _number(root / "proc/meminfo", "MemAvailable:")
     if available is not None:
         return 1024 * available
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _of_control_groups(root: Path) -> Iterator[int]:
-    """What is left in each group that limits this process; a group's parents limit it too."""
+    """What is left in every group that limits this process; parents limit their groups."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         own = Path(path.lstrip("/"))
@@ -60,30 +54,24 @@ def _of_control_groups(root: Path) -> Iterator[int]:
                 files = root / "sys/fs/cgroup" / folder / group
                 most, now = _number(files / limit), _number(files / used)
                 if most is not None and now is not None:
-                    yield max(0, most - now + (_entry(files / "memory.stat", cached) or 0))
+                    yield max(0, most - now + (_number(files / "memory.stat", cached) or 0))
 
 
 def _of_process(root: Path) -> Iterator[int]:
-    """What is left of the address space and of the data that this process may map."""
+    """What is left of the address space and of the data segment."""
     for kind, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
         most, _ = resource.getrlimit(kind)
         if most != resource.RLIM_INFINITY:
-            yield max(0, most - 1024 * (_entry(root / "proc/self/status", name) or 0))
+            yield max(0, most - 1024 * (_number(root / "proc/self/status", name) or 0))
 
 
-def _entry(file: Path, name: str) -> int | None:
-    """The number that follows a name at the start of a line; None if there is none."""
+def _number(file: Path, name: str = "") -> int | None:
+    """The number that starts a line, or follows a name there; None if there is none."""
     for line in _lines(file):
-        words = line.split()
-        if words[:1] == [name]:
-            return int(words[1])
+        words = line.removeprefix(name).split()
+        if line.startswith(name) and words and words[0].isdigit():
+            return int(words[0])
     return None
-
-
-def _number(file: Path) -> int | None:
-    """The number in a file; None if it says `max`, or is not there."""
-    words = " ".join(_lines(file)).split()
-    return int(words[0]) if words and words[0].isdigit() else None
 
 
 def _lines(file: Path) -> list[str]:
@@ -96,24 +84,21 @@ def _lines(file: Path) -> list[str]:
 LEAST_SECONDS: Final = 20.0
 MOST_SECONDS: Final = 3600.0
 _SECONDS_WITH_PASSES: Final = 90.0
-"""A CPU's calibration that is shorter measures kernels alone: a pass may take many seconds."""
+"""A shorter calibration of a CPU measures kernels alone: a pass may take many seconds."""
 GPU_BYTES: Final = 6_000_000_000
-"""Memory of a GPU that its calibration takes at most."""
+"""Most memory of a GPU that its calibration takes."""
 _ALONE_BYTES: Final = 1_100_000_000
 _WITH_PASSES_BYTES: Final = 3_200_000_000
 _BESIDE_GPU_BYTES: Final = 4_000_000_000
 
 
 def has_passes(seconds: float) -> bool:
-    """Whether a calibration that takes so long measures kernels in passes too, on a CPU."""
+    """Whether a CPU's calibration of so many seconds measures kernels in passes too."""
     return seconds >= _SECONDS_WITH_PASSES
 
 
 def stated_memory(seconds: float, *, on_cpu: bool) -> str:
-    """The memory that a calibration of so many seconds takes at most, with all that it imports.
-
-    `on_cpu`: the CPU itself is measured, not a GPU.
-    """
+    """The most memory that a calibration of the CPU, or of a GPU, takes with its imports."""
     text = f"{_bytes(seconds, on_cpu=on_cpu) / 1e9:.1f} GB of memory"
     return text if on_cpu else f"{text} and {GPU_BYTES / 1e9:.1f} GB of the GPU's"
 
@@ -125,11 +110,7 @@ def _bytes(seconds: float, *, on_cpu: bool) -> int:
 
 
 def check_memory(seconds: float, *, on_cpu: bool) -> None:
-    """Check that the memory of `stated_memory` is there, before any is taken.
-
-    Raises:
-        DeviceError: The machine, a control group or a limit of the process has less.
-    """
+    """Raise DeviceError if there is less memory than `stated_memory` says."""
     need, free = _bytes(seconds, on_cpu=on_cpu), free_memory_bytes()
     if need <= free:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import datetime as dt
 import os
@@ -30,7 +29,7 @@ from dsocr_analyze.hardware.cpu_kernels import (
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Gemm, Kernel
-from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
+from dsocr_analyze.measuring.cpu_passes import TimedPasses, reduced_network, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.machine import (
     CPU_NAME,
@@ -38,10 +37,8 @@ from dsocr_analyze.measuring.machine import (
     give_back_memory,
     kept_memory,
 )
-from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.generation import Generation, left_as_it_was
-from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.model.process_settings import exclusive
 
 __all__ = ["calibrated_cpu", "fitted", "fitted_families"]
@@ -57,16 +54,16 @@ _TINY_RUNS: Final = 7
 _TINY_STEPS: Final = 8
 _SHARE_OF_FITS: Final = 0.04
 _IMPORTANCE_IN_PASS: Final = 5.0
-"""Weight of a kernel measured in a pass, relative to one measured alone."""
+"""Weight of a kernel in a pass, relative to one alone."""
 _FEWEST: Final = 4
-"""Kernels that a fit needs; with fewer in training, all are used and none is held out."""
+"""Kernels that a fit needs; with fewer, none is held out."""
 
 _TINY: Final[Mapping[str, Any]] = {
     "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
     "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
-    "projector_config": {"n_embed": 64},
+    "projector_config": {"projector_type": "linear", "input_dim": 2048, "n_embed": 64},
 }  # fmt: skip
-"""A decoder whose kernels take almost no time, so that Python's overhead is what remains."""
+"""A decoder whose kernels take almost no time, so that Python's overhead remains."""
 
 
 def calibrated_cpu(
@@ -78,8 +75,7 @@ def calibrated_cpu(
 ) -> Device:
     """Measure the CPU with torch's number of threads, in passes too if it `has_passes`.
 
-    The time is used up by measuring more often, and kept by measuring less. `on_progress` is called
-    with what is being measured.
+    More time measures more often. `on_progress` is called with what is being measured.
 
     Raises:
         DeviceError: Too little was measured in that time.
@@ -121,10 +117,7 @@ def calibrated_cpu(
 def _measured_kernels(
     dtype: torch.dtype, deadline: float, has_passes: bool, on_progress: Callable[[str], None]
 ) -> list[MeasuredKernel]:
-    """Kernels alone and in passes, in rounds, so that a disturbance affects only one round.
-
-    Rounds use up the time until the deadline, of the monotonic clock.
-    """
+    """Kernels alone and in passes until the deadline, in rounds: a disturbance affects only one."""
     name = str(dtype).removeprefix("torch.")
 
     def say(text: str) -> None:
@@ -149,7 +142,7 @@ def _measured_kernels(
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Fitted]:
-    """Coefficients of each family, and their error on the held-out groups."""
+    """Coefficients of each family, and their error on held-out groups."""
     rows: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
     for each in measured:
         rows[family_of(each.kernel), each.kernel.dtype].append(each)
@@ -181,24 +174,16 @@ def _family(family: str, members: list[MeasuredKernel]) -> Fitted:
 
 
 def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
-    """The kernels of a decode step of a tiny model, and its seconds: the fastest of some runs.
+    """The kernels of a tiny model's decode step, and its seconds: the fastest of some runs.
 
-    What the kernels do not explain is the time of Python and torch. After the deadline, of the
-    monotonic clock, no further step begins.
+    What the kernels do not explain is the time of Python and torch. No step begins after the
+    deadline.
     """
-    directory = ModelDirectory.read(DEFAULT.reference)
-    config = copy.deepcopy(dict(directory.config))
-    for key, value in _TINY.items():
-        config[key] = {**config[key], **value} if isinstance(value, dict) else value
-    width = config["vision_config"]["width"]
-    width["sam_vit_b"] |= {"layers": 1, "global_attn_indexes": [0]}
-    width["clip-l-14-224"] |= {"layers": 1}
-    directory = directory.with_config(config)
-    model = load_model(directory, device=_CPU, dtype=torch.float32)
+    model = reduced_network(torch.float32, _TINY, sam_layers=1, clip_layers=1)
     workload = DEFAULT.plan(page=(64, 64), crop_mode=False, image_size=64, max_new_tokens=64)
     composed = DEFAULT.forms.compose(
-        DEFAULT.forms.dimensions(directory.config), workload, dtype_named("float32"), False,
-    )  # fmt: skip
+        model.directory.dimensions(), workload, dtype_named("float32"), False
+    )
     began = 0.0
 
     def begin() -> None:
@@ -251,9 +236,9 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
 _ROUNDS = 6
 _SWEEPS = 400
 _SETTLED = 1e-9
-"""Change of a sweep, relative to the largest coefficient, after which further ones add nothing."""
+"""Change of the last sweep, relative to the largest coefficient."""
 _SCALE = 0.1
-"""Relative error beyond which a row counts as disturbed and gets less weight."""
+"""Relative error beyond which a row gets less weight."""
 
 Floats = NDArray[np.float64]
 

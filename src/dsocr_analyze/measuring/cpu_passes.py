@@ -1,7 +1,7 @@
 """Kernels in real passes: the time of each operator while a shallow reference network runs.
 
-In a pass, a kernel finds caches and memory as the previous operators left them. The pages are not
-those of the published modes.
+There, a kernel finds caches and memory as the previous operators left them. The pages are not those
+of the published modes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import copy
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,7 +29,7 @@ from dsocr_analyze.model.torch_calls import Arguments, Keywords, Result
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["PageOfPass", "TimedPasses", "shallow_network"]
+__all__ = ["PageOfPass", "TimedPasses", "reduced_network", "shallow_network"]
 
 _STEPS: Final = 3
 """Decode steps after each prefill pass."""
@@ -45,7 +45,7 @@ class PageOfPass(NamedTuple):
     page: tuple[int, int] = (1000, 1400)
     """Width and height in pixels, which decide the number of tiles."""
     is_held_out: bool = False
-    """Whether its kernels measure the error of a fit instead of entering it."""
+    """Whether its kernels measure the error of a fit."""
 
 
 _PAGES: Final = (
@@ -58,26 +58,32 @@ _PAGES: Final = (
     PageOfPass(896, 384, (1200, 1800), is_held_out=True),
     PageOfPass(832, 704, (1800, 900)),
 )
-"""In order of priority: the last ones are left out if there is too little time."""
+"""The last ones are left out if there is too little time."""
 
 
-def shallow_network(dtype: torch.dtype) -> LoadedModel:
-    """The reference network with its published widths, and fewer layers, experts and words.
-
-    It takes 1.9 GB in float32. The first layers of a stage take up to 50 % longer, so there are
-    enough for a median.
-    """
+def reduced_network(
+    dtype: torch.dtype, changes: Mapping[str, Any], *, sam_layers: int, clip_layers: int
+) -> LoadedModel:
+    """The reference network with other sizes of its decoder and fewer layers of its encoders."""
     directory = ModelDirectory.read(DEFAULT.reference)
-    config = copy.deepcopy(dict(directory.config))
-    config |= {"num_hidden_layers": 4, "n_routed_experts": 16, "vocab_size": 32_768}
+    config = copy.deepcopy({**directory.config, **changes})
     width = config["vision_config"]["width"]
-    width["sam_vit_b"] |= {"layers": 4, "global_attn_indexes": [3]}
-    width["clip-l-14-224"] |= {"layers": 8}
+    width["sam_vit_b"] |= {"layers": sam_layers, "global_attn_indexes": [sam_layers - 1]}
+    width["clip-l-14-224"] |= {"layers": clip_layers}
     return load_model(directory.with_config(config), device=torch.device("cpu"), dtype=dtype)
 
 
+def shallow_network(dtype: torch.dtype) -> LoadedModel:
+    """The published widths with fewer layers, experts and words: 1.9 GB in float32.
+
+    The first layers of a stage take up to 50 % longer, so there are enough for a median.
+    """
+    sizes = {"num_hidden_layers": 4, "n_routed_experts": 16, "vocab_size": 32_768}
+    return reduced_network(dtype, sizes, sam_layers=4, clip_layers=8)
+
+
 class TimedPasses:
-    """Runs the passes of some pages repeatedly on the CPU and times their operators."""
+    """Runs the passes of some pages repeatedly and times their operators."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -85,10 +91,9 @@ class TimedPasses:
         """Of every page, the fastest run of each stage so far."""
 
     def run(self, deadline: float, on_progress: Callable[[str], None] = lambda _: None) -> None:
-        """Run the pages in turn until the deadline, when the pass that is running is given up.
+        """Run the pages in turn until the deadline of the monotonic clock, which ends a pass.
 
-        The first time, pages that are not reached in half of the time are left out. The deadline is
-        of the monotonic clock.
+        The first time, pages that are not reached in half of the time are left out.
         """
         began = time.monotonic()
         if not self._fastest:
@@ -113,9 +118,9 @@ class TimedPasses:
         return True
 
     def kernels(self) -> list[MeasuredKernel]:
-        """Every operator that is a single kernel; equal ones of a page are merged into their mean.
+        """Operators that are single kernels, from each stage's fastest run, as `measure` takes it.
 
-        Times are from the fastest run of each stage, as they are when pages are measured.
+        Equal ones of a page are merged into their mean.
         """
         found = []
         for page, run in self._fastest.items():
@@ -133,8 +138,7 @@ class TimedPasses:
 
 _Timed = tuple[tuple[Kernel, ...], float]
 _Run = dict[str, list[_Timed]]
-"""Kernels and seconds of each operator, by the stage that owns its module; all decode steps are
-one stage."""
+"""Kernels and seconds of each operator, by stage; all decode steps are one."""
 
 
 def _seconds_of(operators: list[_Timed]) -> float:
@@ -185,10 +189,9 @@ def _stage_of(kernel: Kernel) -> str:
 
 
 class _OperatorClock(TorchDispatchMode):
-    """Runs below a recorder, entered inside it, and times each operator that the recorder books.
+    """Runs below a recorder and times each operator that it books; raises `_TimeIsUp`.
 
-    At the deadline it raises `_TimeIsUp`. `passes` are traces with the kernels and seconds of each
-    operator that has kernels.
+    `passes` are traces with the kernels and seconds of each operator that has kernels.
     """
 
     def __init__(self, recorder: Recorder, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""Kernels that a page runs on a CPU, each called on its own, and the seconds that they take.
+"""Kernels that a page runs on a CPU, each called on its own, and their seconds.
 
 Sizes are those of the published networks and random ones in between.
 """
@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from operator import setitem
+from operator import itemgetter, setitem
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
@@ -28,7 +28,7 @@ from dsocr_analyze.trace.recorder import Recorder
 __all__ = ["KernelsAlone", "Made", "MeasuredKernel", "Sample", "samples_to_measure"]
 
 _COLD_BYTES: Final = 300e6
-"""Bytes of weight copies that calls cycle through, since in a pass no weight is still cached."""
+"""Bytes of weight copies that calls cycle through: in a pass, no weight is still cached."""
 _MOST_MACS: Final = 20e9
 """Limit per call; larger calls take the same time per MAC."""
 
@@ -41,15 +41,15 @@ class Sample(NamedTuple):
     """A kernel to measure."""
 
     group: str
-    """Shared by samples of nearly the same size, which are held out together."""
+    """Of samples of nearly the same size, which are held out together."""
     call: Callable[[], Run]
-    """Makes its tensors, which live as long as the call that it returns."""
+    """Makes its tensors, which live as long as what it returns."""
     macs: int = 0
     """Multiply-accumulates of a call; 0 for what only moves bytes."""
 
 
 Made: TypeAlias = Sample | Callable[[], list[Sample]]
-"""A sample, or what makes several with the tensors that they share, which live as long as they."""
+"""A sample, or what makes several that share tensors."""
 
 
 def samples_to_measure(dtype: torch.dtype) -> list[Made]:
@@ -59,21 +59,20 @@ def samples_to_measure(dtype: torch.dtype) -> list[Made]:
     part has all kinds.
     """
     chance = random.Random(0)
-    kinds: list[list[Made]] = [[*each] for each in (
-        _products(dtype, chance), _batched_products(dtype, chance), _masked_attention(dtype),
-        _attention(dtype), _convolutions(dtype), *_elements(dtype, chance),
-    )]  # fmt: skip
-    placed: list[tuple[float, Made]] = []
+    kinds: list[list[Made]] = [
+        [*_products(dtype, chance)], [*_batched_products(dtype, chance)],
+        [_attended(*sizes, dtype, masked=True) for sizes in _MASKED],
+        [_attended(*sizes, dtype, masked=False) for sizes in _ATTENTION],
+        [_convolved(*sizes, dtype) for sizes in _CONVOLUTIONS], *_elements(dtype, chance),
+    ]  # fmt: skip
     for samples in kinds:
-        first, *others = samples
-        chance.shuffle(others)
-        count = 1 + len(others)
-        placed += [(place / count, made) for place, made in enumerate([first, *others])]
-    return [made for _, made in sorted(placed, key=lambda pair: pair[0])]
+        samples[1:] = chance.sample(samples[1:], len(samples) - 1)
+    placed = [(place / len(each), made) for each in kinds for place, made in enumerate(each)]
+    return [made for _, made in sorted(placed, key=itemgetter(0))]
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of numbers between 0 and 1, random along the last dimension and repeated."""
+    """Numbers between 0 and 1, random along the last dimension and repeated."""
     return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
 
 
@@ -149,54 +148,44 @@ def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
 # --- attention and convolutions --------------------------------------------------------------
 
 
-def _masked_attention(dtype: torch.dtype) -> Iterator[Made]:
-    for batch in (4, 9, 25, 50):
-        yield _attended(batch, 12, 196, 196, dtype, masked=True)
-    for side in (16, 24, 32, 40, 52, 64):
-        yield _attended(1, 12, side * side, side * side, dtype, masked=True)
-
-
-def _attention(dtype: torch.dtype) -> Iterator[Made]:
+_MASKED: Final = (
+    *((batch, 12, 196) for batch in (4, 9, 25, 50)),
+    *((1, 12, side**2) for side in (16, 24, 32, 40, 52, 64)),
+)
+"""Batch, heads and tokens of SAM's windows and of its global attention."""
+_ATTENTION: Final = tuple(
+    (batch, 16, tokens)
     for batch, tokens in ((1, 65), (1, 101), (2, 101), (6, 101), (1, 197), (1, 257), (4, 257),
-                          (1, 401), (1, 800), (1, 1300)):  # fmt: skip
-        yield _attended(batch, 16, tokens, tokens, dtype, masked=False)
+                          (1, 401), (1, 800), (1, 1300))
+)  # fmt: skip
 
 
-def _attended(
-    batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, *, masked: bool
-) -> Sample:
+def _attended(batch: int, heads: int, tokens: int, dtype: torch.dtype, *, masked: bool) -> Sample:
     def call() -> Run:
-        q = _filled(batch, heads, queries, 64, dtype=dtype)
-        k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
-        bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
+        q, k, v = (_filled(batch, heads, tokens, 64, dtype=dtype) for _ in range(3))
+        bias = _filled(batch, heads, tokens, tokens, dtype=dtype) if masked else None
         return partial(F.scaled_dot_product_attention, q, k, v, attn_mask=bias)
 
-    macs = 2 * batch * heads * queries * keys * 64
-    return Sample(f"attention {masked} {batch} {keys}", call, macs)
+    return Sample(f"attention {masked} {batch} {tokens}", call, 2 * batch * heads * tokens**2 * 64)
 
 
-def _convolutions(dtype: torch.dtype) -> Iterator[Made]:
-    for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512)):
-        grid = side // 16
-        for inputs, outputs, size, step, pixels in (
-            (768, 256, 1, 1, grid),
-            (3, 768, 16, 16, side),
-            (256, 256, 3, 1, grid),
-            (256, 512, 3, 2, grid),
-            (512, 1024, 3, 2, grid // 2),
-        ):
-            yield _convolved((images, inputs, pixels), outputs, size, step, dtype)
-    for images in (1, 4):
-        yield _convolved((images, 3, 224), 1024, 14, 14, dtype)
+_LAYERS: Final = ((768, 256, 1, 1, 16), (3, 768, 16, 16, 1), (256, 256, 3, 1, 16),
+                  (256, 512, 3, 2, 16), (512, 1024, 3, 2, 32))  # fmt: skip
+"""Input and output channels, kernel size, stride, and the image's pixels per input position."""
+_CONVOLUTIONS: Final = (
+    *((images, inputs, side // scale, outputs, size, step)
+      for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512))
+      for inputs, outputs, size, step, scale in _LAYERS),
+    *((images, 3, 224, 1024, 14, 14) for images in (1, 4)),
+)  # fmt: skip
+"""Images, input channels, side, output channels, kernel size and stride."""
 
 
 def _convolved(
-    shape: tuple[int, int, int], outputs: int, size: int, step: int, dtype: torch.dtype
+    images: int, inputs: int, pixels: int, outputs: int, size: int, step: int, dtype: torch.dtype
 ) -> Sample:
-    images, inputs, pixels = shape
-
     return Sample(
-        f"convolution {shape} {size}",
+        f"convolution {images, inputs, pixels} {size}",
         lambda: partial(
             F.conv2d, _filled(images, inputs, pixels, pixels, dtype=dtype),
             _filled(outputs, inputs, size, size, dtype=dtype), stride=step,
@@ -216,15 +205,14 @@ Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 """From a number of rows of 1280 elements to the tensors of an operator."""
 
 
-def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Sample]]:
+def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Made]]:
     for name, (tensors, operator) in _operators(dtype).items():
-        sizes = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
-        yield [Sample(f"{name} {max(1, rows)}", partial(_called, operator, tensors, max(1, rows)))
-               for rows in sizes]  # fmt: skip
+        rows = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
+        yield [_operated(name, tensors, operator, max(1, each)) for each in rows]
 
 
-def _called(operator: Callable[..., Value], tensors: Tensors, rows: int) -> Run:
-    return partial(operator, *tensors(rows))
+def _operated(name: str, tensors: Tensors, operator: Callable[..., Value], rows: int) -> Sample:
+    return Sample(f"{name} {rows}", lambda: partial(operator, *tensors(rows)))
 
 
 def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Value]]]:
@@ -291,11 +279,11 @@ def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Val
 
 
 _KEPT: Final = 3
-"""Outputs kept alive, so that the next one is written elsewhere, as in a pass."""
+"""Outputs kept alive, so that the next is written elsewhere, as in a pass."""
 _CALLS: Final = 20
-"""Fewest calls that the time for all samples has to suffice for, and fewest of their groups."""
+"""Fewest calls, and groups, that the time for all samples has to suffice for."""
 _LEAST_MACS: Final = 3e8
-"""Calls of so many are made however slow they are: every kind has some."""
+"""Smaller calls are made however slow they are."""
 _HELD_OUT: Final = 64
 """Groups out of 256 that a fit does not see."""
 
@@ -307,13 +295,13 @@ class MeasuredKernel(NamedTuple):
     seconds: float
     """Per call."""
     is_held_out: bool
-    """Whether it is held out to measure the error of a fit."""
+    """Whether it measures the error of a fit instead of entering it."""
     calls_in_pass: int = 0
     """In a measured pass; 0 if it ran alone."""
 
 
 class KernelsAlone:
-    """Measures every sample in a data type that is a single kernel, each on its own, on the CPU."""
+    """Measures the samples of a data type that are single kernels, each on its own."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -321,11 +309,11 @@ class KernelsAlone:
         self._fastest: dict[tuple[int, int], MeasuredKernel | None] = {}
 
     def kernels(self) -> list[MeasuredKernel]:
-        """What was measured so far: the fastest turn of each sample."""
+        """The fastest turn of each sample so far."""
         return [each for each in self._fastest.values() if each is not None]
 
     def run(self, deadline: float, on_progress: Callable[[str], None]) -> None:
-        """Measure the samples once, in a fixed order, until the deadline of the monotonic clock."""
+        """Measure the samples once, until the deadline of the monotonic clock."""
         seconds = deadline - time.monotonic()
         # Calls that would take too much of the time are left out.
         most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
@@ -386,7 +374,7 @@ def _record_of(call: Run) -> Kernel | None:
 
 
 def _seconds_of(run: Run, budget: float, stop: float) -> float:
-    """The lower quartile of some calls, the time with little disturbance; of one after `stop`."""
+    """The lower quartile of some calls, little disturbed; of one after `stop`."""
     kept: list[Value] = [None] * _KEPT
     found: list[float] = []
     with torch.no_grad():

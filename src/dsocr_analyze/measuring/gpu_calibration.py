@@ -49,10 +49,10 @@ __all__ = [
 
 _BUDGET_SECONDS: Final = 300.0
 _SHARE_OF_FITS: Final = 0.15
-"""Share of the time that is left to the fit of the kind that is measured, and of later ones."""
+"""Share of the time that is left to fits."""
 
 _SHARE_OF_TENSORS: Final = 0.8
-"""Share of the stated memory; CUDA, its libraries and their kernels take the rest."""
+"""Share of the stated memory; CUDA and its libraries take the rest."""
 
 _SHARES: Final = {
     ("gemm", "bfloat16"): 0.34,
@@ -64,7 +64,7 @@ _SHARES: Final = {
     ("experts", "bfloat16"): 0.11,
     ("movement", "bfloat16"): 0.05,
 }
-"""Kernel kinds to measure, by data type, with their share of the time."""
+"""Share of the time of each kind and data type."""
 
 Say = Callable[[str], None]
 
@@ -72,9 +72,9 @@ Say = Callable[[str], None]
 def calibrated_gpu(
     device: torch.device, *, on_progress: Say, budget_seconds: float = _BUDGET_SECONDS
 ) -> str:
-    """The text of a profile of a CUDA device and its host, which are measured in so many seconds.
+    """The text of a profile of a CUDA device and its host, measured in so many seconds.
 
-    `on_progress` is called with what is being measured, and with the error of each fit.
+    `on_progress` is called with what is being measured and with the error of each fit.
 
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
@@ -109,7 +109,7 @@ def calibrated_gpu(
 
 @contextlib.contextmanager
 def _limited_memory(device: torch.device) -> Iterator[None]:
-    """Lets tensors take most of the stated memory; the rest is for CUDA and its libraries."""
+    """Lets tensors take their share of the stated memory."""
     total = torch.cuda.get_device_properties(device).total_memory
     share = _SHARE_OF_TENSORS * GPU_BYTES / total
     torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
@@ -134,9 +134,9 @@ def calibrated_profile(
     *,
     cases: Callable[[str, str], Sequence[KernelCase]] = gpu_cases,
 ) -> str:
-    """The text of a GPU's profile, whose source is the GPU's, given a timer for its kernels.
+    """The text of a GPU's profile, with a timer for its kernels.
 
-    `cases` are those to measure of a kind and a data type, in order of priority.
+    `cases` are to be measured of a kind and a data type, in order of priority.
 
     Raises:
         DeviceError: Too little was measured of every kind.
@@ -172,11 +172,7 @@ def calibrated_profile(
 
 
 def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: GpuKernels) -> bool:
-    """Whether to measure a kind here.
-
-    Grouped experts are a serving engine's kernels: if a shipped profile has those for this GPU,
-    torch's add nothing.
-    """
+    """Whether to measure a kind; torch's experts add nothing to a serving engine's."""
     if kind == "experts" and gpu.name in gpu_catalogue():
         known = all_profiles()[gpu.name].kinds.get((kind, dtype))
         if known is not None and not known.extrapolated:

@@ -1,6 +1,6 @@
 """Kernels to measure on a GPU: those that pages of the known models launch, and random others.
 
-Each kind's cases are in a fixed random order, so that any first part of them is a fair sample.
+A kind's cases are in a fixed random order, so that any first part is a fair sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["MOVED_BYTES", "KernelCase", "gpu_cases", "rows_of"]
 CaseSizes: TypeAlias = Gemm | Attention | Experts | Elements
 
 MOVED_BYTES: Final = {"mul": 6, "silu": 4, "clone": 4, "float": 6, "layer_norm": 4}
-"""Bytes that operators read and write per 16-bit element; `float` converts it to 32 bits."""
+"""Bytes that operators read and write per 16-bit element."""
 
 _PAGE: Final = (1654, 2339)
 """A4 at 200 dpi."""
@@ -39,11 +39,11 @@ _MOST_ELEMENTS: Final = _MOST_BYTES >> 3
 _MOST_MACS: Final = 1 << 42
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _EACH: Final = 10
-"""Numbers of rows, batches or lengths to measure per group of sizes."""
+"""Rows, batches or lengths to measure per group of sizes."""
 _EACH_KNOWN: Final = 20
 """The same for groups that occur in a model."""
 _OTHERS: Final = {"gemm": 90, "float32": 12, "attention": 36, "experts": 14}
-"""Groups of sizes in addition to those of the models."""
+"""Groups of sizes besides those of the models."""
 
 
 class KernelCase(NamedTuple):
@@ -55,7 +55,7 @@ class KernelCase(NamedTuple):
     cold: bool = False
     """Whether weights, or cached keys and values, come from device memory."""
     dtype: str = "bfloat16"
-    """As in a device profile; `bfloat16` stands for the GPU's own 16-bit type."""
+    """Of a device profile, where `bfloat16` is the GPU's own 16-bit type."""
     operator: str = ""
     """For movement: a key of `MOVED_BYTES`."""
 
@@ -90,26 +90,26 @@ class KernelCase(NamedTuple):
 
     @property
     def group(self) -> tuple[int, ...]:
-        """Sizes that define its group, which is held out of a fit as a whole."""
+        """Sizes of its group, which is held out of a fit as a whole."""
         return self._figures[2]
 
 
 def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[KernelCase]:
     """The cases to measure for a kernel kind, in order."""
     draw = random.Random(f"{SEED} {kind} {dtype}")
-    makers = {"masked_attention": _masked, "experts": _experts, "movement": _movement}
-    if kind == "gemm":
-        made = _float32_products(draw) if dtype == "float32" else _products(draw)
-    else:
-        made = _unmasked(draw, kind) if kind in _LENGTHS else makers[kind](draw)
-    found = dict.fromkeys(made)
-    cases = [each for each in found if each.nbytes <= _MOST_BYTES and each.macs <= _MOST_MACS]
+    makers = {
+        "gemm": _float32_products if dtype == "float32" else _products,
+        "masked_attention": _masked, "experts": _experts, "movement": _movement,
+    }  # fmt: skip
+    made = makers[kind](draw) if kind in makers else _unmasked(draw, kind)
+    cases = [each for each in dict.fromkeys(made)
+             if each.nbytes <= _MOST_BYTES and each.macs <= _MOST_MACS]  # fmt: skip
     draw.shuffle(cases)
     return cases
 
 
 def rows_of(cases: Sequence[KernelCase], seconds: Sequence[float], version: str) -> MeasuredRows:
-    """Measured cases of one kind as columns for its formula; `version` launched the kernels."""
+    """Measured cases of one kind as columns of its formula; `version` launched the kernels."""
     groups = [case.group for case in cases]
     return MeasuredRows(
         _columns(cases), np.array(seconds), held_out_groups(groups), np.ones(len(cases), bool),
@@ -141,7 +141,7 @@ _NO_COLUMN: Final = ("value_dim", "masked", "skippable_scores")
 
 @cache
 def _launched() -> tuple[Kernel, ...]:
-    """Kernels of a page in every mode of every known model, with its own code and served."""
+    """Kernels of a page in every mode of every known model, by its own code and served."""
     found: dict[Kernel, None] = {}
     for architecture in ARCHITECTURES.values():
         forms = architecture.forms
@@ -218,9 +218,9 @@ def _products(draw: random.Random) -> Iterator[KernelCase]:
 
 
 def _float32_products(draw: random.Random) -> Iterator[KernelCase]:
-    groups = dict.fromkeys((sizes.n, sizes.k) for sizes, _ in _launched_products("float32"))
-    for sizes, _ in _launched_products("float32"):
-        yield KernelCase("gemm", sizes, dtype="float32")
+    known = [sizes for sizes, _ in _launched_products("float32")]
+    yield from (KernelCase("gemm", sizes, dtype="float32") for sizes in known)
+    groups = dict.fromkeys((sizes.n, sizes.k) for sizes in known)
     for _ in range(_OTHERS["float32"]):
         groups[_between(draw, 16, 2048, 16), _between(draw, 64, 4096, 64)] = None
     for n, k in groups:
@@ -245,7 +245,7 @@ _LENGTHS: Final = {
     "context_attention": (32, 16384, 8),
     "generation_attention": (64, 16384, 128),
 }
-"""Fewest and most keys, and most sequences, of a kind of attention."""
+"""Fewest and most keys, and most sequences."""
 
 
 def _unmasked(draw: random.Random, kind: str) -> Iterator[KernelCase]:
@@ -255,21 +255,18 @@ def _unmasked(draw: random.Random, kind: str) -> Iterator[KernelCase]:
         for each in _launched_attention(masked=False)
         if kind_of(each) == kind and (kind != "context_attention" or each.queries == each.keys)
     ]
-    for each in known:
-        yield KernelCase(kind, each._replace(skippable_scores=0), cold=is_step)
+    yield from (KernelCase(kind, each._replace(skippable_scores=0), is_step) for each in known)
     for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
         for _ in range(_EACH):
             keys = _between(draw, fewest, longest)
             batch = _batch(draw, most, keys * heads * size)
-            queries = 1 if is_step else keys
-            sizes = Attention(batch, heads, heads, queries, keys, size, size)
+            sizes = Attention(batch, heads, heads, 1 if is_step else keys, keys, size, size)
             yield KernelCase(kind, sizes, cold=is_step and draw.random() < 0.75)
 
 
 def _masked(draw: random.Random) -> Iterator[KernelCase]:
     known = _launched_attention(masked=True)
-    for each in known:
-        yield KernelCase("masked_attention", each)
+    yield from (KernelCase("masked_attention", each) for each in known)
     for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
         lengths = [each.keys for each in known if each.heads == heads]
         lengths += [_between(draw, 49, 4096), _between(draw, 64, 4096, 8)]

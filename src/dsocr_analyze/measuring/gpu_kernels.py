@@ -1,7 +1,6 @@
-"""Time single kernels of a GPU, each captured several times in a CUDA graph.
+"""Time single kernels of a GPU, each captured several times in a CUDA graph, however short.
 
-So kernels shorter than a launch can be timed. Cold ones use different weights for each call, none
-of which is in L2 when the graph starts.
+Cold ones use other weights in each call, none of which is in L2 when the graph starts.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Call: TypeAlias = Callable[[int], torch.Tensor]
 _MOST_CALLS: Final = 32
 """Most consecutive calls of one kernel."""
 _COPIES_BYTES: Final = 1 << 28
-"""Bytes of all copies of the weights together, unless a single copy is larger."""
+"""Bytes of all copies of the weights, unless one alone is larger."""
 _LAYER_WIDTH: Final = 1024
 """Row width for normalizations."""
 _BY_FLASH: Final = ("context_attention", "generation_attention")
@@ -39,7 +38,7 @@ _BY_FLASH: Final = ("context_attention", "generation_attention")
 class KernelCalls:
     """Makes calls of kernels on a device, in its 16-bit type.
 
-    The decoder's attention uses flash-attn if `has_flash`, by default if it is installed.
+    The decoder's attention uses flash-attn if it `has_flash`, by default if that is installed.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class KernelCalls:
         return f"{library} _grouped_mm" if kind == "experts" else library
 
     def call_of(self, case: KernelCase) -> tuple[Call, int]:
-        """The call that launches a case's kernel, and the number of copies of its weights."""
+        """What launches a case's kernel, and the number of copies of its weights."""
         match case.sizes:
             case Gemm():
                 return self._product(case.sizes, case)
@@ -71,7 +70,7 @@ class KernelCalls:
                 return self._movement(elements, case.operator), 1
 
     def _drawn(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Random numbers, since products of zeros draw less power and so run faster."""
+        """Random numbers: products of zeros draw less power and so run faster."""
         return torch.randn(shape, device=self._device, dtype=dtype or self._dtype)
 
     def _copies(self, case: KernelCase, nbytes: int) -> int:
@@ -91,9 +90,8 @@ class KernelCalls:
     def _attention(self, sizes: Attention, case: KernelCase) -> tuple[Call, int]:
         batch, heads, kv_heads, Q, K, D = sizes[:6]
         causal = case.kind != "encoder_attention" and not sizes.masked
-        flash = causal and self._has_flash
         copies = self._copies(case, 4 * batch * kv_heads * K * D)
-        if flash:
+        if causal and self._has_flash:
             from flash_attn import flash_attn_func
 
             rows = self._drawn(batch, Q, heads, D)
@@ -153,7 +151,7 @@ _GRAPH_SECONDS: Final = 5e-4
 """Approximate time of all calls in one graph."""
 _REPEATS: Final = 5
 _WORKING: Final = 3
-"""Free memory that a kernel needs, as a multiple of the bytes that it reads and writes."""
+"""Free memory that a kernel needs, relative to the bytes that it moves."""
 _FLUSH_L2S: Final = 4
 _FLUSH_BYTES: Final = 1 << 29
 
@@ -174,11 +172,9 @@ class GpuKernels(KernelCalls):
         """Whether kernels of a kind are available."""
         if kind != "experts":
             return True
-        if not hasattr(torch, "_grouped_mm"):
-            return False
         try:
             self.seconds(KernelCase("experts", Experts(16, 256, 256, 8, 2)))
-        except (RuntimeError, NotImplementedError):  # not supported on this GPU
+        except (AttributeError, RuntimeError):  # not in this torch, or not on this GPU
             return False
         return True
 

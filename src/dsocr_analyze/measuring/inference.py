@@ -1,7 +1,4 @@
-"""Time the vendor's `infer()` on one image, pass by pass and stage by stage.
-
-What it needs more than a bare pass is set up around it and restored on the way out.
-"""
+"""Time the vendor's `infer()` on one image, pass by pass and stage by stage."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -44,7 +41,7 @@ from dsocr_analyze.model.process_settings import (
     replaced,
 )
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
-from dsocr_analyze.model.torch_calls import Function, Value
+from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.model.unused_imports import is_missing
 from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
 
@@ -72,10 +69,10 @@ class InferArguments:
     """Arguments of `infer()`, under its own names.
 
     Attributes:
-        base_size: Pixels per side of the global view in crop mode.
-        image_size: Pixels per side of a local view in crop mode, else of the only view.
+        base_size: Side of the global view in crop mode, pixels.
+        image_size: Side of a local view in crop mode, else of the only view.
         output_path: The folder in which `infer()` creates its own.
-        most_tokens: Tokens after which it stops, at least 1; None for `infer()`'s own limit.
+        most_tokens: Tokens after which it stops; None for `infer()`'s own limit.
 
     Raises:
         WorkloadError: The prompt does not contain `IMAGE_TOKEN` once.
@@ -110,7 +107,7 @@ def check_image(file: Path) -> None:
 
 
 class PassShape(NamedTuple):
-    """The parts of a prefill pass's input that decide its cost."""
+    """What decides the cost of a prefill pass."""
 
     batch_size: int
     seq_len: int
@@ -129,7 +126,7 @@ class PassShape(NamedTuple):
 
     @classmethod
     def given(cls, inputs: ForwardInputs) -> PassShape:
-        """The shape of the pass that `infer()` runs, from its arguments to the model's forward."""
+        """The shape of a pass, from the arguments of the model's forward."""
         ids, ((patches, overview), *_) = inputs["input_ids"], inputs["images"]
         columns, rows = (int(side) for side in inputs["images_spatial_crop"][0])
         # The model's code skips blank pixels, which it recognizes by a sum of 0.
@@ -153,9 +150,9 @@ class MeasuredInference:
         tokens: Generated, including the end token.
         prefill: Seconds by stage.
         steps: Seconds of each decode step.
-        preprocess_seconds: Before `generate`: the image's pixels, the prompt's tokens.
+        preprocess_seconds: Before `generate`: pixels and the prompt's tokens.
         generate_seconds: All passes and the time between them.
-        peak_bytes: Of the prefill pass, excluding weights and inputs.
+        peak_bytes: Of the prefill pass, without weights and inputs.
     """
 
     ran: PassShape
@@ -169,7 +166,7 @@ class MeasuredInference:
     peak_bytes: int
 
     def differences(self, counted: PageWorkload) -> tuple[str, ...]:
-        """Where its passes differ from those counted for as many tokens, a line per difference."""
+        """Where its passes differ from those counted for as many tokens, in lines."""
         names = (*PassShape._fields, "decode steps")
         measured = (*self.ran, len(self.steps))
         planned = (*PassShape.planned(counted), counted.max_new_tokens - 1)
@@ -203,7 +200,7 @@ def measure_inference(
 ) -> MeasuredInference:
     """Call a model's `infer()`: once for the memory of its prefill pass, then for its seconds.
 
-    The vendor's model is on a device that computes; `on_progress` is called with what starts.
+    `on_progress` is called with what starts.
 
     Raises:
         ConfigError: The model has no `infer()`.
@@ -239,15 +236,18 @@ def measure_inference(
             passes.append(laps.finish())
             return output
 
-        call = _Call(model, timed, question.most_tokens)
         with clock.attached():
-            call.run(tokenizer, question, save_results=question.save_results)
-        ran, (began, generate_began, generate_ended, ended) = call.first_pass, call.times
+            called = _called(model, tokenizer, question, timed)
         prefill, *steps = (laps.seconds() for laps in passes)
+    began, generate_began, generate_ended, ended = called.times
+    ids = called.new_ids
+    text: str = tokenizer.decode(
+        ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids, skip_special_tokens=False
+    )
     return MeasuredInference(
-        ran=ran,
-        text=_text_of(tokenizer, call.new_ids),
-        tokens=len(call.new_ids),
+        ran=called.first_pass,
+        text=text.strip(),
+        tokens=len(ids),
         prefill=prefill,
         steps=tuple(sum(step.values()) for step in steps),
         preprocess_seconds=generate_began - began,
@@ -269,94 +269,82 @@ def _peak_bytes(
         peaks.append(allocated_at_most(model.device, lambda: kept.append(forward())))
         return kept[0]
 
+    alone = replace(question, save_results=False, most_tokens=1)
     # On CUDA, the first pass also allocates what libraries keep.
     for _ in range(2 if model.device.type == "cuda" else 1):
         peaks.clear()
-        _Call(model, weighed, 1).run(tokenizer, question, save_results=False)
-    return sum(peaks)
+        _called(model, tokenizer, alone, weighed)
+    return peaks[0]
 
 
-def _text_of(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
-    ended = bool(ids) and ids[-1] == tokenizer.eos_token_id
-    text: str = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=False)
-    return text.strip()
+class _Called(NamedTuple):
+    """What one call of `infer()` ran.
 
-
-class _Call:
-    """One call of `infer()`, observed at its `generate` and at the model's forward.
-
-    `run_pass` runs each pass, and generation stops after `most_tokens`, None for `infer()`'s own
-    limit. `times` are when `infer()` began, and `generate`, and when these ended, in seconds of
-    the host's clock; `new_ids` are the generated tokens.
+    `times` are when it and its `generate` began and ended, in seconds of the host's clock;
+    `new_ids` are the generated tokens.
     """
 
-    def __init__(self, model: LoadedModel, run_pass: RunPass, most_tokens: int | None) -> None:
-        self._model, self._run_pass, self._most_tokens = model, run_pass, most_tokens
-        self._timer = timer_of(model.device)
-        self._first_pass: PassShape | None = None
-        self.times: list[float] = []
-        self.new_ids: list[int] = []
+    first_pass: PassShape
+    times: list[float]
+    new_ids: list[int]
 
-    def run(
-        self, tokenizer: PreTrainedTokenizerFast, question: InferArguments, *, save_results: bool
-    ) -> None:
-        module: Any = self._model.module
-        with (
-            replaced(module, "generate", self._watched_generate(module.generate)),
-            replaced(module, "forward", self._watched_forward(module.forward)),
-        ):
-            self._note_time()
-            module.infer(
-                tokenizer,
-                prompt=question.prompt,
-                image_file=str(question.image_file),
-                output_path=str(question.output_path),
-                base_size=question.base_size,
-                image_size=question.image_size,
-                crop_mode=question.crop_mode,
-                save_results=save_results,
-            )
-            self._note_time()
 
-    @property
-    def first_pass(self) -> PassShape:
-        if self._first_pass is None or not self.new_ids:
-            raise ModelCodeError(
-                f"infer() of {str(self._model.directory.path)!r} did not call generate(), where its"
-                " passes are measured"
-            )
-        return self._first_pass
+def _called(
+    model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments,
+    run_pass: RunPass,
+) -> _Called:  # fmt: skip
+    """Call `infer()`, observed at its `generate` and at the forward, which `run_pass` runs."""
+    module: Any = model.module
+    timer, generate, forward = timer_of(model.device), module.generate, module.forward
+    times: list[float] = []
+    shapes: list[PassShape] = []
+    new_ids: list[int] = []
 
-    def _note_time(self) -> None:
-        self._timer.wait()
-        self.times.append(time.perf_counter())
+    def note_time() -> None:
+        timer.wait()
+        times.append(time.perf_counter())
 
-    def _watched_generate(
-        self, generate: Callable[..., torch.Tensor]
-    ) -> Callable[..., torch.Tensor]:
-        @functools.wraps(generate)
-        def watched(*args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-            if self._most_tokens is not None:
-                kwargs.pop("max_length", None)  # Unlimited-OCR's name for the limit
-                kwargs["max_new_tokens"] = self._most_tokens
-            self._note_time()
-            ids = generate(*args, **kwargs)
-            self._note_time()
-            prompt = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-            self.new_ids = ids[0, prompt.shape[1] :].tolist()
-            return ids
+    @functools.wraps(generate)
+    def watched_generate(*args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        if question.most_tokens is not None:
+            kwargs.pop("max_length", None)  # Unlimited-OCR's name for the limit
+            kwargs["max_new_tokens"] = question.most_tokens
+        note_time()
+        ids: torch.Tensor = generate(*args, **kwargs)
+        note_time()
+        prompt = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        new_ids[:] = ids[0, prompt.shape[1] :].tolist()
+        return ids
 
-        return watched
+    @functools.wraps(forward)
+    def watched_forward(*args: Value, **kwargs: Any) -> Value:
+        safe_point()
+        if not shapes:
+            shapes.append(PassShape.given(kwargs))
+        return run_pass(functools.partial(forward, *args, **kwargs))
 
-    def _watched_forward(self, forward: Function) -> Function:
-        @functools.wraps(forward)
-        def watched(*args: Value, **kwargs: Any) -> Value:
-            safe_point()
-            if self._first_pass is None:
-                self._first_pass = PassShape.given(kwargs)
-            return self._run_pass(functools.partial(forward, *args, **kwargs))
-
-        return watched
+    with (
+        replaced(module, "generate", watched_generate),
+        replaced(module, "forward", watched_forward),
+    ):
+        note_time()
+        module.infer(
+            tokenizer,
+            prompt=question.prompt,
+            image_file=str(question.image_file),
+            output_path=str(question.output_path),
+            base_size=question.base_size,
+            image_size=question.image_size,
+            crop_mode=question.crop_mode,
+            save_results=question.save_results,
+        )
+        note_time()
+    if not shapes or not new_ids:
+        raise ModelCodeError(
+            f"infer() of {str(model.directory.path)!r} did not call generate(), where its"
+            " passes are measured"
+        )
+    return _Called(shapes[0], times, new_ids)
 
 
 # --- its environment --------------------------------------------------------------------------
@@ -364,27 +352,22 @@ class _Call:
 
 @contextlib.contextmanager
 def _inferring(model: LoadedModel) -> Iterator[None]:
-    device = model.device
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            running_unwatched(device, flash_attention, has_weights=model.has_weights)
-        )
+        enter = stack.enter_context
+        enter(running_unwatched(model.device, flash_attention, has_weights=model.has_weights))
         # It permanently disables the initialisation of layers.
         for layer in (torch.nn.Linear, torch.nn.LayerNorm):
-            stack.enter_context(replaced(layer, "reset_parameters", layer.reset_parameters))
+            enter(replaced(layer, "reset_parameters", layer.reset_parameters))
         # transformers warns about a temperature that greedy generation ignores.
         quiet = [("ignore", None, UserWarning, None, 0), *warnings.filters]
-        stack.enter_context(replaced(warnings, "filters", quiet))
-        if device.type == "cuda":
-            stack.enter_context(torch.cuda.device(device))
+        enter(replaced(warnings, "filters", quiet))
+        if model.device.type == "cuda":
+            enter(torch.cuda.device(model.device))
         else:
             autocast = torch.amp.autocast_mode.autocast
-            stack.enter_context(
-                answered(autocast, "__init__", _autocast_on(device, autocast.__init__))
-            )
-        code = _code_of(model)
+            enter(answered(autocast, "__init__", _autocast_on(model.device, autocast.__init__)))
         if stands_in_for_torchvision(model):
-            stack.enter_context(replaced(code, "transforms", picture_transforms))
+            enter(replaced(_code_of(model), "transforms", picture_transforms))
         yield
 
 
@@ -415,7 +398,7 @@ _EOS: Final = "<eos>"
 
 
 def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
-    """Loads the directory's tokenizer with transformers, without executing its code.
+    """The directory's tokenizer; its code is not executed.
 
     Raises:
         ModelDirectoryError: It cannot be read, or names no end-of-sequence token.
@@ -436,10 +419,7 @@ def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
 
 
 def stand_in_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of 258 tokens: BOS (0), the end of sequence (1), and every byte.
-
-    Text becomes more tokens than with a trained tokenizer; higher token ids have no text.
-    """
+    """A tokenizer of BOS (0), the end of sequence (1), and every byte; higher ids have no text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""The installed GPU, from the catalogue or with measured peaks, and the figures of its host."""
+"""The installed GPU, from the catalogue or with measured peaks, and its host."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ __all__ = [
 _LIKE: Final = (
     (12, "rtx-pro-6000"), (10, "b200"), (9, "h100-sxm"), (8.1, "l40s"), (0, "a100-80gb-sxm"),
 )  # fmt: skip
-"""GPU whose kernel times fill in for unmeasured kinds, by minimum compute capability."""
+"""GPU that fills in for unmeasured kinds, by least compute capability."""
 _LIKE_ROCM: Final = "h100-sxm"
 _LEAST_MEMORY: Final = 0.85
-"""Smallest fraction of its memory as sold that a whole GPU reports; a slice reports less."""
+"""Least fraction of its memory that a whole GPU reports; a slice has less."""
 _SQUARES: Final = (4096, 8192)
 _STREAMED: Final = 1 << 27
 """Elements copied to measure the bandwidth."""
@@ -58,8 +58,8 @@ _STREAMED: Final = 1 << 27
 def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
     """The GPU of a CUDA device, as of today's driver and libraries.
 
-    It is the catalogue's if it is all of one: a slice counts as a GPU of its own. What the
-    catalogue lacks has a name of its own and peaks that the timer measures, in its 16-bit type.
+    The catalogue's if it is all of one; others, and slices, have a name of their own and peaks that
+    the timer measures.
     """
     properties, catalogue = torch.cuda.get_device_properties(device), gpu_catalogue()
     hip = getattr(torch.version, "hip", None)
@@ -93,7 +93,7 @@ def _driver() -> str:
 def described_gpu(
     properties: _CudaDeviceProperties, dtype: str, source: str, timer: GpuKernels
 ) -> Gpu:
-    """A GPU that is not in the catalogue, with its 16-bit type and measured peaks."""
+    """A GPU that the catalogue lacks, with its 16-bit type and measured peaks."""
     capability = float(f"{properties.major}.{properties.minor}")
     target = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
     rocm = target if target.startswith("gfx") else ""
@@ -135,20 +135,20 @@ def _tflops(timer: GpuKernels, dtype: str) -> float:
 
 _REPEATS: Final = 200
 _LEAST_US: Final = 0.01
-"""Lower bound for figures that noise makes smaller."""
+"""Least of figures that noise makes smaller."""
 _COPIED: Final = 1 << 26
 """Bytes per copy to the GPU."""
 _PROMPT: Final = 512
-"""Prompt tokens before the steps; `infer()` searches them for repeated n-grams."""
+"""Prompt tokens, which `infer()` searches for repeated n-grams."""
 _NGRAM: Final = 35
 _STEPS: Final = 40
 _FIRST_STEPS: Final = 8
-"""Steps that are discarded while caches and allocators settle."""
+"""Discarded while caches and allocators settle."""
 _NO_KERNEL: Final = frozenset({
     "alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty",
     "_unsafe_view", "_reshape_alias", "_local_scalar_dense",
 })  # fmt: skip
-"""Operators that launch nothing, in addition to views."""
+"""Operators besides views that launch nothing."""
 
 
 def host_figures(device: torch.device) -> MeasuredHost:
@@ -174,7 +174,7 @@ def host_figures(device: torch.device) -> MeasuredHost:
 
 
 def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> float:
-    """Seconds per run of consecutive ones: the median of some rounds, after a first one."""
+    """Seconds per run: the median of some rounds, after a first one."""
     timer, found = timer_of(device), []
     for _ in range(6):
         timer.wait()
@@ -203,7 +203,7 @@ class StepTimes(NamedTuple):
 
 
 def step_times(device: torch.device) -> StepTimes:
-    """Run `generate` as `infer()` does, on a decoder so small that only the host matters."""
+    """Run `generate` like `infer()`, on a decoder so small that only the host matters."""
     model = _small_decoder(device)
     counts: list[int] = []
     spans: list[tuple[float, float]] = []

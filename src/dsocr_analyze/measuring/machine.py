@@ -1,4 +1,4 @@
-"""A device: its name, versions and profile, free memory, and the memory of timed calls."""
+"""A device: its name, versions and profile, and its memory."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def free_bytes(device: torch.device) -> int:
 
 
 def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device | None:
-    """The device with its profile, one of those `known` by name; None if there is none for it.
+    """The one of the `known` profiles that is of the device; None if there is none.
 
-    A CPU's profile must be for the same CPU with the same number of threads.
+    A CPU's has to be of the same number of threads.
     """
     if device.type == "meta":
         return None
@@ -90,10 +90,10 @@ def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device
 
 
 def allocated_at_most(device: torch.device, function: Callable[[], Value]) -> int:
-    """Peak bytes of one call on a device, including its result but not earlier allocations.
+    """Peak bytes of one call on a device, with its result and the scratch of kernels.
 
-    On CUDA, bytes that tensors and kernels requested, not what the allocator keeps in its pool; on
-    the CPU, from the profiler's record of every allocation. Scratch inside kernels is included.
+    On CUDA they are what was requested, not what the allocator's pool keeps; on the CPU, the
+    profiler records every allocation.
     """
     gc.collect()  # garbage of earlier calls, freed during this one, would count against its peak
     if device.type == "cuda":
@@ -141,7 +141,7 @@ _DEFAULT_MAPPINGS: Final = 65536
 
 
 def can_keep_memory(device: torch.device) -> bool:
-    """Whether freed memory can be kept: on the CPU with glibc; a GPU's allocator always does."""
+    """Whether freed memory can be kept: on a CPU with glibc only."""
     return device.type != "cpu" or platform.libc_ver()[0] == "glibc"
 
 
@@ -150,8 +150,7 @@ def kept_memory(device: torch.device) -> Iterator[None]:
     """While the body runs, freed memory of a device stays in the process.
 
     By default glibc returns every large tensor to the system and gets it back page by page, zeroed,
-    at a varying cost of up to half of a pass. Allocators made for inference (jemalloc, tcmalloc,
-    CUDA's caching allocator) keep the memory.
+    at a varying cost of up to half of a pass; allocators made for inference keep it.
     """
     if device.type != "cpu" or not can_keep_memory(device):
         yield
@@ -168,6 +167,6 @@ def kept_memory(device: torch.device) -> Iterator[None]:
 
 
 def give_back_memory() -> None:
-    """Return what is kept and not in use, so that what follows does not come on top of it."""
+    """Return kept memory that is not in use."""
     if can_keep_memory(torch.device("cpu")):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Time real passes of a page, stage by stage, and its preprocessing; and predict them."""
+"""Real passes of a page, timed stage by stage, its preprocessing, and their predictions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from PIL import Image, ImageOps
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import StageClock, Timer, timer_of
@@ -36,23 +36,22 @@ __all__ = [
     "MeasuredPage",
     "Predicted",
     "Protocol",
-    "measure_page",
     "measure_pages",
     "measured_preprocessing",
     "predicted_page",
 ]
 
 _REFERENCE_SIZE: Final = 1024
-"""Side of a square product that shows how busy the machine is with other work."""
+"""Side of a square product that shows how busy the machine is otherwise."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to measure: timed repeats of all passes, and untimed ones before them.
+    """How to measure: timed repeats of all passes, after untimed ones.
 
     Attributes:
         steps: Decode steps per repeat; a sample is their mean.
-        autocast: Whether passes run under bfloat16 autocast, like the vendor's `infer()`.
+        autocast: Whether passes run under bfloat16 autocast, like `infer()`.
 
     Raises:
         WorkloadError: A number is out of range.
@@ -77,27 +76,15 @@ class MeasuredPage:
     """Measured passes of a page, or of a batch of pages.
 
     Attributes:
-        stages: By stage, in the architecture's order; one step for the decode stage.
-        reference: Of a product of fixed size, run before every repeat.
-        peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
+        stages: By stage, in the architecture's order; of decode, a step.
+        reference: Of a product of fixed size before every repeat.
+        peak_bytes: Of the prefill pass, without weights and inputs.
     """
 
     stages: Mapping[str, MeasuredSeconds]
     prefill: MeasuredSeconds
     reference: MeasuredSeconds
     peak_bytes: int
-
-
-def measure_page(
-    model: LoadedModel,
-    workload: AnyWorkload,
-    architecture: Architecture,
-    protocol: Protocol,
-    *,
-    on_progress: Callable[[str], None] = lambda _: None,
-) -> MeasuredPage:
-    """`measure_pages` for one workload."""
-    return measure_pages(model, [workload], architecture, protocol, on_progress=on_progress)[0]
 
 
 def measure_pages(
@@ -108,10 +95,9 @@ def measure_pages(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[MeasuredPage]:
-    """Run the prefill pass and first decode steps of workloads repeatedly.
+    """Run the prefill pass and first decode steps of workloads repeatedly, in turn.
 
-    They run in turn, so that a disturbance affects a repeat of each; `on_progress` is called with
-    what starts.
+    So a disturbance affects a repeat of each; `on_progress` is called with what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -153,16 +139,16 @@ def measure_pages(
 def _measured(
     architecture: Architecture, repeats: list[dict[str, float]], reference: list[float], peak: int
 ) -> MeasuredPage:
-    stages = {
-        stage.name: MeasuredSeconds.of([each[stage.name] for each in repeats])
-        for stage in architecture.stages
-        if stage.name in repeats[0]
-    }
-    decode = None if architecture.decode is None else architecture.decode.name
-    prefill = MeasuredSeconds.of(
-        [sum(each[name] for name in stages if name != decode) for each in repeats]
+    names = [name for name in architecture.stage_names if name in repeats[0]]
+    of_decode = architecture.decode and architecture.decode.name
+    return MeasuredPage(
+        {name: MeasuredSeconds.of([each[name] for each in repeats]) for name in names},
+        MeasuredSeconds.of(
+            [sum(each[name] for name in names if name != of_decode) for each in repeats]
+        ),
+        MeasuredSeconds.of(reference),
+        peak,
     )
-    return MeasuredPage(stages, prefill, MeasuredSeconds.of(reference), peak)
 
 
 def _repeat(
@@ -191,10 +177,7 @@ def _repeat(
 
 
 def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
-    """Seconds of a square product in float32, the fastest of a few.
-
-    Many CPUs take seconds for it in a half type.
-    """
+    """The fastest of a few square products, in float32: many CPUs take seconds for halves."""
     size, device = _REFERENCE_SIZE, model.device
     factor = torch.ones(size, size, device=device, dtype=torch.float32)
     found = []
@@ -214,7 +197,7 @@ def measured_preprocessing(
 ) -> MeasuredSeconds:
     """Seconds of one CPU thread for the resizes and tensors of `infer()`, on pages of noise.
 
-    `content` is the width and height of the page in the global view; the rest is padding.
+    `content` is the page's width and height in the global view; the rest is padding.
     """
     width, height = workload.page
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -266,9 +249,9 @@ class Predicted(NamedTuple):
     """Predictions from the kernel records of a page."""
 
     stages: Mapping[str, Duration]
-    """By stage; empty without a profile of the device."""
+    """Empty without a profile of the device."""
     peak_bytes: int
-    """Of the prefill pass, excluding weights and inputs."""
+    """Of the prefill pass, without weights and inputs."""
 
 
 def predicted_page(
@@ -278,7 +261,7 @@ def predicted_page(
     protocol: Protocol,
     device: Device | None,
 ) -> Predicted:
-    """Predict what `measure_page` measures with the same arguments; no seconds without a device.
+    """Predict what `measure_pages` measures of one page; no seconds without a device.
 
     Under autocast, or without closed forms, the records are from a trace on the device itself.
 
@@ -287,44 +270,32 @@ def predicted_page(
     """
     forms = None if protocol.autocast else architecture.closed_forms
     if forms is None or not isinstance(workload, PageWorkload):
-        records, peak = _traced(model, workload, architecture, protocol)
+        stages, peak = _traced(model, workload, architecture, protocol)
     else:
-        records, peak = _composed(model, workload, architecture)
+        dtype = dtype_named(str(model.dtype).removeprefix("torch."))
+        composed = forms.compose(
+            model.directory.dimensions(), workload, dtype, model.attention != "eager"
+        )
+        stages, peak = composed.stages, composed.memory.peak.nbytes
     spans: dict[str, Duration] = {}
     if device is not None:
-        decode = None if architecture.decode is None else architecture.decode.name
-        step = None if decode is None else records.pop(decode, None)
+        records = {name: stage.kernels for name, stage in stages.items() if stage.kernels}
+        decode = "" if architecture.decode is None else architecture.decode.name
+        step = records.pop(decode, None)
         host = EAGER.on(device)
         spans = eager_pass(records, device, host)
-        if decode is not None and step is not None:
+        if step is not None:
             # A step alone, without the work of `generate` between steps.
             alone = replace(host, step_us=0.0, sequence_us=0.0)
             spans[decode] = eager_step(step, device, alone, workload.batch_size)
     return Predicted(spans, peak)
 
 
-def _composed(
-    model: LoadedModel, workload: PageWorkload, architecture: Architecture
-) -> tuple[dict[str, Sequence[Kernel]], int]:
-    dtype = dtype_named(str(model.dtype).removeprefix("torch."))
-    composed = architecture.forms.compose(
-        model.directory.dimensions(), workload, dtype, model.attention != "eager"
-    )
-    records: dict[str, Sequence[Kernel]] = {
-        name: stage.kernels for name, stage in composed.stages.items()
-    }
-    return records, composed.memory.peak.nbytes
-
-
 def _traced(
     model: LoadedModel, workload: AnyWorkload, architecture: Architecture, protocol: Protocol
-) -> tuple[dict[str, Sequence[Kernel]], int]:
+) -> tuple[Mapping[str, StageFigures], int]:
     with torch.autocast(model.device.type, torch.bfloat16, enabled=protocol.autocast):
         decodes = architecture.decode is not None and workload.max_new_tokens > 1
         traces = trace_passes(model, workload, architecture, step_numbers=[0] if decodes else [])
     nothing: dict[str, dict[str, int]] = {name: {} for name in architecture.stage_names}
-    stages = stage_figures(traces, architecture.stages, nothing)
-    records: dict[str, Sequence[Kernel]] = {
-        name: stage.kernels for name, stage in stages.items() if stage.kernels
-    }
-    return records, traces.prefill.peak.nbytes
+    return stage_figures(traces, architecture.stages, nothing), traces.prefill.peak.nbytes

@@ -1,6 +1,6 @@
-"""The parts of `torchvision.transforms` that `infer()` uses, if torchvision is not installed.
+"""What `infer()` uses of `torchvision.transforms`, for its pictures, if that is not installed.
 
-Only for the pictures it makes: PIL, RGB, eight bits. Values equal torchvision's bit for bit.
+Values equal torchvision's bit for bit.
 """
 
 from __future__ import annotations

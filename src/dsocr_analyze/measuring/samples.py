@@ -20,7 +20,7 @@ class MeasuredSeconds(Struct, frozen=True, kw_only=True):
         fastest: The minimum.
         median: The median.
         spread: (maximum - minimum) / median.
-        samples: All samples, in the order in which they were taken.
+        samples: In the order in which they were taken.
         predicted: Predicted seconds; null without a prediction.
         error: predicted / fastest - 1; null without a prediction.
     """
@@ -34,7 +34,7 @@ class MeasuredSeconds(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, samples: Sequence[float], predicted: float | None = None) -> Self:
-        """What some samples say, and how far a prediction is from the fastest."""
+        """The figures of some samples and their prediction."""
         fastest, median = min(samples), statistics.median(samples)
         return cls(
             fastest=fastest,

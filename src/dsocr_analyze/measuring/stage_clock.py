@@ -1,4 +1,4 @@
-"""Seconds of stages: a pass's timeline, cut at the start and end of each stage's modules."""
+"""Seconds of stages: a pass's timeline, cut where the modules of stages start and end."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["Laps", "StageClock", "Timer", "timer_of"]
 
 
 class Timer:
-    """A device's clock; marks are opaque to callers. That of the CPU, which works synchronously."""
+    """A device's clock, with opaque marks; here the CPU's, where nothing is ever pending."""
 
     def mark(self) -> Any:
-        """Mark the moment at which everything issued so far is done."""
+        """Mark when everything issued so far is done."""
         return time.perf_counter()
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Seconds from one mark to a later one; waits until both have passed."""
+        """Seconds from a mark to a later one; waits for both."""
         return float(end - start)
 
     def open_range(self, name: str) -> None:
-        """Name the work that follows, for profilers; the CPU has no ranges."""
+        """Name the work that follows, for profilers of a GPU."""
 
     def close_range(self) -> None:
         """End the last named range."""
 
     def wait(self) -> None:
-        """Wait until everything issued is done; on the CPU, nothing is ever pending."""
+        """Wait until everything issued is done."""
 
 
 class _CudaTimer(Timer):
@@ -90,12 +90,12 @@ class Laps:
         self._timer.close_range()
 
     def finish(self) -> Self:
-        """Close the timeline once the whole pass has been issued, and return it."""
+        """Close the timeline once the pass has been issued, and return it."""
         self.leave("")
         return self
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each stage that ran; they add up to the pass."""
+        """Seconds of each stage, which add up to the pass."""
         found: dict[str, float] = {}
         for (stage, start), (_, end) in zip(self._marks, self._marks[1:], strict=False):
             found[stage] = found.get(stage, 0.0) + self._timer.seconds(start, end)
@@ -103,10 +103,10 @@ class Laps:
 
 
 class StageClock:
-    """Times the passes of a model by stage, at the modules that a trace assigns operators to.
+    """Times the passes of a model by stage, at the modules to which a trace books operators.
 
-    Vision stages get the time of their own modules, the prefill stage the rest of the prefill
-    pass, the decode stage all of a step. `is_decoding` says that the next passes are such steps.
+    Vision stages get the time of their own modules, the prefill stage the rest of its pass, the
+    decode stage all of a step, if the clock `is_decoding`.
     """
 
     def __init__(self, model: torch.nn.Module, stages: Sequence[StageScope], timer: Timer) -> None:
