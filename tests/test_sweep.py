@@ -129,8 +129,8 @@ PAGES = st.tuples(st.integers(1, 4000), st.integers(1, 4000))
 SOME_MODES = st.sampled_from([*MODES, "1024/512", "100", "1000/700"])
 
 
-@sampled("examples", [2, 12], first(1))
-def test_every_row_is_what_the_scalar_closed_forms_say(examples):
+@sampled(("examples", "most"), [(2, 5), (12, 128)], first(1))
+def test_every_row_is_what_the_scalar_closed_forms_say(examples, most):
     @settings(max_examples=examples, deadline=None)
     @given(
         dtypes=st.sampled_from([("bfloat16",), ("float32", "float16")]),
@@ -154,10 +154,13 @@ def test_every_row_is_what_the_scalar_closed_forms_say(examples):
         rows = pa.Table.from_batches(sweep.batches(published_model())).to_pylist()
         assert len(rows) == sweep.rows
         kinds = ["flash_attention_2" if flash else "eager" for flash in attentions]
-        expected = itertools.product(dtypes, kinds, *axes)
         names = ("dtype", "attention", "mode", "page_width", "page_height", *LENGTHS)
-        for row, (dtype, kind, mode, page, *numbers) in zip(rows, expected, strict=True):
-            assert [row[name] for name in names] == [dtype, kind, mode, *page, *numbers]
+        found = [[row[name] for name in names] for row in rows]
+        assert found == [
+            [dtype, kind, mode, *page, *numbers]
+            for dtype, kind, mode, page, *numbers in itertools.product(dtypes, kinds, *axes)
+        ]
+        for row in rows[:: 1 + len(rows) // most]:
             assert_row(row)
 
     each_row()
@@ -195,41 +198,43 @@ def test_csv_goes_to_stdout_and_nothing_else(capfdbinary):
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "PQ"])
 def test_a_file_has_every_row_with_units_in_the_names_and_says_its_model(capsys, suffix):
     is_csv, beside = suffix == "csv", Path("costs.csv.json")
-    code, out, err = run(capsys, *SMALL, "--output", f"costs.{suffix}")
     more = f"wrote {beside} (their metadata)\n" if is_csv else ""
-    assert (code, out, err) == (0, f"wrote costs.{suffix} (12 rows)\n{more}", "")
+    said = f"wrote costs.{suffix} (12 rows)\n{more}"
+    assert run(capsys, *SMALL, "--output", f"costs.{suffix}") == (0, said, "")
     table = csv.read_csv("costs.csv") if is_csv else pq.read_table(f"costs.{suffix}")
     # CSV has no types, and what is expected of one or two pages is a whole number of bytes.
-    types = {name: pa.int64() for name in SCHEMA}
-    types |= dict.fromkeys(FLOATS - {EXPECTED} if is_csv else FLOATS, pa.float64())
-    types |= dict.fromkeys(("mode", "dtype", "attention"), pa.string())
-    types |= {"crop_mode": pa.bool_()}
+    types = {
+        **dict.fromkeys(SCHEMA, pa.int64()),
+        **dict.fromkeys(FLOATS - {EXPECTED} if is_csv else FLOATS, pa.float64()),
+        **dict.fromkeys(("mode", "dtype", "attention"), pa.string()),
+        "crop_mode": pa.bool_(),
+    }
     assert [(each.name, each.type) for each in table.schema] == [*types.items()]
-    for row in table.to_pylist():
+    for row in table.to_pylist()[::4]:
         assert_row(row)
     about = json.loads(beside.read_text() if is_csv else table.schema.metadata[METADATA_KEY])
     model, metadata = about["model"], about["metadata"]
     assert (model["source"], len(model["config_digest"])) == ("reference", 64)
-    assert metadata["versions"]["tool"]
-    assert metadata["conventions"]
+    assert [bool(metadata[key]) for key in ("versions", "conventions")] == [True, True]
     assert any("routing is uniform" in note for note in metadata["notes"])
 
 
 @pytest.mark.exhaustive
 def test_two_equal_sweeps_write_equal_bytes(capsys):
+    written = []
     for name in ("a", "b"):
-        run(capsys, *SMALL, "--output", f"{name}.parquet", "--plot", f"{name}.svg")
-    first, second = ([Path(f"{name}.{kind}").read_bytes() for kind in ("parquet", "svg")]
-                     for name in ("a", "b"))  # fmt: skip
-    assert first == second
+        files = Path(f"{name}.parquet"), Path(f"{name}.svg")
+        run(capsys, *SMALL, "--output", files[0], "--plot", files[1])
+        written.append([file.read_bytes() for file in files])
+    assert written[0] == written[1]
 
 
 def test_another_config_is_another_model(capsys):
     config = json.loads((DEFAULT.reference / "config.json").read_text()) | {"num_hidden_layers": 2}
     Path("small.json").write_text(json.dumps(config))
     [small], [whole] = rows_of(capsys, "--config", "small.json"), rows_of(capsys)
-    assert small["weights_bytes"] < whole["weights_bytes"]
-    assert small["decode_step_flops"] < whole["decode_step_flops"]
+    for name in ("weights_bytes", "decode_step_flops"):
+        assert small[name] < whole[name]
 
 
 SWAPPED = "mode 640/1024: base_size 640 is below image_size 1024"
@@ -309,9 +314,7 @@ def test_a_real_interrupt_does_the_same():
     command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--output", str(target), "--yes"]
     command += ["--text-tokens", "1:1000000", "--max-new-tokens", "1:1000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
     while sum(file.stat().st_size for file in Path().glob(".dsocr-*")) < 10**6:
-        assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -341,16 +344,14 @@ def test_a_real_interrupt_does_the_same():
     ],
 )
 def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
-    code, _, err = run(capsys, *arguments, "--plot", "costs.svg")
-    assert (code, err) == (0, "")
+    assert run(capsys, *arguments, "--plot", "costs.svg")[::2] == (0, "")
     texts = [each.itertext() for each in ET.parse("costs.svg").findall(".//{*}text")]
     assert label in map("".join, texts)
 
 
-def test_every_quantity_has_a_name_and_a_unit(capsys):
-    assert {describe(quantity)[1] for quantity in QUANTITIES} == {"FLOPs", "B", "tokens"}
-    assert len({describe(quantity)[0] for quantity in QUANTITIES}) == len(QUANTITIES)
-    assert set(QUANTITIES) == set(BATCH_RESULTS) - {"grid_columns", "grid_rows"}
+def test_every_quantity_has_a_name_and_a_unit():
+    names, units = zip(*map(describe, QUANTITIES), strict=True)
+    assert (len({*names}), {*units}) == (len(BATCH_RESULTS) - 2, {"FLOPs", "B", "tokens"})
 
 
 def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
@@ -409,7 +410,8 @@ def test_sweep_archive_and_check_import_no_torch():
         "quiet = ('-q', '--output', 'rows.csv')\n"
         "assert main(['sweep', *quiet]) == main(['archive', 'pages.csv', *quiet]) == 0\n"
         "assert main(['check', '--budgets', 'budgets.toml']) == 0\n"
-        "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
+        "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)\n"
+        "assert 'dsocr_analyze.archive.seconds' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -417,7 +419,7 @@ def test_sweep_archive_and_check_import_no_torch():
 @pytest.mark.parametrize(
     ("patience", "is_watched", "arguments", "shown"),
     [
-        (None, True, "-q --output rows.csv", ""),  # a short sweep
+        (3.0, True, "-q --output rows.csv", ""),  # a short sweep
         (0.0, True, "-q --output rows.csv --text-tokens 1:9", "9/9"),
         (0.0, True, "--text-tokens 1:9", "9/9"),
         (0.0, False, "-q --output rows.csv", ""),
@@ -426,14 +428,12 @@ def test_sweep_archive_and_check_import_no_torch():
 def test_a_long_sweep_shows_how_far_it_is_to_who_watches(
     monkeypatch, capsys, patience, is_watched, arguments, shown
 ):
-    if patience is not None:
-        monkeypatch.setattr("dsocr_analyze.cli.streams._PATIENCE_SECONDS", patience)
     terminal = Terminal() if is_watched else io.StringIO()
+    monkeypatch.setattr("dsocr_analyze.cli.streams._PATIENCE_SECONDS", patience)
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_watched)
     monkeypatch.setenv("TERM", "xterm")
-    assert main(["sweep", *arguments.split()]) == 0
-    assert shown in terminal.getvalue()
-    assert bool(shown) == bool(terminal.getvalue())
-    out = capsys.readouterr().out
+    code, out, _ = run(capsys, *arguments.split())
+    told = terminal.getvalue()
+    assert (code, shown in told, bool(told)) == (0, True, bool(shown))
     assert ("Sweep of 9 workloads" in out, "9/9" in out) == ("-q" not in arguments, False)
