@@ -61,23 +61,14 @@ class LoopPoint(NamedTuple):
     """Closed loops in steady state; arrays `[n]`, seconds are per page."""
 
     pages_per_second: Floats
-    prepare: Floats
-    """Until its pixels are ready, waiting included."""
-    wait: Floats
-    """For its prefill pass."""
-    prefill: Floats
-    """Of that pass, running sequences included."""
+    first_token: Floats
+    """From sending the page to its first token, waiting included."""
     decode: Floats
     """From the first token to the last."""
     running: Floats
     """Mean number of sequences decoded together."""
     gpu_seconds: Floats
     """One over the GPU's capacity, with the best number of sequences up to C."""
-
-    @property
-    def first_token(self) -> Floats:
-        """Seconds until the first token."""
-        return self.prepare + self.wait + self.prefill
 
     @property
     def page(self) -> Floats:
@@ -106,9 +97,9 @@ def _balanced(clients: Floats, times: LoopTimes) -> LoopPoint:
     """Some loops, solved together; all of their times are arrays, `[n]` and `[tables, C]`."""
     with np.errstate(all="ignore"):  # infinity marks what is impossible
         gpu_seconds = _least_gpu_seconds(clients, times)
-        cpu, gpu = times.workers / times.prepare, 1 / gpu_seconds
+        capacity = np.minimum(times.workers / times.prepare, 1 / gpu_seconds)
         alone = times.prepare + times.prefill + times.steps * times.step[times.table, 0]
-        most = np.minimum(clients / alone, np.minimum(cpu, gpu))
+        most = np.minimum(clients / alone, capacity)
         low, high = np.zeros_like(most), np.ones_like(most)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -119,13 +110,8 @@ def _balanced(clients: Floats, times: LoopTimes) -> LoopPoint:
             low = np.where(is_possible, middle, low)
             high = np.where(is_possible, high, middle)
         found = _point_at(low, most, gpu_seconds, clients, times)
-    # Pages wait at whichever of the CPU and the GPU is saturated.
-    waited = clients / found.pages_per_second - found.page
-    at_cpu = cpu < gpu
-    return found._replace(
-        prepare=found.prepare + np.where(at_cpu, waited, 0.0),
-        wait=found.wait + np.where(at_cpu, 0.0, waited),
-    )
+    # Before its first token, a page waits at whichever of the CPU and the GPU is saturated.
+    return found._replace(first_token=clients / found.pages_per_second - found.decode)
 
 
 def _least_gpu_seconds(clients: Floats, times: LoopTimes) -> Floats:
@@ -172,7 +158,7 @@ def _point_at(
     occupied = rate * beyond * prepare / workers
     queued = occupied ** (np.sqrt(2 * (workers + 1)) - 1) / (workers * (1 - occupied))
     prepared = np.where(occupied < 1, prepare * (1 + queued / 2), np.inf)
-    return LoopPoint(rate, prepared, wait, prefill, decode, 1 + beside, gpu_seconds)
+    return LoopPoint(rate, prepared + wait + prefill, decode, 1 + beside, gpu_seconds)
 
 
 def _read(beside: Floats, times: LoopTimes) -> tuple[Floats, Floats, Floats]:

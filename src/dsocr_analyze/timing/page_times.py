@@ -256,7 +256,7 @@ class _ServedTimes(PageTimes):
         pages, assumed, correction = self.pages, self.timer.assumptions, self.timer.correction
         clients = np.maximum(1, np.minimum(pages.concurrency, self.fitting)).astype(np.int64)
         chunks = self._served.chunks(self._prompt) * self._served.server.mixes_prefill
-        point = LoopPoint(*np.zeros((7, len(pages))))
+        point = LoopPoint(*np.zeros((5, len(pages))))
         for rows, keys, table in _by_keys(self._keys, clients):
             step, carried = self._steps(keys, int(clients[rows].max()))
             times = LoopTimes(
