@@ -1,4 +1,4 @@
-"""All documents: the pages of modules, and those on all of them."""
+"""All documents: modules' pages, and those on all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Library", "ModulePage", "definition_of", "filled_documents", "folded
 
 _Value = TypeVar("_Value")
 _Section = tuple[str, str, str]
-"""Path of a document, a section of it, and the name of the architecture that this is on."""
+"""A document's path, a section of it, and the architecture that it is on."""
 
 _OVERVIEWS: Final = (
     "module_catalog.md",
@@ -46,10 +46,10 @@ _OVERVIEWS: Final = (
     "modules/symbols.md",
     "references.md",
 )
-"""Documents besides the modules' pages that are written for a single architecture or config."""
+"""Documents besides modules' pages that are written for a single model."""
 
 _WITHOUT_MODEL: Final = ("commands.md", "seconds.md", "tasks.md")
-"""Documents whose figures no model is traced for."""
+"""Documents for which no model is traced."""
 
 _IN_MODEL: Final = re.compile(r"^In the model: .*$", re.M)
 _CASES: Final = re.compile(
@@ -69,7 +69,7 @@ class ModulePage:
         subject: The class or function.
         text: The page.
         file: Name of the file that defines it.
-        kind: Whether it is a `class` or `function`.
+        kind: `class` or `function`.
     """
 
     def __init__(self, name: str, model: DocumentedModel, sources: Sources) -> None:
@@ -83,10 +83,10 @@ class ModulePage:
 
     @cached_property
     def cases(self) -> tuple[Case, ...]:
-        """Calls of the module, each unlike the others; the tape and the trace agree on them.
+        """Distinct calls of the module, on which the tape and the trace agree.
 
-        Those that run in the page come first: of each path that the page names, or of every path
-        at which the class is found; then those that are made by hand.
+        First those in the page, at the paths that it names or at all of the class; then those made
+        by hand.
         """
         own, stated = self.model.paths(self.name), _CASES.search(self.text)
         runs, paths = self.model.runs, dict.fromkeys(own, "")
@@ -127,7 +127,7 @@ class ModulePage:
 
     @property
     def kinds(self) -> str:
-        """Kinds of its operators, in the order in which they first run."""
+        """Kinds of its operators, as they first run."""
         found = dict.fromkeys(each.kind for case in self.cases for each in case.traced.kernels)
         return ", ".join(found) or "none"
 
@@ -137,7 +137,7 @@ class ModulePage:
         return "\n\n".join(re.findall(r"^\$\$\n.*?^\$\$$", self.text, re.M | re.S))
 
     def references(self, keys: str) -> list[str]:
-        """The lines of the bibliography that have the given arXiv numbers, or other words."""
+        """The bibliography's lines with these arXiv numbers or words."""
         found = [
             re.findall(rf"^- .*{re.escape(key)}.*$", self._sources.texts["references.md"], re.M)
             for key in keys.split(", ")
@@ -153,7 +153,7 @@ class ModulePage:
         )
 
     def parameters(self, rows: Sequence[Sequence[str]]) -> list[tuple[str, str, str, str]]:
-        """Rows of parameters and config keys, with their defaults, and values of keys.
+        """Rows of parameters and config keys, with defaults and values.
 
         Raises:
             DocumentError: The page does not describe the parameters in order.
@@ -179,7 +179,7 @@ class ModulePage:
         return found
 
     def shape(self, tensor: str, stated: str, case: Case) -> str:
-        """A tensor's shape in a case, which must be as people wrote it."""
+        """A tensor's shape in a case, which must be as stated."""
         name, names = tensor.strip("`"), {**self.names, **case.part.values}
         ran = case.traced.shapes.get(name)
         if ran is None and any(name in each.traced.shapes for each in self.cases):
@@ -193,7 +193,7 @@ class ModulePage:
     # --- figures
 
     def formulas(self, *names: str) -> str:
-        """Formulas as fenced lines, each with the cases that it is for, and where they hold."""
+        """Fenced formulas with their cases, and where they hold."""
         lines = []
         for name in names:
             texts = _grouped((case.formulas[name], case.label) for case in self.cases)
@@ -211,7 +211,7 @@ class ModulePage:
 
     @cached_property
     def symbols(self) -> list[tuple[str, str, str]]:
-        """The names in the formulas and their conditions, with meanings and values."""
+        """Names in the formulas and conditions, with meanings and values."""
         texts = [text for case in self.cases for text in (*case.formulas.values(), case.conditions)]
         used = set(re.findall(r"[A-Za-z]\w*", " ".join(texts).replace("is a multiple of", "")))
         meanings = self._sources.meanings(self.cases[0].part.name)
@@ -237,14 +237,14 @@ def _grouped(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
 
 
 def folded_paths(paths: Iterable[str]) -> list[str]:
-    """Paths that differ in numbers, with ranges in place of these: `layers.[0-11].mlp`."""
+    """Paths with ranges for numbers in which they differ: `layers.[0-11].mlp`."""
     number = re.compile(r"(?<=\.)\d+")
     found = _grouped((number.sub("{}", path), map(int, number.findall(path))) for path in paths)
     return [each.format(*map(_range, zip(*rows, strict=True))) for each, rows in found.items()]
 
 
 def _range(numbers: Iterable[int]) -> str:
-    """`3`, `[0-11]`, or numbers with gaps: `[1, 3]`."""
+    """`3`, `[0-11]`, or with gaps: `[1, 3]`."""
     found = sorted({*numbers})
     if len(found) <= found[-1] - found[0]:
         return str(found)
@@ -252,7 +252,7 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def definition_of(subject: Any) -> str:
-    """A class with its constructor and its call, or a function, without bodies."""
+    """A class with its constructor and call, or a function, without bodies."""
     if not inspect.isclass(subject):
         return _without_body(subject)
     bases = [
@@ -271,7 +271,7 @@ def definition_of(subject: Any) -> str:
 
 
 def _without_body(function: Callable[..., Any]) -> str:
-    """The source of a function up to its body."""
+    """A function's source up to its body."""
     function = inspect.unwrap(function)
     source = re.sub(r"  # .*$", "", textwrap.dedent(inspect.getsource(function)), flags=re.M)
     opening = re.split(r":(?: \.\.\.)?$", source, maxsplit=1, flags=re.M)[0]
@@ -281,16 +281,16 @@ def _without_body(function: Callable[..., Any]) -> str:
 
 
 class Library:
-    """The pages of all modules.
+    """All modules' pages.
 
     Args:
         sources: The documents.
         architecture: The only architecture to document; None for all.
-        config: Values to use instead of its published `config.json`.
+        config: Values in place of its published `config.json`.
         names: Further names for computed parts.
 
     Attributes:
-        architectures: Names of the architectures, in order.
+        architectures: Names of the architectures.
         owners: The architecture that each page is written from, by page.
     """
 
@@ -325,16 +325,11 @@ class Library:
         return TimedPage()
 
     def filled(self, path: str, text: str, architecture: str) -> Filled:
-        """A section of a document with its computed parts.
-
-        Args:
-            path: Path of the document.
-            text: The section.
-            architecture: Name of the architecture that it is on.
+        """A section of the document `path` on an architecture, with its computed parts.
 
         Raises:
-            DocumentError: The tape and the trace disagree on a figure, or the section asks for
-                what there is not; the message names the document.
+            DocumentError: The tape and the trace disagree, or the section asks for what there is
+                not; with the document's name.
         """
         names = {**self._names, "library": self, "model_of": self.model, "page": self.page}
         if path not in _WITHOUT_MODEL:
@@ -359,7 +354,7 @@ def filled_documents(
     Args:
         library: The documents.
         process: Another process, which builds the models.
-        start: Called there before the first model is built.
+        start: Called there first.
 
     Raises:
         DocumentError: As for one of them, or a page is in no list.
@@ -385,7 +380,7 @@ def filled_documents(
 def _with_models(
     library: Library, sections: list[_Section], start: Callable[[], None], templates: bytes
 ) -> dict[_Section, Filled]:
-    """Sections whose models are traced: those on the first architecture are half of the work."""
+    """Sections with traces; those on the first architecture are half of the work."""
     use_compiled(templates)
     if "torch" not in sys.modules:  # a process of its own began with this
         start()
@@ -396,12 +391,10 @@ def _with_models(
 
 
 def _filled(library: Library, sections: list[_Section]) -> dict[_Section, Filled]:
-    """Sections with their computed parts."""
     return {each: library.filled(*each) for each in sections}
 
 
 def _sections(library: Library) -> Iterator[_Section]:
-    """The sections of all documents."""
     texts, architectures = library.sources.texts, library.architectures
     owners = {page_file(name): owner for name, owner in library.owners.items()}
     pages = {path for path in texts if "/op-" in path}

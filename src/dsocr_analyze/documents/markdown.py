@@ -1,11 +1,11 @@
-"""Documents as people write them, and the computed parts in them, which are filled in place.
+"""Documents as people write them, and their computed parts, filled in place.
 
     <!-- begin figures -->         a block: the template `includes/figures.md` makes its lines, from
     <!-- end figures -->           what follows the name, too
-    top <!-- =k -->6<!-- / -->     a value inside a sentence or a cell of a table
-    <!-- numbers d, 4 * d -->      the numbers of the fenced lines that follow, in order
+    top <!-- =k -->6<!-- / -->     a value in a sentence or a cell
+    <!-- numbers d, 4 * d -->      the numbers of the fenced lines that follow
 
-Markers are comments, which no renderer shows. Templates are Jinja's, sandboxed.
+No renderer shows these markers, which are comments. Templates are Jinja's, sandboxed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DATA: Final = Path(__file__).parent.parent / "docs"
 """The documents of an installed package."""
 
 SOURCES: Final = DATA if DATA.is_dir() else DATA.parent.parent.parent / "docs"
-"""The documents: those, or those of a checkout."""
+"""Those, or the documents of a checkout."""
 
 _MOST_BYTES: Final = 1 << 20
 _BLOCK: Final = re.compile(
@@ -72,7 +72,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?![\w.])")
 
 
 def shown(value: Any) -> str:
-    """A value as text: whole numbers with separators of thousands."""
+    """A value as text, whole numbers with separators."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
@@ -94,7 +94,7 @@ _JINJA.globals.update(
     work_by=work_by,
 )
 _CODES: Final[dict[str, CodeType]] = {}
-"""Templates compiled before they are used, which takes longer than to render them."""
+"""Templates compiled early; it takes longer than to render them."""
 
 
 @cache
@@ -105,7 +105,7 @@ def _template(source: str) -> Template:
 
 
 def compiled_templates(sources: Sources) -> bytes:
-    """All templates of the documents, compiled for another process, which is to use them."""
+    """All templates of the documents, compiled for another process."""
     text = "\n".join(sources.texts.values())
     values = [match["arguments"] for match in _VALUE.finditer(text)]
     numbers = ", ".join(match["arguments"] for match in _NUMBERS.finditer(text)).split(", ")
@@ -124,7 +124,7 @@ def rendered(template: str, names: Mapping[str, Any]) -> str:
     """A template with its values, without blank lines around it.
 
     Raises:
-        DocumentError: It has an expression without a value.
+        DocumentError: An expression has no value.
     """
     try:
         return _template(template).render(names).strip()
@@ -134,7 +134,7 @@ def rendered(template: str, names: Mapping[str, Any]) -> str:
 
 
 def rows_of(body: str) -> list[list[str]]:
-    """The cells of a table's rows, without its header."""
+    """The cells of a table's rows below its header."""
     rows = re.findall(r"^\|(.*)\|$", body, re.M)
     return [[cell.strip().replace("&#124;", "|") for cell in row.split("|")] for row in rows[2:]]
 
@@ -152,8 +152,8 @@ class Sources:
 
     Attributes:
         folder: The folder.
-        texts: The documents, by their paths in it.
-        templates: Templates of blocks, by name.
+        texts: Documents by path.
+        templates: Templates of blocks by name.
 
     Raises:
         DocumentError: A document cannot be read.
@@ -174,14 +174,14 @@ class Sources:
         }
 
     def section(self, path: str, heading: str) -> str:
-        """What stands under a heading of the second level, given as a pattern."""
+        """What stands under a heading of the second level, a pattern."""
         found = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", self.texts[path], re.M | re.S)
         if found is None:
             raise DocumentError(f"{path} has no section that matches {heading!r}")
         return found[1]
 
     def owners(self, architectures: Iterable[str]) -> dict[str, str]:
-        """The architecture that each module's page is written from: the first that lists it."""
+        """The architecture that each page is written from: the first that lists it."""
         found: dict[str, str] = {}
         for name in architectures:
             section = self.section("modules/index.md", re.escape(ARCHITECTURES[name].title))
@@ -190,7 +190,7 @@ class Sources:
         return found
 
     def meanings(self, part: str) -> dict[str, str]:
-        """What the symbols of a part of a model mean, in order."""
+        """The symbols of a part of a model, with meanings."""
         return {
             name.strip("`"): meaning
             for name, meaning in rows_of(self.section("modules/symbols.md", rf".*\(`{part}`\)"))
@@ -208,7 +208,7 @@ class Sources:
 
 
 class Filled(NamedTuple):
-    """A document with all computed parts, and the markers of those that were different before."""
+    """A document with all computed parts, and the markers of those that changed."""
 
     text: str
     changed: list[str]
@@ -223,7 +223,7 @@ def filled(
         text: The document.
         names: The names that its parts may use.
         templates: Templates of blocks, by name.
-        code_stays: Whether numbers among lines of Python stay as they are.
+        code_stays: Whether numbers in Python stay.
 
     Raises:
         DocumentError: A marker is unknown or has no end, or a part cannot be computed.
@@ -252,7 +252,7 @@ def filled(
 
 
 def _with_numbers(match: re.Match[str], names: Mapping[str, Any], *, code_stays: bool) -> str:
-    """Fenced lines with each of their numbers computed, without separators."""
+    """Fenced lines with computed numbers, without separators."""
     if match["name"] == "python" and code_stays:
         return match["body"]
     expressions, found = match["arguments"].split(", "), _NUMBER.findall(match["body"])
@@ -266,7 +266,6 @@ def _with_numbers(match: re.Match[str], names: Mapping[str, Any], *, code_stays:
 
 
 def _block(match: re.Match[str], names: Mapping[str, Any], templates: Mapping[str, str]) -> str:
-    """The lines of a block."""
     if match["name"] not in templates:
         raise DocumentError(
             f"there is no block {match['name']!r}; there are {', '.join(sorted(templates))}"

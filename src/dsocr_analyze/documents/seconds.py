@@ -36,9 +36,9 @@ class TimedPage:
         self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
     def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
-        """Kernels of a decode `step`, or of the `prompt`, as served.
+        """Kernels of a decode `step` or of the `prompt`, as served.
 
-        Each has its sizes by name, the seconds of a call, and whether memory bounds it.
+        With their sizes by name, seconds of a call, and whether memory bounds it.
         """
         timed, T = self._model, self.workload.seq_len
         served = serving.ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
@@ -52,7 +52,7 @@ class TimedPage:
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, duration.Duration]]:
-        """The page under `serving` or `eager`, and what the seconds of its stages are made of."""
+        """The page under `serving` or `eager`, and what its stages' seconds are made of."""
         host = EAGER if runtime == "eager" else SERVERS["vllm"]
         assumed = assumptions.Assumptions(host)
         times = predict.times_of(self._model, self.workload, assumed, (1, 4, 16))

@@ -1,4 +1,4 @@
-"""Budgets in a TOML file, with the workloads they apply to: read, and written with new limits."""
+"""Budgets and their workloads in a TOML file: read, and written with new limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 PYPROJECT: Final = "pyproject.toml"
-"""The file that has budgets in a table of their own; in any other file they are at the top."""
+"""The file with budgets in a table of their own; in others they are at the top."""
 
 _PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
 
@@ -49,13 +49,13 @@ page = "a4"
 max_new_tokens = 1024
 
 """
-"""A first file of budgets: the built-in reference on one page."""
+"""First budgets: the built-in reference on one page."""
 
 LEVELS: Final = ("warn", "error")
 """What exceeding a budget may be."""
 
 OF_VALUES, _OF_CHANGES = ("max", "min"), ("max_increase", "max_decrease")
-"""What a budget may limit: a figure's value, and its change against the baseline."""
+"""Limits of a figure's value, and of its change against the baseline."""
 
 _CHANGE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
 _LONGEST_CHANGE: Final = 40
@@ -64,12 +64,12 @@ _RIGHT_CHANGE: Final = 'a percentage of the baseline like "2 %", or an amount fr
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on a figure, or on its change.
+    """A limit on a figure or its change.
 
     Attributes:
-        name: `max` or `min` for a value, `max_increase` or `max_decrease` for a change; `tolerance`
-            for a change either way.
-        amount: The value; for a change, an absolute amount or a fraction of the baseline's figure.
+        name: `max` or `min` of a value, `max_increase` or `max_decrease` of a change, `tolerance`
+            of either.
+        amount: The value, or the change, absolute or as a fraction of the baseline's figure.
         amount_text: The same in words.
     """
 
@@ -80,16 +80,16 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """The limit in words: `max 9,000,000,000,000`."""
+        """`max 9,000,000,000,000`."""
         return f"{self.name} {self.amount_text}"
 
     @property
     def is_upper(self) -> bool:
-        """Whether it limits what is above it."""
+        """Whether what is above it exceeds it."""
         return self.name in ("max", "max_increase")
 
     def value(self, baseline: int | float | None) -> int | float | Fraction | None:
-        """The last allowed value; None if it depends on a baseline that is unknown."""
+        """The last allowed value; None without the baseline that it depends on."""
         if self.name in OF_VALUES:
             return self.amount
         if baseline is None:
@@ -104,7 +104,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the figures that a report key names, in which `*` matches any one name."""
+    """Limits on the figures of a report key, in which `*` is any name."""
 
     key: str
     level: str
@@ -112,10 +112,7 @@ class Budget:
 
 
 Options: TypeAlias = Mapping[str, Any]
-"""What a workload counts, by the names of the command line's options.
-
-Paths are as written in the file, relative to its folder.
-"""
+"""A workload's options by their names on the command line, paths relative to the file."""
 
 DEFAULTS: Final[Options] = {
     "model": None, "arch": None, "config": None, "stages": None, "hf_config": None,
@@ -125,18 +122,18 @@ DEFAULTS: Final[Options] = {
     "engine": None, "gpu": (), "runtime": "eager", "server": "vllm", "concurrency": "1",
     "preprocess_ms": None, "workers": 1, "price": None, "weights_dtype": None, "kv_dtype": None,
 }  # fmt: skip
-"""Every option of a workload; what is None follows from the model and the others."""
+"""Every option; what is None follows from the model and the others."""
 
 
 def files_of(options: Options) -> list[str | None]:
-    """The files that options name, then the model's directory; None for the built-in."""
+    """The files that options name and the model's directory; None for the built-in."""
     model = None if options["model"] == "reference" else options["model"]
     return [options["config"], options["stages"], options["hf_config"], model]
 
 
 @dataclass(frozen=True)
 class BudgetedWorkload:
-    """One workload, its budgets in file order, and the tolerance of its other figures."""
+    """One workload, its budgets, and the tolerance of its other figures."""
 
     name: str
     options: Options
@@ -145,20 +142,20 @@ class BudgetedWorkload:
 
     @property
     def default(self) -> Budget:
-        """The budget of figures that no other names."""
+        """The budget of all other figures."""
         limits = tuple(replace(self.tolerance, name=name) for name in _OF_CHANGES)
         return Budget("", "error", limits)
 
 
 Budgets: TypeAlias = Mapping[str, BudgetedWorkload]
-"""The workloads of a file by name, in file order."""
+"""Workloads by name, in file order."""
 
 
 def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
     """The budgets in a file's text; None for a `pyproject.toml` without any.
 
     Raises:
-        ConfigError: The text is not TOML, or contains something that is not a valid budget.
+        ConfigError: It is not TOML, or something in it is not a valid budget.
     """
     try:
         values: Any = tomllib.loads(text)
@@ -252,7 +249,7 @@ def _number(table: TomlTable, key: str) -> int | float | None:
 
 
 def _change(table: TomlTable, key: str) -> Limit | None:
-    """A limit on a change like `"2 %"`, `"1000"` or 1000."""
+    """`"2 %"`, `"1000"` or 1000 as a limit."""
     value = table.value(key, None, (str, int, float), _RIGHT_CHANGE)
     if value is None:
         return None
@@ -270,16 +267,14 @@ def _change(table: TomlTable, key: str) -> Limit | None:
 
 
 class Edit(NamedTuple):
-    """New limits of a budget: those of its `max` and `min` that change."""
+    """The `max` and `min` of a budget that change."""
 
     key: str
     limits: Mapping[str, int | float]
 
 
 def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pyproject: bool) -> str:
-    """The file's text with the edits applied, and everything else in it unchanged.
-
-    By workload, there is one edit per budget, then those of new budgets.
+    """The file's text with the edits of each workload: of its budgets, then of new ones.
 
     Raises:
         ConfigError: The file is written in a way that cannot be edited.
@@ -310,7 +305,7 @@ def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pypr
 
 
 def _apply(workload: Any, edits: Sequence[Edit]) -> None:
-    """Edits a workload: of the library that keeps a file's layout, or of plain values."""
+    """Edits a workload of tomlkit, which keeps a file's layout, or of plain values."""
     is_begun = "budgets" not in workload
     if is_begun:
         workload["budgets"] = [] if type(workload) in (dict, items.InlineTable) else tomlkit.aot()

@@ -1,7 +1,7 @@
-"""How two reports compare: what differs, which inputs changed, and where work moved.
+"""How two reports compare: what differs, which inputs changed, where work moved.
 
-Everything is found by the report's types, so a new key is compared without being listed. The types
-here are parts of a check's document.
+It follows the report's types, so a new key is compared without being listed. The types here are
+parts of a check's document.
 """
 
 from __future__ import annotations
@@ -45,15 +45,14 @@ _MOST_NAMED: Final = 3
 
 
 class InputChange(Struct, frozen=True, kw_only=True):
-    """A changed input, as opposed to its effect on the figures.
+    """A changed input, not its effect on figures.
 
     Attributes:
-        kind: A key of config.json, the model's code, what is counted (an option of the workload),
-            how it is counted (engine, version of the tool), a budget, or anything else that the
-            report states and that is not a number.
-        key: Its name; for a config, the dotted path of the key.
-        before: The baseline's value, as JSON for a config key; null if absent.
-        after: The value now, as JSON for a config key; null if absent.
+        kind: A config key, the model's code, an option of the workload, how it was counted, a
+            budget, or any other statement of the report.
+        key: Its name; a config key's dotted path.
+        before: The baseline's value, JSON for a config key; null if absent.
+        after: The value now, JSON for a config key; null if absent.
     """
 
     kind: InputKind
@@ -66,9 +65,9 @@ class Figure(Struct, frozen=True, kw_only=True):
     """A figure that differs from the baseline's.
 
     Attributes:
-        key: Its key in the report, as a dotted path.
-        before: The baseline's value; null if it has none.
-        after: The value now; null if it is gone.
+        key: Its key in the report.
+        before: The baseline's value; null if new.
+        after: The value now; null if gone.
     """
 
     key: str
@@ -77,11 +76,11 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 class Amounts(Struct, frozen=True, kw_only=True):
-    """The amount of some work, before and after.
+    """An amount of work, before and after.
 
     Attributes:
-        before: The baseline's; 0 without such a stage, module or operator.
-        after: The amount now; 0 if it is gone.
+        before: The baseline's; 0 if new.
+        after: The amount now; 0 if gone.
     """
 
     before: Count
@@ -98,15 +97,14 @@ class Move(Struct, frozen=True, kw_only=True):
 
     Attributes:
         level: Which of these it is.
-        stage: The stage; for a decode stage, amounts are per step.
-        name: Name of the stage, operator or kind, or the modules' path with `*` for numbers in
-            which they differ.
-        modules: Number of modules that changed; 1 for anything else.
-        flops: FLOPs; for modules, of their own forwards without their children.
-        bytes: Bytes read and written; for modules, of their own forwards. Null for an operator.
+        stage: The stage; amounts of a decode stage are per step.
+        name: Name of the stage, operator or kind; or the modules' path, with `*` for numbers.
+        modules: Modules that changed; 1 for anything else.
+        flops: FLOPs; of modules, those of their own forwards.
+        bytes: Bytes read and written, likewise; null for an operator.
         params: Parameters of a stage; null for anything else.
-        share: Change as a share of the whole batch: the largest of its shares of the baseline's
-            FLOPs, bytes and parameters, counting every decode step.
+        share: The change's largest share of the baseline's FLOPs, bytes or parameters of the whole
+            batch, with every decode step.
     """
 
     level: MoveLevel
@@ -120,11 +118,11 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 class Difference(NamedTuple):
-    """A part of two reports, and what each states there: a number, a text, the names only it has.
+    """A part of two reports, and what each states there: a number, a text, names only it has.
 
     Attributes:
         key: Its key in the report, as in a budget.
-        pattern: The key with `*` for entries and for names other than a stage's.
+        pattern: The key, with `*` for names and entries within a stage or list.
         section: A stage (`stages.prefill`), or a key at the top (`workload`).
     """
 
@@ -143,10 +141,10 @@ class ReportChanges(NamedTuple):
     """How two reports compare.
 
     Attributes:
-        changed: Figures that differ, except those that follow from another.
-        following: How many figures differ and follow from another.
-        unchanged: How many figures are equal.
-        inputs: Changed inputs, and all else that differs and doesn't follow from a figure.
+        changed: Figures that differ and don't follow from another.
+        following: Number of those that do.
+        unchanged: Number of equal figures.
+        inputs: Changed inputs, and other differences that don't follow from a figure.
         moved: Where work changed.
     """
 
@@ -160,8 +158,8 @@ class ReportChanges(NamedTuple):
 def compared(before: Report, after: Report) -> ReportChanges:
     """Compares everything that two reports state.
 
-    A section's other numbers and its texts follow from its counted figures; in a section without
-    any, such as predicted seconds, from all counted figures.
+    A section's other numbers and its texts follow from its counted figures, or from all of them if
+    it has none, such as predicted seconds.
     """
     parts = [*_parts(Difference("", "", "", before, after))]
     equal = [to_builtins(each.after) for each in parts if each.before == each.after]
@@ -195,7 +193,7 @@ def compared(before: Report, after: Report) -> ReportChanges:
 
 
 def counted_figures(report: Report) -> dict[str, int]:
-    """Tokens, parameters, FLOPs, bytes and memory, in total and by stage, by report key."""
+    """Tokens, parameters, FLOPs, bytes and memory by report key."""
     total = report.total
     parts: list[tuple[str, Struct | None, Sequence[str]]] = [
         ("workload", report.workload, ("visual_tokens", "text_tokens", "seq_len")),
@@ -218,7 +216,7 @@ def counted_figures(report: Report) -> dict[str, int]:
 
 
 def _parts(whole: Difference) -> Iterator[Difference]:
-    """The parts of two reports within one: as large as they are equal, as small as they differ."""
+    """Parts of two reports, as large as they are equal, as small as they differ."""
     key, pattern, section, old, new = whole
     if old == new or old is None or new is None or not isinstance(new, Struct | Mapping | tuple):
         yield whole
@@ -238,7 +236,7 @@ def _parts(whole: Difference) -> Iterator[Difference]:
 
 
 def _named(old: Any, new: Any) -> tuple[str, str, Sequence[Mapping[str, Any]]]:
-    """How names of two values' parts stand in a key and in a pattern; and the parts by name."""
+    """How parts' names stand in a key and in a pattern; and the parts by name."""
     if isinstance(new, Mapping):
         return ".{}", ".*", (old, new)
     if isinstance(new, Struct):
@@ -258,14 +256,13 @@ def _labels(entries: Sequence[Any]) -> Sequence[str]:
 
 
 def _numbers_in(value: Any) -> int:
-    """How many numbers there are in a part of a report."""
     if isinstance(value, Mapping):
         return sum(map(_numbers_in, value.values()))
     return sum(map(_numbers_in, value)) if isinstance(value, list | tuple) else is_number(value)
 
 
 def _nulls(differing: Iterable[Difference]) -> Iterator[Difference]:
-    """What is null in only one report, together under one key with `*` for names."""
+    """What is null in only one report, under one key with `*` for names."""
     alike: defaultdict[tuple[str, str], list[Difference]] = defaultdict(list)
     for each in differing:
         if None in (each.before, each.after):
@@ -276,7 +273,7 @@ def _nulls(differing: Iterable[Difference]) -> Iterator[Difference]:
 
 
 def _summary(values: Sequence[Any]) -> Any:
-    """What stands in one report where the other has null; None if it is null here."""
+    """What stands where the other report has null; None if it is null here."""
     if len(values) == 1 and isinstance(values[0], str | int | float | None):
         return values[0]
     count = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
@@ -284,7 +281,7 @@ def _summary(values: Sequence[Any]) -> Any:
 
 
 def listed(names: Sequence[str], most: int) -> str | None:
-    """The first of some names; None if there are none."""
+    """The first of some names; None without any."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(name or "''" for name in names[:most]) + more or None
 
@@ -293,7 +290,7 @@ def listed(names: Sequence[str], most: int) -> str | None:
 
 _OPTIONS: Final = ("page", "base_size", "image_size", "crop_mode", "prompt_pages", "batch_size",
             "max_new_tokens", "text_tokens")  # fmt: skip
-"""What a user sets for a workload; the rest follows from these and the model."""
+"""What a user sets; the rest follows from this and the model."""
 
 _SAID_OTHERWISE: Final = (
     *_OPTIONS, "model.config_digest", "model.config_text", "model.code_digest",  # by other rules
@@ -306,7 +303,7 @@ _KINDS: Final[Mapping[str, InputKind]] = {
     "metadata.dtype": "workload",
     "metadata.attention": "workload",
 }
-"""The kinds of inputs, by key or section; others are statements of the report."""
+"""Kinds of inputs, by key or section; others are statements of the report."""
 
 
 def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Iterator[InputChange]:
@@ -341,14 +338,14 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
 
 
 def _config_name(model: Model) -> str:
-    """The digest of a config whose keys are unknown or not those of its digest."""
+    """The digest of a config whose keys are unknown or not its own."""
     text = model.config_text
     is_right = text is None or sha256(text.encode()).hexdigest() == model.config_digest
     return f"digest {model.config_digest[:12]}{'' if is_right else ', not of its text'}"
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values; an early report has only a digest, known for published ones."""
+    """The config's values, by its text or a published one's digest."""
     if model.config_text is None:
         published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
         return next(
@@ -367,7 +364,7 @@ def _config_of(model: Model) -> Mapping[str, Any] | None:
 
 
 def changed_input(kind: InputKind, key: str, was: object, now: object) -> list[InputChange]:
-    """The change of an input, its values in words; empty if there is none."""
+    """An input's change in words; empty without one."""
     return (
         [] if was == now else [InputChange(kind=kind, key=key, before=_text(was), after=_text(now))]
     )
@@ -389,11 +386,11 @@ _LEVELS: Final[tuple[MoveLevel, ...]] = get_args(MoveLevel)
 _NOTHING: Final = (0, 0, 0)
 
 _Moving: TypeAlias = tuple[MoveLevel, str, str]
-"""Something that does work, or several modules alike: level, stage and name."""
+"""Level, stage and name of something that does work."""
 
 
 def _moves(before: Report, after: Report) -> list[Move]:
-    """Everything whose work changed, largest first; modules that differ in numbers are one."""
+    """Everything whose work changed, largest first; modules alike are one."""
     old, new = _works(before), _works(after)
     alike: defaultdict[_Moving, list[Any]] = defaultdict(list)
     for key in {**new, **old}:
@@ -432,7 +429,7 @@ def _moves(before: Report, after: Report) -> list[Move]:
 
 
 def _works(report: Report) -> dict[_Moving, tuple[int, ...]]:
-    """FLOPs, bytes and parameters of everything in a report, as far as it has them."""
+    """FLOPs, bytes and parameters of everything, as far as it has them."""
     found: dict[_Moving, tuple[int, ...]] = {}
     for stage, each in report.stages.items():
         found["stage", stage, stage] = (each.flops, each.bytes_moved, each.params)

@@ -1,7 +1,6 @@
-"""Judges workloads by their budgets and their baseline: the result of a check.
+"""Judges workloads by their budgets and baseline: a check's result.
 
-All outputs are made from its types and those of `gate.compared`; so is its JSON Schema, with their
-docstrings as descriptions.
+Its types and those of `gate.compared` make all outputs and, with their docstrings, its schema.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class Baseline(Struct, frozen=True, kw_only=True):
     """What the workloads are compared with.
 
     Attributes:
-        kind: Whether it is a saved report or a revision of the repository.
-        name: The file or the revision, as given.
-        commit: The revision's commit; null for a saved report.
+        kind: A saved report or a revision of the repository.
+        name: The file or revision, as given.
+        commit: The revision's commit; null for a report.
     """
 
     kind: Literal["report", "revision"]
@@ -73,14 +72,14 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """One figure checked against one limit.
 
     Attributes:
-        key: The figure's key in the report, as a dotted path.
-        rule: The limit from the budget (`max_increase 2 %`); `baseline` for a figure without a
-            budget, which must equal the baseline's.
+        key: The figure's key in the report.
+        rule: The budget's limit (`max_increase 2 %`); `baseline` for a figure without a budget,
+            which must equal the baseline's.
         outcome: Whether the limit is kept.
-        value: The figure now; null if it is gone.
-        baseline: The baseline's figure; null if there is none.
-        limit: The largest or smallest value that the rule allows; null if unknown.
-        message: What is wrong, in one line; empty if nothing is.
+        value: The figure now; null if gone.
+        baseline: The baseline's figure; null without one.
+        limit: The last value that the rule allows; null if unknown.
+        message: What is wrong; may be empty.
     """
 
     key: str
@@ -99,15 +98,14 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
         name: Its name in the budgets.
         outcome: The worst of its verdicts and warnings.
         title: What was counted.
-        is_compared: Whether there is a baseline for it.
+        is_compared: Whether it has a baseline.
         inputs: Changed inputs, config keys first.
-        moved: Where work changed: stages, then modules, operators and kinds of operators, each
-            with the largest share first.
-        changed: Figures that differ from the baseline's, in report order, unless they follow from
-            another one in their part of the report.
+        moved: Where work changed: stages, modules, operators and kinds of operators, by share.
+        changed: Figures that differ from the baseline's, unless they follow from another in their
+            part of the report.
         following: Number of those that follow.
-        unchanged: Number of figures equal to the baseline's.
-        verdicts: Figures checked against their limits, exceeded limits first.
+        unchanged: Number of equal figures.
+        verdicts: Figures checked against their limits, exceeded ones first.
         warnings: Doubts about the comparison.
     """
 
@@ -128,7 +126,7 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.verdicts if each.outcome == outcome)
 
     def moves(self, level: str) -> tuple[Move, ...]:
-        """Moves at a level, largest share first."""
+        """Moves at a level, largest first."""
         return tuple(each for each in self.moved if each.level == level)
 
 
@@ -137,9 +135,9 @@ class Check(Opening, frozen=True, kw_only=True):
 
     Attributes:
         outcome: The worst of the workloads' outcomes and the warnings.
-        tool: Version of dsocr-analyze that counted everything except a saved report.
+        tool: Version of dsocr-analyze that counted all but a saved report.
         budgets: The file with the budgets.
-        baseline: What the workloads are compared with; null without a baseline.
+        baseline: What the workloads are compared with; null without one.
         workloads: One entry per workload, in file order.
         warnings: Doubts that apply to all workloads.
     """
@@ -152,14 +150,14 @@ class Check(Opening, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """Number of verdicts with that outcome, plus the warnings for `warned`."""
+        """Number of verdicts with that outcome; warnings are `warned`."""
         warnings = len(self.warnings) + sum(len(each.warnings) for each in self.workloads)
         found = sum(len(each.failures(outcome)) for each in self.workloads)
         return found + warnings if outcome == "warned" else found
 
 
 def worst(*outcomes: Outcome) -> Outcome:
-    """The worst of some outcomes; `passed` if there are none."""
+    """The worst outcome; `passed` without any."""
     return max(outcomes, key=get_args(Outcome).index, default="passed")
 
 
@@ -170,7 +168,7 @@ def whole_check(
     warnings: tuple[str, ...] = (),
     options: Options = NO_OPTIONS,
 ) -> Check:
-    """The check of these workloads; `warnings` apply to all of them."""
+    """The check of these workloads, with warnings on all of them."""
     found = tuple(workloads)
     return Check(
         schema_version=SCHEMA_VERSION, command="check", options=options,
@@ -189,7 +187,7 @@ class Counted(Struct, frozen=True):
 
     Attributes:
         is_compared: Whether a baseline was requested.
-        before: The workload in the baseline, if that has it.
+        before: The workload in the baseline.
         warnings: Doubts about the two.
     """
 
@@ -201,10 +199,10 @@ class Counted(Struct, frozen=True):
 
 
 def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
-    """Checks figures with a budget against it, and all others against the baseline.
+    """Checks figures against their budgets, and all others against the baseline.
 
     Raises:
-        ConfigError: A budget's key does not name a number in the report.
+        ConfigError: A budget's key does not name a number.
     """
     report, baseline, before = counted.report, counted.baseline, counted.before
     keys, old_keys = ReportKeys(report), ReportKeys(baseline)
@@ -260,7 +258,7 @@ def _of_budget(
     baseline: Mapping[str, Any],
     counted: Counted,
 ) -> Iterator[Verdict]:
-    """One verdict per limit; `baseline` has what the key names in the baseline."""
+    """A verdict per limit; `baseline` has what the key names there."""
     before = next((each for each in baseline.values() if is_number(each)), None)
     exceeded: Outcome = "failed" if budget.level == "error" else "warned"
     if value is None:
@@ -286,7 +284,7 @@ def _of_budget(
 
 
 def _last(limit: Limit, before: int | float | None) -> int | float | None:
-    """A whole number if `before` is one."""
+    """The last allowed value, whole if `before` is."""
     exact = limit.value(before)
     if not isinstance(exact, Fraction) or isinstance(before, float):
         return float(exact) if isinstance(exact, Fraction) else exact
@@ -312,7 +310,7 @@ def _of_change(figure: Figure, default: Budget) -> Verdict:
 
 
 def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
-    """Warnings about code changes that closed forms cannot see."""
+    """Code changes that closed forms cannot see."""
     old, new = before.metadata.model, after.metadata.model
     if (
         not old.source == new.source == "reference"  # that code changes only with the tool
@@ -329,7 +327,7 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
 
 
 def redefinitions(before: BudgetedWorkload, after: BudgetedWorkload) -> Iterator[InputChange]:
-    """The options, limits and tolerances of a workload that differ between two revisions."""
+    """A workload's options, limits and tolerance that differ between two revisions."""
     parts: list[tuple[InputKind, Mapping[str, Any], Mapping[str, Any]]] = [
         ("workload", before.options, after.options),
         ("budget", _limits_of(before), _limits_of(after)),
@@ -348,7 +346,7 @@ def _limits_of(workload: BudgetedWorkload) -> Mapping[str, str]:
 
 
 def loosened_keys(before: BudgetedWorkload, after: BudgetedWorkload, baseline: Report) -> list[str]:
-    """The figures that may now have a value that they might not before, by budget or tolerance."""
+    """Figures that may now have values that they might not before."""
     keys = ReportKeys(baseline)
     old, new = _by_figure(before, keys), _by_figure(after, keys)
     figures = counted_figures(baseline) | dict([*old, *new])
@@ -361,7 +359,7 @@ def loosened_keys(before: BudgetedWorkload, after: BudgetedWorkload, baseline: R
 
 
 _Figure: TypeAlias = tuple[str, int | float | None]
-"""A figure's key, and its value in the baseline; None if it is unknown there."""
+"""A figure's key, and its value in the baseline, if known."""
 
 
 def _by_figure(workload: BudgetedWorkload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
@@ -401,14 +399,14 @@ _FIRST_KEYS: Final = (
     "total.batch.bytes_read", "total.batch.bytes_written", "memory.weights_bytes",
     "memory.kv_cache_bytes", "memory.peak_activation_bytes",
 )  # fmt: skip
-"""Keys of the budgets that a workload without any gets."""
+"""First budgets of a workload without any."""
 
 
 def edits_of(workload: BudgetedWorkload, report: Report, check: WorkloadCheck) -> list[Edit]:
-    """The edits with which the check passes: one per budget, then those of new budgets.
+    """Edits with which the check passes: of each budget, then of new ones.
 
-    Limits that are kept stay, and so do relative ones. A workload without budgets gets some, and
-    every figure that changed without a budget gets one at its value now.
+    Kept and relative limits stay. A workload without budgets gets some, and so does every figure
+    that changed without one.
     """
     keys = ReportKeys(report)
     new = {
@@ -429,7 +427,7 @@ def edits_of(workload: BudgetedWorkload, report: Report, check: WorkloadCheck) -
 
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Mapping[str, int | float]:
-    """The absolute limits that are exceeded, with their new values."""
+    """Exceeded absolute limits, with their new values."""
     values = [each for each in keys.figures(budget.key).values() if each is not None]
     return {
         limit.name: max(values) if limit.is_upper else min(values)

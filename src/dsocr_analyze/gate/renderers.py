@@ -1,8 +1,8 @@
-"""A check for readers: as text for a terminal, as Markdown, and as JUnit XML.
+"""A check as text for a terminal, as Markdown, and as JUnit XML.
 
-Names may come from strangers who open a pull request. In Markdown, everything but fixed words and
-small numbers stands in code spans that nothing in it ends, so it can't become a link, a mention, an
-image or HTML. The action that posts a comment knows these words, and shows any other text as code.
+Names may be strangers'. In Markdown, everything but fixed words and small numbers stands in code
+spans that nothing in it ends, so it can't become a link, a mention, an image or HTML. The action
+that posts a comment shows any other text as code.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from dsocr_analyze.gate.compared import Amounts, InputChange, InputKind, Move, M
 from dsocr_analyze.gate.judge import Check, Outcome, Verdict, WorkloadCheck
 from dsocr_analyze.report.table import Line, bytes_text, counted, scaled
 
-__all__ = ["ReadableCheck", "equal_text", "workload_summary"]
+__all__ = ["ReadableCheck", "workload_summary"]
 
 _COMMENT_LIMIT: Final = 65_536
-"""GitHub's limit for a comment, in characters; applied here to bytes, which is stricter."""
+"""GitHub's limit for a comment in characters, applied to bytes."""
 
 _LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
 
 
 class ReadableCheck(NamedTuple):
-    """A check as readers see it."""
+    """A check for readers."""
 
     check: Check
 
     def lines(self, width: int) -> Iterator[Line]:
-        """Lines for a terminal; changed inputs and the largest moves come first."""
+        """Lines for a terminal, changed inputs and the largest moves first."""
         check = self.check
         against = "" if check.baseline is None else f" against {check.baseline.title}"
         workloads = counted(len(check.workloads), "workload")
@@ -44,10 +44,7 @@ class ReadableCheck(NamedTuple):
         yield from map(Line, map(visible, lines))
 
     def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
-        """Markdown in fewer than `limit` bytes, with a note if something had to be left out.
-
-        It is empty if not even the note fits.
-        """
+        """Markdown in fewer than `limit` bytes, with a note if it isn't all."""
         blocks = [
             f"## Cost check: {_result(self.check)}\n",
             *([f"Against {as_code_span(self.check.baseline.title)}.\n"]
@@ -65,7 +62,7 @@ class ReadableCheck(NamedTuple):
         return text
 
     def junit(self) -> str:
-        """JUnit XML, as CI systems show tests: a suite per workload, a case per limit."""
+        """JUnit XML: a suite per workload, a case per limit."""
         suites = map(_suite_of, self.check.workloads)
         root = _element("testsuites", "", suites, name="dsocr-analyze check")
         if self.check.warnings:
@@ -79,10 +76,10 @@ class ReadableCheck(NamedTuple):
 
 
 _MOST_INPUTS: Final = 12
-"""Most changes of one kind listed before everything else."""
+"""Most changes of one kind listed first."""
 
 _LONGEST_VALUE: Final = 100
-"""Most characters shown of a changed value; the JSON has all of it."""
+"""Most characters shown of a changed value."""
 
 _MANIFOLD: Final = 10
 
@@ -107,9 +104,9 @@ def _result(check: Check) -> str:
 
 
 def workload_summary(workload: WorkloadCheck) -> str:
-    """One line about a workload's result."""
+    """A workload's result in one line."""
     kept = sum(each.rule != "baseline" for each in workload.failures("passed"))
-    equal, changed = equal_text(workload), len(workload.changed) + workload.following
+    equal, changed = _equal_text(workload), len(workload.changed) + workload.following
     some = f"{changed:,} of {workload.unchanged + changed:,} figures changed"
     said = [
         f"all {equal}" if equal else some if workload.changed else "",
@@ -119,14 +116,14 @@ def workload_summary(workload: WorkloadCheck) -> str:
     return (opening + ", ".join(filter(None, said))).removesuffix("; ")
 
 
-def equal_text(workload: WorkloadCheck) -> str:
-    """How many figures equal the baseline's; empty unless all that were compared do."""
+def _equal_text(workload: WorkloadCheck) -> str:
+    """How many figures equal the baseline's; empty unless all do."""
     is_equal = workload.is_compared and not workload.changed
     return f"{workload.unchanged:,} figures equal the baseline's" if is_equal else ""
 
 
 def _heads(workload: WorkloadCheck) -> list[str]:
-    """What a reader needs first: changed inputs, then the largest moves."""
+    """Changed inputs, then the largest moves."""
     largest = [move for level in _levels(workload) for move in workload.moves(level)[:1]]
     return [
         *_changed("changed", workload, {"config", "code", "workload", "setting"}),
@@ -214,7 +211,7 @@ def _exceeded(workload: WorkloadCheck) -> list[str]:
 
 
 def _unbudgeted(workload: WorkloadCheck) -> list[tuple[str, str, str, str]]:
-    """Key, before, after and change of figures that differ without a budget, largest first."""
+    """Figures that differ without a budget, largest change first: cells of a row."""
     found: list[tuple[float, tuple[str, str, str, str]]] = []
     for each in workload.failures("failed"):
         if each.rule == "baseline":
@@ -265,7 +262,7 @@ def _section(lines: Sequence[str], left: int, *title: str) -> list[str]:
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows of right-aligned numbers, then a name that wraps within its column."""
+    """Rows of right-aligned numbers and a name that wraps."""
     lines = []
     *columns, _ = (max(map(len, cells)) for cells in zip(header, *rows, strict=True))
     for *numbers, name in (header, *rows) if rows else ():
@@ -319,7 +316,7 @@ def _markdown_of(workload: WorkloadCheck) -> list[str]:
     return [
         f"\n### {as_code_span(workload.name)}: {_WORDS[workload.outcome]}\n",
         f"{as_code_span(workload.title)}\n",
-        *([f"All {equal}.\n"] if (equal := equal_text(workload)) else []),
+        *([f"All {equal}.\n"] if (equal := _equal_text(workload)) else []),
         *map(_bullet, _heads(workload)),
         *map(_bullet, _warnings(workload.warnings[:_MOST_FIGURES])),
         *map(_bullet, exceeded[:_MOST_FIGURES]),
@@ -359,7 +356,7 @@ def _table(
 
 
 def _suite_of(workload: WorkloadCheck) -> ET.Element:
-    equal = equal_text(workload)
+    equal = _equal_text(workload)
     cases = [
         *(_case(workload, each) for each in workload.verdicts),
         *([_element("testcase", classname=workload.name, name=f"all {equal}")] if equal else []),

@@ -22,26 +22,25 @@ _MOST_NAMED: Final = 12
 
 
 class ReportKeys:
-    """The keys of one report.
+    """The keys of one report: dotted paths such as `total.flops`.
 
-    A key is a dotted path from the top: `total.flops`. A name with dots is written as it is
-    (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in quotes. An entry of a list is
-    selected by index or by a value in it (`workload.page[0]`, `time[gpu=a100].page_seconds`).
-    `*` matches any one name or entry.
+    A name with dots is written as it is (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in
+    quotes. A list's entry has an index or a value in it (`workload.page[0]`,
+    `time[gpu=a100].page_seconds`). `*` is any one name or entry.
     """
 
     def __init__(self, report: Report | None) -> None:
         self._document = msgspec.to_builtins(report)
 
     def values(self, key: str) -> dict[str, Any]:
-        """Everything that a key names, by path; empty if it is nothing, or ambiguous."""
+        """What a key names, by path; empty if nothing, or ambiguous."""
         try:
             return dict(_walk(self._document, key, "", []))
         except ConfigError:
             return {}
 
     def figures(self, key: str) -> dict[str, int | float | None]:
-        """The numbers that a key names, by path, None for null: one, or any with `*` in the key.
+        """The numbers that a key names by path, None for null; several only with `*`.
 
         Raises:
             ConfigError: The report has no such key, or its value is not a number.
@@ -63,7 +62,7 @@ def is_number(value: object) -> bool:
 
 
 def entry_labels(entries: Sequence[Any]) -> list[str]:
-    """What distinguishes each entry of a list from the others, else its index."""
+    """What distinguishes each entry of a list, else its index."""
     labels = [*map(_label, entries)]
     return [
         label if label and labels.count(label) == 1 else str(index)
@@ -72,7 +71,7 @@ def entry_labels(entries: Sequence[Any]) -> list[str]:
 
 
 def _label(entry: Any) -> str:
-    """The leading text values of an object, else its first value."""
+    """An object's leading texts, else its first value."""
     items = list(entry.items()) if isinstance(entry, Mapping) else []
     texts = list(takewhile(lambda each: isinstance(each[1], str), items))
     return ", ".join(f"{name}={value}" for name, value in texts or items[:1])
@@ -82,11 +81,11 @@ def _label(entry: Any) -> str:
 
 
 _Failure: TypeAlias = tuple[str, Any, str, bool]
-"""Where a key leads nowhere: a path, the value there, the rest of the key, whether parts match."""
+"""A path that leads nowhere, the value there, the rest of the key, whether parts match."""
 
 
 def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> list[tuple[str, Any]]:
-    """Everything that the rest of a key names below `value`, with its full path."""
+    """What the rest of a key names below `value`, with full paths."""
     if not rest:
         return [(place, value)]
     step = rest.removeprefix(".") if place else rest
@@ -102,7 +101,7 @@ def _walk(value: Any, rest: str, place: str, failures: list[_Failure]) -> list[t
 
 
 def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any, str]]:
-    """The parts that the next step of a key may name: path, part and rest of the key."""
+    """What the next step of a key may name: paths, parts and the rest of the key."""
     if rest.startswith("["):
         return _entries(value, rest, place) if isinstance(value, list | tuple) else []
     if not isinstance(value, Mapping) or (place and rest == step):
@@ -155,7 +154,7 @@ def _is_selected(entry: Any, index: int, selector: str) -> bool:
 
 
 def _is_said(value: Any, name: str, text: str) -> bool:
-    """Whether a text is the value of that name; a GPU may be given by any of its names."""
+    """Whether a text is the value of that name, or any name of a GPU."""
     if name == "gpu" and isinstance(value, str):
         try:
             return catalogue_name(text, {value: value}) == value
@@ -170,7 +169,7 @@ def _is_said(value: Any, name: str, text: str) -> bool:
 
 
 def _unknown(key: str, failures: Sequence[_Failure]) -> ConfigError:
-    """The error that names what there is at the failure most similar or furthest along."""
+    """What there is at the failure most similar or furthest along."""
     ranked = [(*_closest(*each[1:]), each) for each in reversed(failures)]
     _, close, (place, value, rest, _) = max(ranked, key=lambda each: (each[0], len(each[2][0])))
     where = repr(place) if place else "the report"

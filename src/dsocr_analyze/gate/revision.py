@@ -1,8 +1,7 @@
-"""Files of another revision, read from a git repository without trusting it.
+"""Files of another revision, read from a git repository that isn't trusted.
 
-Objects are read with plumbing commands only: nothing is checked out or fetched, nothing that the
-repository's settings name runs, and replaced objects are not followed. Links and submodules raise
-errors.
+Only plumbing commands read objects: nothing is checked out or fetched, no setting of the repository
+runs, and replaced objects are not followed. Links and submodules are errors.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ _SAFE: Final = (
 )  # fmt: skip
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
-"""Prefixes of git's environment variables that don't affect which repository is used."""
+"""Prefixes of git's variables that don't name a repository."""
 
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_FILES: Final = 5_000
 
 _LISTED: Final = re.compile(r"(?P<mode>\d+) \w+ (?P<name>\w+) +(?P<size>\S+)\t(?P<path>[^\0]+)\0")
-"""A file as `git ls-tree -l -z` lists it: kind and permissions, name and bytes of its content (no
-number if it is not in this clone), and path from the root of the repository."""
+"""A file as `git ls-tree -l -z` lists it; it has no size if it is not in this clone."""
 
 _FILE_MODES: Final = ("100644", "100755", "100664")
 _KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
 class Revision(NamedTuple):
-    """One commit of a repository, with its work tree and the name it was given."""
+    """One commit of a repository, its work tree and its given name."""
 
     root: Path
     name: str
@@ -47,10 +45,10 @@ class Revision(NamedTuple):
 
     @classmethod
     def named(cls, name: str, folder: Path) -> Revision:
-        """The revision of a folder's repository with that name: a branch, a commit, `HEAD~1`.
+        """The revision with that name, such as a branch or `HEAD~1`, of a folder's repository.
 
         Raises:
-            BaselineError: There is none, or no repository, or git is not installed.
+            BaselineError: There is none, or no repository, or no git.
         """
         shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
         root = Path(shown.removesuffix("\n")).resolve()
@@ -75,11 +73,11 @@ class Revision(NamedTuple):
         return cls(root, name, commit.decode("ascii").strip())
 
     def has(self, path: str) -> bool:
-        """Whether there is a file or folder at a path."""
+        """Whether there is a file or folder."""
         return bool(self._entries(path))
 
     def text(self, path: str) -> str | None:
-        """A file's text; None if there is none; raises BaselineError if it is not text."""
+        """A file's text, None if absent; BaselineError if it is not text."""
         entry = self._entries(path).get(path)
         if entry is None:
             return None
@@ -89,10 +87,10 @@ class Revision(NamedTuple):
             raise BaselineError(f"{self._called(path)} is not UTF-8 text") from error
 
     def copy(self, path: str, into: Path) -> None:
-        """Copies a file, or a folder's config and Python files, to the same path below `into`.
+        """Copies a file, or a folder's config and Python files, below `into`.
 
         Raises:
-            BaselineError: Something to be copied is not a plain file.
+            BaselineError: One of them is not a plain file.
         """
         copied = {
             name: entry
@@ -139,7 +137,7 @@ class Revision(NamedTuple):
 
 
 def _is_of_model(file: str, folder: str) -> bool:
-    """Whether `ModelDirectory` would read this file from that folder."""
+    """Whether `ModelDirectory` would read this file."""
     path = PurePosixPath(file)
     below = path if folder == "." else path.relative_to(folder)
     is_hidden = any(part.startswith(".") for part in below.parts)
@@ -147,7 +145,7 @@ def _is_of_model(file: str, folder: str) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """Output of a git command; raises BaselineError with git's message."""
+    """A git command's output; BaselineError with its message."""
     program = shutil.which("git")
     if program is None:
         raise BaselineError("git is not installed; give the file of a saved report")

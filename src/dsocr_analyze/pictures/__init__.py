@@ -1,5 +1,5 @@
-"""Pictures of figures: bars, lines and stacks (matplotlib, the optional extra `plot`).
+"""Pictures of figures, by matplotlib, the optional extra `plot`.
 
-`settings` puts what is constant into a picture's title, `picture` lays it out, `values` writes
-numbers on its bars; `stage_chart` draws reports. Sweeps and archives draw their own.
+`settings` says what is constant in a title, `picture` lays it out, `values` writes numbers on bars;
+`stage_chart` draws reports. Sweeps and archives draw their own.
 """

@@ -1,7 +1,4 @@
-"""A picture's frame: title and fixed settings above the axes, legend below; PNG or SVG.
-
-Texts are measured, and wrapped to fit.
-"""
+"""A picture's frame: title and fixed settings above, legend below; texts wrap to fit."""
 
 from __future__ import annotations
 
@@ -64,14 +61,14 @@ DASHES: Final[tuple[str | tuple[int, tuple[int, ...]], ...]] = (
     (0, (8, 2)),
 )
 HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--", "//||")
-"""Distinguish series without colour."""
+"""Tell series apart without colour."""
 
 
 def picture_format(path: Path) -> str:
-    """The format of a picture, from its name; called early, so that drawing can't fail late.
+    """A picture's format by its name; called before any work.
 
     Raises:
-        FormatError: The name has no known extension, or matplotlib is not installed.
+        FormatError: The extension is unknown, or matplotlib is missing.
     """
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
@@ -84,7 +81,7 @@ def picture_format(path: Path) -> str:
 
 
 def paler(colour: str) -> tuple[float, float, float]:
-    """A colour halfway to white, for edges and hatches."""
+    """A colour halfway to white."""
     from matplotlib.colors import to_rgb
 
     red, green, blue = ((1 + part) / 2 for part in to_rgb(colour))
@@ -93,7 +90,7 @@ def paler(colour: str) -> tuple[float, float, float]:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Context in which pictures look the same whatever the user's matplotlib settings."""
+    """Pictures look the same here whatever the user's matplotlib settings."""
     settings: dict[str, str | bool | float] = {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "dsocr-analyze",
@@ -118,10 +115,10 @@ def drawing() -> Iterator[None]:
 
 
 def _matplotlib() -> ModuleType:
-    """matplotlib, which finds no settings but its own if this imports it.
+    """matplotlib with none but its own settings, if this imports it.
 
-    It looks for `matplotlibrc` in the current folder first, which may be anybody's, then where
-    the environment says and in the user's folders; of each it asks `os.path.exists`.
+    It looks for `matplotlibrc` in the current folder, which may be anybody's, then where the
+    environment says and in the user's folders, each by `os.path.exists`.
     """
     if "matplotlib" in sys.modules:
         return sys.modules["matplotlib"]
@@ -143,14 +140,13 @@ def _matplotlib() -> ModuleType:
 
 
 class Picture:
-    """A figure with one pair of axes to draw into.
+    """A figure with axes to draw into, within `drawing`.
 
-    Use it within `drawing`: draw into `axes`, name them, add the legend and call `lay_out`; label
-    bars with values after that.
+    Draw into `axes`, name them, add the legend and call `lay_out`; then label bars.
 
     Args:
         title: What it shows.
-        subtitle: The settings that are constant.
+        subtitle: What is constant.
         width: Inches.
     """
 
@@ -176,11 +172,11 @@ class Picture:
 
     @property
     def _room(self) -> float:
-        """Width in pixels, without margins."""
+        """Pixels between the margins."""
         return float((self.figure.get_figwidth() - 2 * _MARGIN) * _DPI)
 
     def _head(self, name: str, text: str, *, size: float, colour: str) -> None:
-        """Add a text above the axes, below previous ones."""
+        """Adds a text above the axes, below previous ones."""
         lines = self.measure.wrapped(visible(text), self._room, size)
         if not lines:
             return
@@ -193,20 +189,20 @@ class Picture:
         self._header += self.measure.height("\n".join(lines), size) / _DPI + 0.05
 
     def name_axes(self, x: str, y: str) -> None:
-        """Label the axes, with units."""
+        """Labels the axes, with units."""
         self.axes.set_xlabel(visible(x))
         self.axes.set_ylabel(self.upright(visible(y)))
 
     def upright(self, name: str) -> str:
-        """The name of a vertical axis, wrapped to the length of the axis."""
+        """A vertical axis's name, wrapped to its length."""
         return "\n".join(self.measure.wrapped(name, _LEAST_AXIS * _DPI, 10))
 
     def name_bars(self, names: Sequence[str]) -> None:
-        """Label bars at x = 0, 1, 2, ...; line breaks in names are kept."""
+        """Labels bars at x = 0, 1, 2, ...; names keep their line breaks."""
         self._names = list(map(visible_lines, names))
 
     def add_legend(self, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-        """Add a legend below the axes, in as many columns as fit."""
+        """Adds a legend below the axes, in as many columns as fit."""
         if not handles:
             return
         room = self._room
@@ -227,7 +223,7 @@ class Picture:
                 self._legend.remove()
 
     def lay_out(self) -> None:
-        """Make room for every text: the figure grows with its title and its legend."""
+        """Makes room for every text: the figure grows with title and legend."""
         footer = _MARGIN
         if self._legend is not None:
             footer = self._legend.get_window_extent().height / _DPI + 0.05
@@ -241,7 +237,7 @@ class Picture:
             self._divide(footer)
 
     def _divide(self, footer: float) -> None:
-        """Place title, axes and legend, which is `footer` inches high."""
+        """Places title, axes and legend, which is `footer` inches high."""
         width, height = self.figure.get_figwidth(), self._header + self._plot_height + footer
         self.figure.set_figheight(height)
         for artist, top in self._heads:
@@ -252,7 +248,7 @@ class Picture:
         self.figure.draw_without_rendering()
 
     def _draw_names(self) -> None:
-        """Draw names horizontally and wrapped if they fit; else slanted, skipping some if many."""
+        """Draws names level and wrapped if they fit, else slanted, perhaps not all."""
         count = len(self._names)
         places = max(count, _LEAST_PLACES)
         slot = self.axes.bbox.width / places
@@ -274,7 +270,7 @@ class Picture:
         )  # fmt: skip
 
     def _level_names(self, room: float) -> list[str] | None:
-        """The names wrapped to a few lines of `room` pixels; None if they do not fit."""
+        """Names wrapped to a few lines of `room` pixels; None if they don't fit."""
         found = []
         for name in self._names:
             lines = [
@@ -289,7 +285,7 @@ class Picture:
         return found
 
     def save(self, path: Path) -> None:
-        """Write the picture; the same data give the same bytes.
+        """Writes the picture; the same data give the same bytes.
 
         Raises:
             OutputError: The file cannot be written.
@@ -305,25 +301,25 @@ class Picture:
 
 
 _LINE_HEIGHT: Final = 1.25
-"""Line spacing, as a multiple of the font size."""
+"""In font sizes."""
 
 _SEPARATORS: Final = (
     re.compile(r".+?(?:, +|$)"),
     re.compile(r"\S+(?: x \S+)?\s*"),
     re.compile(r".[^-/\\:_.,]*[-/\\:_.,]?\s*"),
 )
-"""Parts of a text: between commas, words (2 x 3 counts as one), and parts of words."""
+"""Parts of a text: between commas, words (2 x 3 is one), parts of words."""
 
 
 class _TextMeasure:
-    """Measures texts in the font that a figure, with an Agg canvas, draws them with."""
+    """Measures texts in the font of a figure with an Agg canvas."""
 
     def __init__(self, figure: Figure) -> None:
         self._dpi = figure.dpi
         self._renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # Agg has one
 
     def width(self, text: str, size: float) -> float:
-        """Width of the widest line in pixels, in a font of `size` points."""
+        """Pixels of the widest line, at `size` points."""
         from matplotlib.font_manager import FontProperties
 
         font = FontProperties(size=size)
@@ -336,14 +332,14 @@ class _TextMeasure:
         )
 
     def height(self, text: str, size: float) -> float:
-        """Upper bound for the height of all lines, in pixels."""
+        """Most pixels of all lines."""
         return (text.count("\n") + 1) * _LINE_HEIGHT * size * self._dpi / 72
 
     def wrapped(self, text: str, room: float, size: float) -> list[str]:
-        """Lines no wider than `room` pixels, in a font of `size` points.
+        """Lines no wider than `room` pixels, at `size` points.
 
-        Lines break after commas; parts wider than a line break at spaces, words wider than a line
-        after separators, and anything still too wide is shortened.
+        They break after commas, within wider parts at spaces, within wider words after separators;
+        anything still wider is shortened.
         """
         lines: list[str] = []
         line = ""
@@ -355,7 +351,7 @@ class _TextMeasure:
         return [*lines, line.rstrip()] if line.strip() else lines
 
     def shortened(self, text: str, room: float, size: float) -> str:
-        """The text on one line of at most `room` pixels, cut in the middle if it is wider."""
+        """One line of at most `room` pixels, cut in the middle if need be."""
         wide = self.width(text, size)
         if wide <= room:
             return text

@@ -1,4 +1,4 @@
-"""The settings that figures were counted with; a picture's title lists those that are fixed."""
+"""The settings of figures; a picture's title lists those that are fixed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 Setting: TypeAlias = str | int | float | None
-"""The value of a setting; None if something does not have that setting."""
+"""A setting's value; None for something without it."""
 
 Settings: TypeAlias = Mapping[str, Sequence[Setting]]
-"""Values of each setting, one per row, bar or line; None if it does not have that setting."""
+"""Each setting's values, one per row, bar or line."""
 
 
 class _Setting(NamedTuple):
-    """A setting's name on an axis, with its unit; and what a value is in a title or a legend."""
+    """A setting's name on an axis, with its unit, and its values' wording elsewhere."""
 
     axis: str
     said: Callable[[Any], str]
@@ -74,17 +74,17 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "offline": _Setting("order", lambda _: "all pages prepared first"),
     "correction": _Setting("correction", str),
 }
-"""By name, in the order of a title."""
+"""In the order of a title."""
 
 _PARTS: Final = {
     "page": ("page_width", "page_height"),
     "mode": ("base_size", "image_size", "crop_mode"),
 }
-"""Parts of composite settings; if a composite is fixed, its parts are not listed."""
+"""Parts of a setting, listed only if it is not fixed."""
 
 
 def varying(settings: Settings) -> list[str]:
-    """Settings with more than one value, most values first; parts replace their composite."""
+    """Settings of several values, most values first; parts are left out."""
     parts = {part for whole, parts in _PARTS.items() if whole in settings for part in parts}
     counts = {
         name: len(set(settings[name]))
@@ -95,7 +95,7 @@ def varying(settings: Settings) -> list[str]:
 
 
 def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
-    """One line with every setting of a single value, except those that an axis shows."""
+    """Every setting of a single value, unless an axis shows it."""
     fixed = {
         name: settings[name][0]
         for name in _SETTINGS
@@ -110,12 +110,12 @@ def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
 
 
 def said_of(name: str, value: Setting) -> str:
-    """A setting's value in a title or a legend; empty for None."""
+    """A value in a title or a legend; empty for None."""
     return "" if value is None else _SETTINGS[name].said(value)
 
 
 def axis_name(*names: str) -> str:
-    """Name of an axis along which these settings vary, with its unit."""
+    """An axis along which these settings vary, with its unit."""
     return ", ".join(_SETTINGS[name].axis for name in names)
 
 
@@ -123,7 +123,7 @@ def axis_name(*names: str) -> str:
 
 
 def settings_of_model(model: Model, config: Path | str | None = None) -> dict[str, Setting]:
-    """Settings that identify the model, by its config's digest if that has no name."""
+    """The model, and its config's name or digest."""
     if isinstance(config, Path):
         config = config.name
     known = ARCHITECTURES.get(model.architecture or "")
@@ -134,7 +134,7 @@ def settings_of_model(model: Model, config: Path | str | None = None) -> dict[st
 
 
 def settings_of_workload(workload: Workload, architecture: str | None) -> dict[str, Setting]:
-    """Settings of the page, its prompt and its batch."""
+    """The page, its prompt and its batch."""
     settings: dict[str, Setting] = {
         "max_new_tokens": workload.max_new_tokens,
         "batch_size": workload.batch_size,
@@ -177,7 +177,7 @@ def settings_of_time(entry: TimeEntry) -> dict[str, Setting]:
 
 
 def settings_of_job(job: Assumptions) -> dict[str, Setting]:
-    """What the predicted seconds of many pages assume, regardless of the GPU."""
+    """What predicted seconds of many pages assume, on any GPU."""
     return _settings_of_runtime(
         job.runtime, job.host.name, job.precision.weights, job.precision.cache,
         job.preprocess_seconds, job.workers, job.price_per_hour, is_offline=job.is_offline,

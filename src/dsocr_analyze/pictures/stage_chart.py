@@ -1,7 +1,4 @@
-"""Charts of reports: what one page costs, and throughput and latency over concurrency.
-
-A page's cost is one bar per report, or GPU and runtime, stacked by stage.
-"""
+"""Charts of reports: a page's cost in bars, stacked by stage; throughput over concurrency."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ _INCHES: Final = (8.0, 16.0)
 
 @dataclass(frozen=True)
 class ChartedReport:
-    """One of the reports in a chart; `config` is the name of its model's config, if it has one."""
+    """A report in a chart, and its config's name, if any."""
 
     name: str
     report: Report
@@ -83,7 +80,7 @@ class ChartedReport:
 
 @dataclass(frozen=True)
 class _Bar:
-    """One bar of a report: its amount by stage, and that of the whole page."""
+    """A bar: amounts by stage, and of the whole page."""
 
     name: str
     settings: Mapping[str, Setting]
@@ -92,7 +89,7 @@ class _Bar:
 
 
 def refuse_many_bars(count: int) -> None:
-    """Raise WorkloadError for more bars than fit in one picture."""
+    """Raises WorkloadError for more bars than fit."""
     if count > MOST_BARS:
         raise WorkloadError(
             f"a plot of {count:,} bars is not readable; compare fewer, for at most {MOST_BARS}, or"
@@ -101,10 +98,10 @@ def refuse_many_bars(count: int) -> None:
 
 
 def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
-    """Bars of what one page costs: the stages of the prefill pass, and all decode steps on top.
+    """Bars of a page's cost: the stages of the prefill pass, all decode steps on top.
 
     Args:
-        compared: One or more reports; each needs predictions if the quantity is seconds.
+        compared: Reports; for seconds, with predictions.
         quantity: "flops", "bytes" or "seconds".
 
     Raises:
@@ -172,7 +169,7 @@ def _bars_of(compared: ChartedReport, quantity: str) -> Iterator[_Bar]:
 
 
 def _told(settings: Settings) -> list[str]:
-    """Settings in which the bars differ, except those that follow from their models."""
+    """Settings in which bars differ, unless their models imply it."""
     models = settings["model"]
 
     def is_brought(name: str) -> bool:
@@ -183,7 +180,7 @@ def _told(settings: Settings) -> list[str]:
 
 
 def _label(bar: _Bar, differing: Sequence[str]) -> str:
-    """The bar's name, and below it the differing settings that the name does not mention."""
+    """The bar's name, and differing settings that it doesn't mention."""
     lines = [bar.name]
     for name in differing:
         value = bar.settings.get(name)
@@ -193,7 +190,7 @@ def _label(bar: _Bar, differing: Sequence[str]) -> str:
 
 
 def _width(labels: Sequence[str]) -> float:
-    """Width in inches of a picture with room for the bars' names, up to a maximum."""
+    """Inches that the bars' names need, within limits."""
     longest = max(len(word) for label in labels for word in label.split())
     least, most = _BAR_INCHES
     inches = 1.2 + len(labels) * min(most, max(least, 0.1 + 0.082 * longest))
@@ -218,7 +215,7 @@ def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> lis
 
 
 def _stage_label(name: str, reports: Sequence[Report]) -> str:
-    """The stage's name; for the decode stage with its number of steps if all reports agree."""
+    """A stage's name; a decode stage's with its steps if reports agree on them."""
     found = {report.total.batch.decode_steps for report in reports if report.decode_name == name}
     if not found:
         return name
@@ -231,9 +228,9 @@ def _stage_label(name: str, reports: Sequence[Report]) -> str:
 def throughput_picture(
     report: TimeReport, dtype: str, attention: str, config: Path | None = None
 ) -> Picture:
-    """Pages per second with their band (filled markers), and seconds per page (hollow, dotted).
+    """Pages per second with their band (filled markers); seconds per page (hollow, dotted).
 
-    Each GPU and runtime has one colour and marker; the scale on the right is for the seconds.
+    Each GPU and runtime has a colour and marker; the right scale is for seconds.
     """
     about = {
         **settings_of_model(report.model, config),

@@ -25,19 +25,19 @@ _ABOVE: Final = 5.0  # pixels between a bar and its value
 
 
 class Scale(NamedTuple):
-    """The scale on which values are shown: a power of ten, and the unit of a value over it."""
+    """A power of ten, and the unit of a value divided by it."""
 
     divisor: int
     unit: str
 
     def text(self, value: float) -> str:
-        """The value in that unit: whole numbers in full, others with four digits as in tables."""
+        """Whole numbers in full, others with four digits, as in tables."""
         is_whole = self.divisor == 1 and value == int(value)
         return f"{int(value):,}" if is_whole else ratio_text(value / self.divisor)
 
 
 def scale_of(largest: float, unit: str) -> Scale:
-    """The scale that suits the largest of some values."""
+    """The scale for values up to the largest."""
     for divisor, prefix in _PREFIXES:
         if largest >= divisor:
             if unit in ("FLOPs", "B"):
@@ -48,7 +48,7 @@ def scale_of(largest: float, unit: str) -> Scale:
 
 
 def scale_axis(axis: Axis, scale: Scale, *, whole: bool = False) -> None:
-    """Label an axis of unscaled values, or of whole numbers only, in the scale's unit."""
+    """Labels an axis in the scale's unit, or with whole numbers alone."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale.divisor:,.6g}"))
@@ -57,7 +57,7 @@ def scale_axis(axis: Axis, scale: Scale, *, whole: bool = False) -> None:
 
 
 class Top(NamedTuple):
-    """The top of a bar, at its centre, and its value as text."""
+    """The centre of a bar's top, and its value."""
 
     x: float
     height: float
@@ -65,10 +65,9 @@ class Top(NamedTuple):
 
 
 def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
-    """Write its value above every bar: horizontally, or vertically if bars are narrow.
+    """Writes values above bars, vertically if these are narrow, or none if too narrow.
 
-    If they don't fit vertically either, no bar is labelled. The picture must be laid out, and is
-    laid out again.
+    The picture must be laid out, and is again.
     """
     axes, measure = picture.axes, picture.measure
     first, last = axes.get_xlim()
@@ -95,14 +94,14 @@ def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
 
 
 def _end_axis(axes: Axes, tops: Sequence[Top], pixels: float) -> None:
-    """Extend the value axis so that a text of that many pixels fits above the highest bar."""
+    """Extends the value axis by a text of that many pixels."""
     room = axes.bbox.height
     highest = max((top.height for top in tops), default=0)
     axes.set_ylim(0, 1.03 * highest * room / max(room - pixels, room / 4) or 1)
 
 
 class Segment(NamedTuple):
-    """A part of a stacked bar: its rectangle, its value as text, its share of the whole bar."""
+    """A part of a stacked bar: its rectangle, its value, its share of the bar."""
 
     patch: Rectangle
     text: str
@@ -110,10 +109,7 @@ class Segment(NamedTuple):
 
 
 def label_segments(picture: Picture, segments: Sequence[Segment]) -> None:
-    """Write value and share, or just the share, into every segment with room for them.
-
-    The picture has its final layout.
-    """
+    """Writes value and share, or the share, into segments of the final layout that have room."""
     axes, measure, size = picture.axes, picture.measure, 8.0
     for patch, text, share in segments:
         box = patch.get_window_extent()

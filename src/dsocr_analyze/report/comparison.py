@@ -169,7 +169,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         )
 
     def tables(self, configs: Sequence[str] = ()) -> list[table.Table]:
-        """All quantities with their differences and ratios, and the keys in which configs differ."""
+        """All quantities with differences and ratios, and keys in which named configs differ."""
         keys, columns = self.config_differences, range(len(self.names))
         against = table.Table(
             f"Against {self.names[0]}",
