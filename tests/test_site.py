@@ -77,13 +77,8 @@ def site(tmp_path_factory):
     need(PACKAGES.is_dir(), "website/node_modules: npm ci --prefix website")
     folder = tmp_path_factory.mktemp("site") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    result = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     assert "WARNING" not in result.stdout + result.stderr, result.stderr
     return folder
@@ -93,37 +88,24 @@ def test_site_has_every_page_and_takes_nothing_from_elsewhere(site):
     built = {path.stem for path in (site / "modules").glob("op-*.html")}
     assert built == set(PAGES)
     for page in site.rglob("*.html"):
-        text = page.read_text("utf-8")
-        loaded = re.findall(r"<script[^>]* src=\"?([^\">\s]+)", text)
-        loaded += re.findall(r"<link[^>]*rel=\"?stylesheet\"?[^>]* href=\"?([^\">\s]+)", text)
-        loaded += re.findall(r"<link[^>]* href=\"?([^\">\s]+)[^>]*rel=\"?stylesheet", text)
+        tags = re.findall(r"<script[^>]*>|<link[^>]*stylesheet[^>]*>", page.read_text("utf-8"))
+        loaded = re.findall(r" (?:src|href)=\"?([^\">\s]+)", "".join(tags))
         assert loaded, page.name
         assert not [address for address in loaded if "//" in address], page.name
 
 
-def test_navigation_lists_every_page(site):
-    index = (site / "index.html").read_text("utf-8")
-    assert {f"modules/{name}.html" for name in PAGES} <= set(
-        re.findall(r"modules/op-\w+\.html", index)
-    )
-
-
-def test_navigation_follows_the_home_page(site):
+def test_navigation_lists_every_page_and_follows_the_home_page(site):
     home = (ROOT / "docs" / "index.md").read_text("utf-8")
     named = list(dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", home)))
     assert set(named) | {"index"} == {path.stem for path in (ROOT / "docs").glob("*.md")}
     index = (site / "index.html").read_text("utf-8")
+    assert set(PAGES) <= set(re.findall(r"modules/(op-\w+)\.html", index))
     shown = re.findall(r'href="?([\w-]+)\.html', index.partition("md-nav--primary")[2])
     assert list(dict.fromkeys(shown))[: len(named) + 1] == ["index", *named]
 
 
 def entries_of(site):
     return json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
-
-
-def test_search_index_holds_every_page(site):
-    places = {entry["location"] for entry in entries_of(site)}
-    assert {f"modules/{name}.html" for name in PAGES} <= places
 
 
 def test_search_index_for_files_is_the_one_that_is_served(site):
@@ -143,14 +125,14 @@ def test_search_index_holds_no_sources_of_diagrams_and_formulas(site):
         assert not lines & {line.strip() for line in re.split(r"\n|<[^>]+>", text)}, entry
 
 
-def test_search_index_says_first_what_a_page_is(site):
+def test_search_index_holds_every_page_and_says_first_what_it_is(site):
     texts = {entry["location"]: entry["text"] for entry in entries_of(site)}
-    for page in site.rglob("*.html"):
-        name = page.relative_to(site).as_posix()
-        if name != "404.html":
-            first = re.search(r"<p>(.*?)</p>", texts[name].replace("<p></p>", ""), re.DOTALL)
-            assert first, name
-            assert len(re.sub(r"<[^>]+>", "", texts[name]).split()) > 8, name
+    names = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
+    assert names > {f"modules/{name}.html" for name in PAGES}
+    for name in names:
+        first = re.search(r"<p>(.*?)</p>", texts[name].replace("<p></p>", ""), re.DOTALL)
+        assert first, name
+        assert len(re.sub(r"<[^>]+>", "", texts[name]).split()) > 8, name
 
 
 @pytest.fixture(scope="module")
