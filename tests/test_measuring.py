@@ -775,7 +775,7 @@ def test_measure_takes_a_profile_of_this_device(measure, profile_file):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "meta"}, "--device meta computes nothing; use cpu or cuda:N"),
+        ({"device": "meta"}, "--device 'meta' computes nothing; use cpu or cuda:N"),
         ({"device": "tpu"}, "'tpu' is unknown"),
         ({"repeats": "0"}, "--repeats 0 is too small"),
         ({"autocast": "2"}, "--autocast"),
