@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from both_engines import LATENT, small_directory
 from sampling import first, sampled
-from test_relatives import with_changes
 
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 
 PAGE = {"page": (300, 200), "crop_mode": False, "image_size": 128, "text_tokens": 5}
@@ -18,25 +20,44 @@ PAIRS = TOKENS * (TOKENS - 1) // 2
 _VISION = {
     "width": {
         "clip-l-14-224": {
-            "width": 8, "layers": 1, "heads": 2, "image_size": 56, "patch_size": 14,
+            "width": 8,
+            "layers": 1,
+            "heads": 2,
+            "image_size": 56,
+            "patch_size": 14,
         },
         "sam_vit_b": {
-            "width": 8, "layers": 1, "heads": 1, "global_attn_indexes": [],
+            "width": 8,
+            "layers": 1,
+            "heads": 1,
+            "global_attn_indexes": [],
             "downsample_channels": [8, 8],
         },
     },
-}  # fmt: skip
+}
 
 
 def windowed(window: int, **changes):
     """Three layers of two heads of size 8."""
-    return with_changes(
-        UNLIMITED_OCR.name, vision_config=_VISION, hidden_size=16, num_hidden_layers=3,
-        num_attention_heads=2, num_key_value_heads=2, intermediate_size=24, vocab_size=50,
-        moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2,
-        projector_config={"input_dim": 16, "n_embed": 16}, sliding_window=window,
-        sliding_window_size=window, **changes,
-    )  # fmt: skip
+    directory = ModelDirectory.read(UNLIMITED_OCR.reference)
+    config, text = directory.config, directory.config["language_config"]
+    changes |= {
+        "vision_config": config["vision_config"] | _VISION,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "intermediate_size": 24,
+        "vocab_size": 50,
+        "moe_intermediate_size": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "projector_config": config["projector_config"] | {"input_dim": 16, "n_embed": 16},
+        "sliding_window": window,
+        "sliding_window_size": window,
+    }
+    text = text | {key: changes[key] for key in text.keys() & changes}
+    return dataclasses.replace(directory, config=config | changes | {"language_config": text})
 
 
 def skipped(directory, new_tokens: int, **page) -> int:
@@ -70,9 +91,14 @@ def test_under_a_window_that_no_longer_grows(window, new_tokens):
     plain = 2 * 3 * 2 * (8 + 8)
     assert skipped(windowed(window), new_tokens, batch_size=2) == 2 * plain * PAIRS
     latent = windowed(
-        window, use_mla=True, kv_lora_rank=8, q_lora_rank=None, qk_nope_head_dim=4,
-        qk_rope_head_dim=4, v_head_dim=6,
-    )  # fmt: skip
+        window,
+        use_mla=True,
+        kv_lora_rank=8,
+        q_lora_rank=None,
+        qk_nope_head_dim=4,
+        qk_rope_head_dim=4,
+        v_head_dim=6,
+    )
     assert skipped(latent, new_tokens) == 2 * 3 * 2 * (4 + 8 + 8) * PAIRS
 
 
