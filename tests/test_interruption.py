@@ -559,7 +559,6 @@ def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypa
         log.append("went on")
         return context
 
-
     monkeypatch.setattr(application, "make_context", struck)
     job.make_old()
     assert job.run() == 130

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST_FACTOR",
-    "NO_CORRECTION",
     "NO_CORRECTIONS",
     "UNKNOWN_VERSION",
     "Correction",
@@ -180,7 +179,7 @@ class Corrections:
             each for each in self.benchmarks if (each.gpu, each.server, each.architecture) == names
         ]
         if not fitting:
-            return NO_CORRECTION
+            return _NO_CORRECTION
         fitting.sort(key=lambda each: (each.kept, each.id))
         version = fitting[-1].version if self.version is None else self.version
         of_version = [each for each in fitting if each.version == version]
@@ -203,7 +202,7 @@ class Corrections:
         return Corrections(tuple(every.values()), self.version)
 
 
-NO_CORRECTION: Final = Correction()
+_NO_CORRECTION: Final = Correction()
 NO_CORRECTIONS: Final = Corrections()
 """No stored benchmarks: nothing is corrected."""
 

@@ -57,7 +57,6 @@ from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
 from dsocr_analyze.workload import Mode, ViewBatch
 
 __all__ = [
-    "CONFIG_TABLE",
     "DEEPSEEK_OCR_2",
     "EncoderDimensions",
     "qwen2_encoder",
@@ -146,7 +145,7 @@ _ENCODER_KEYS: Final[Rules] = dict.fromkeys(
     USED,
 )
 
-CONFIG_TABLE: Final = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
+_CONFIG_TABLE: Final = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
 """Every key of a `config.json`, and what it does to the figures."""
 
 
@@ -420,7 +419,7 @@ class _OCR2(FamilyMember):
     model_types = ("DeepseekOCR2",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
-    config_table = CONFIG_TABLE
+    config_table = _CONFIG_TABLE
     stages = (SAM, _ENCODER, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = _MODES, "dynamic"
     crop = CropRule(tile=768, most=6)

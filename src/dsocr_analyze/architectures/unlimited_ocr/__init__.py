@@ -34,7 +34,7 @@ from dsocr_analyze.errors import ConfigError
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
 
-__all__ = ["CONFIG_TABLE", "UNLIMITED_OCR"]
+__all__ = ["UNLIMITED_OCR"]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -54,7 +54,7 @@ _WINDOW_RULE: Final = Conditional(
     "latent attention", Harmless("latent attention has no window"), USED
 )
 
-CONFIG_TABLE: Final = key_table(
+_CONFIG_TABLE: Final = key_table(
     {
         **SAM_KEYS,
         **CLIP_KEYS,
@@ -75,7 +75,7 @@ class _UnlimitedOCR(DeepSeekOCR):
     model_types = ("unlimited-ocr",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
-    config_table = CONFIG_TABLE
+    config_table = _CONFIG_TABLE
     modes, default_mode = {"gundam": MODES["gundam"], "base": MODES["base"]}, "gundam"
     crop = CropRule(tile=640, most=32)
     prompt_pages = 1024
