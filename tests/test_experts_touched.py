@@ -1,6 +1,5 @@
 """How many routed experts are touched: the even split, the expectation, and what really runs."""
 
-import json
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -12,6 +11,7 @@ import pytest
 import torch
 from both_engines import by_both_engines, small_directory
 from hand_built import CREATED, FIGURES, STAGES
+from sampling import every, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
@@ -91,17 +91,19 @@ class TestExpectation:
         mean = Fraction(touched, len(routings))
         assert expected_experts(tokens, experts, per_token) == pytest.approx(float(mean), rel=1e-12)
 
-    @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-    @pytest.mark.parametrize(
-        ("method", "experts", "per_token", "groups", "chosen"),
-        [("greedy", 16, 3, 1, 1), ("group_limited_greedy", 16, 3, 4, 2),
-         ("group_limited_greedy", 64, 6, 8, 3), ("noaux_tc", 16, 4, 4, 1),
-         ("noaux_tc", 64, 6, 8, 4)],
+    @sampled(
+        ("router", "scoring", "tokens"),
+        product(
+            [("greedy", 16, 3, 1, 1), ("group_limited_greedy", 16, 3, 4, 2),
+             ("group_limited_greedy", 64, 6, 8, 3), ("noaux_tc", 16, 4, 4, 1),
+             ("noaux_tc", 64, 6, 8, 4)],
+            ["softmax", "sigmoid"],
+            [1, 3, 9],
+        ),
+        every(5, 1),
     )  # fmt: skip
-    @pytest.mark.parametrize("tokens", [1, 3, 9])
-    def test_routers_limited_to_groups_touch_as_many(
-        self, method, experts, per_token, groups, chosen, scoring, tokens
-    ):
+    def test_routers_limited_to_groups_touch_as_many(self, router, scoring, tokens):
+        method, experts, per_token, groups, chosen = router
         router = gate(method, experts, per_token, groups, chosen, scoring)
         draws = 2000
         logits = torch.randn(draws, tokens, experts, generator=torch.Generator().manual_seed(7))
@@ -112,24 +114,24 @@ class TestExpectation:
             assert max(len(set(row // size)) for row in choices.reshape(-1, per_token)) <= chosen
         assert is_mean_of(expected_experts(tokens, experts, per_token), distinct(choices, experts))
 
-    def test_arrays_and_integers_give_the_same(self):
-        tokens = np.array([1, 2, 50, 10**6])
-        found = expected_experts(tokens, 64, 6)
-        assert found.tolist() == [expected_experts(n, 64, 6) for n in tokens.tolist()]
-        assert found[-1] == 64
-
-    def test_it_never_exceeds_the_even_split_and_is_it_for_one_token(self):
-        for experts, per_token in ((64, 6), (8, 8), (5, 1), (160, 8)):
-            for tokens in range(1, 40):
-                even = min(experts, tokens * per_token)
-                assert expected_experts(tokens, experts, per_token) <= even + 1e-12
-            assert expected_experts(1, experts, per_token) == pytest.approx(per_token, rel=1e-14)
+    @pytest.mark.parametrize(("experts", "per_token"), [(64, 6), (8, 8), (5, 1), (160, 8)])
+    def test_it_never_exceeds_the_even_split_and_is_it_for_one_token(self, experts, per_token):
+        tokens = np.array([*range(1, 40), 10**6])
+        found = expected_experts(tokens, experts, per_token)
+        alone = [expected_experts(n, experts, per_token) for n in tokens.tolist()]
+        assert found.tolist() == pytest.approx(alone, rel=1e-14)
+        assert (found <= np.minimum(experts, tokens * per_token) + 1e-12).all()
+        assert (found[0], found[-1]) == pytest.approx((per_token, experts), rel=1e-14)
 
 
 # Two layers of 8 experts, 3 of which a token passes, d = 320, f = 72.
 EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3}
 EXPERT_BYTES = 3 * 320 * 72 * 2
 PAGE = {"page": (300, 300), "crop_mode": False, "image_size": 256, "text_tokens": 4}
+
+
+def both_pages():
+    return DEFAULT.plan(**PAGE, batch_size=2, max_new_tokens=3)
 
 
 @pytest.fixture(scope="module")
@@ -142,25 +144,19 @@ def bytes_read_expected(stage):
 
 
 class TestStages:
-    def test_a_step_of_two_tokens_by_hand(self, both):
-        for figures in (both.traced, both.analytic):
-            # 2 x 3 choices: 6 experts at most, 8 (1 - (5/8)^2) = 39/8 expected.
-            assert figures.decode.experts == RoutedExperts(2, EXPERT_BYTES, 6, 39 / 8, 12)
-            read = figures.decode.work.bytes_read
-            assert bytes_read_expected(figures.decode) == read - 2 * (6 - 39 / 8) * EXPERT_BYTES
-
-    def test_a_long_prompt_touches_all(self, both):
-        for figures in (both.traced, both.analytic):
-            stage = figures.stages["prefill"]
-            assert (stage.experts.even, stage.experts.counted) == (8, 16)
-            n = 2 * both.workload.seq_len
-            assert stage.experts.expected == pytest.approx(8 - 8 * (5 / 8) ** n)
-            assert bytes_read_expected(stage) == pytest.approx(stage.work.bytes_read)
-
-    def test_both_engines_expect_the_same_bytes(self, both):
-        one, other = (build_report(each, None, CREATED) for each in (both.traced, both.analytic))
-        for name, stage in one.stages.items():
-            assert stage.bytes_read_expected == other.stages[name].bytes_read_expected
+    @pytest.mark.parametrize("engine", ["traced", "analytic"])
+    def test_a_step_of_two_tokens_and_a_long_prompt_by_hand(self, both, engine):
+        figures = getattr(both, engine)
+        # 2 x 3 choices: 6 experts at most, 8 (1 - (5/8)^2) = 39/8 expected.
+        assert figures.decode.experts == RoutedExperts(2, EXPERT_BYTES, 6, 39 / 8, 12)
+        read = figures.decode.work.bytes_read
+        assert bytes_read_expected(figures.decode) == read - 2 * (6 - 39 / 8) * EXPERT_BYTES
+        stage = figures.stages["prefill"]
+        expected = 8 - 8 * (5 / 8) ** (2 * both.workload.seq_len)
+        assert stage.experts == RoutedExperts(2, EXPERT_BYTES, 8, pytest.approx(expected), 16)
+        assert bytes_read_expected(stage) == pytest.approx(stage.work.bytes_read)
+        without = {name for name, stage in figures.stages.items() if stage.experts is None}
+        assert without == {"sam", "clip", "projector"}
 
     def test_a_page_alone_reads_what_is_expected(self, both):
         alone = replace(both.workload, batch_size=1)
@@ -168,18 +164,19 @@ class TestStages:
         read = figures.decode.work.bytes_read
         assert bytes_read_expected(figures.decode) == pytest.approx(read)
 
-    def test_stages_without_experts_have_none(self, both):
-        for figures in (both.traced, both.analytic):
-            for name in ("sam", "clip", "projector"):
-                assert figures.stages[name].experts is None
-
-    @pytest.mark.exhaustive
-    def test_neither_has_a_dense_decoder(self):
-        both = by_both_engines(small_directory(n_routed_experts=None), **PAGE, max_new_tokens=2)
-        for figures in (both.traced, both.analytic):
-            assert all(stage.experts is None for stage in figures.stages.values())
-        text = ReadableReport(build_report(both.analytic, None, CREATED)).markdown()
+    def test_a_dense_decoder_has_none(self):
+        dense = analytic.page_figures(small_directory(n_routed_experts=None), both_pages())
+        assert {stage.experts for stage in dense.stages.values()} == {None}
+        text = ReadableReport(build_report(dense, None, CREATED)).markdown()
         assert "experts" not in text.partition("## Notes")[0]
+
+
+def steps(batch, *, flash, **changes):
+    """The kernels of a decode step that is timed, and the step of a composition."""
+    dimensions = DEFAULT.forms.dimensions(small_directory(**changes).config)
+    workload = DEFAULT.plan(**PAGE, batch_size=batch)
+    timed = DEFAULT.forms.step_kernels(dimensions, batch, workload.seq_len, BFLOAT16, flash)
+    return timed, DEFAULT.forms.compose(dimensions, workload, BFLOAT16, flash).stages["decode"]
 
 
 class TestPredictedSteps:
@@ -192,26 +189,18 @@ class TestPredictedSteps:
         [(1, 3), (2, 5), (3, 6), (5, 7), (14, 8)],
     )
     def test_a_step_runs_the_expected_number_of_experts(self, batch, run, flash):
-        dimensions = DEFAULT.forms.dimensions(small_directory(**EXPERTS).config)
-        kernels = DEFAULT.forms.step_kernels(dimensions, batch, 100, BFLOAT16, flash)
-        experts = {match["index"] for kernel in kernels
-                   if (match := DEFAULT.routed_expert.fullmatch(kernel.path))}  # fmt: skip
-        assert experts == {str(index) for index in range(run)}
-        workload = DEFAULT.plan(**PAGE, batch_size=batch)
-        composed = DEFAULT.forms.compose(dimensions, workload, BFLOAT16, flash).stages["decode"]
+        timed, composed = steps(batch, flash=flash, **EXPERTS)
+        paths = (DEFAULT.routed_expert.fullmatch(kernel.path) for kernel in timed)
+        assert {path["index"] for path in paths if path} == {*map(str, range(run))}
         # The same tokens pass fewer experts: no FLOP changes, weights are read less often.
-        timed = total_work(kernel.total for kernel in DEFAULT.forms.step_kernels(
-            dimensions, batch, workload.seq_len, BFLOAT16, flash))  # fmt: skip
-        assert timed._replace(bytes_read=0) == composed.work._replace(bytes_read=0)
+        work = total_work(kernel.total for kernel in timed)
+        assert work._replace(bytes_read=0) == composed.work._replace(bytes_read=0)
         fewer = 2 * (min(8, 3 * batch) - run) * EXPERT_BYTES
-        assert composed.work.bytes_read - timed.bytes_read == fewer
+        assert composed.work.bytes_read - work.bytes_read == fewer
 
     def test_a_decoder_without_experts_has_its_steps_as_they_are(self):
-        dimensions = DEFAULT.forms.dimensions(small_directory(n_routed_experts=None).config)
-        workload = DEFAULT.plan(**PAGE, batch_size=4)
-        composed = DEFAULT.forms.compose(dimensions, workload, BFLOAT16, False).stages["decode"]
-        kernels = DEFAULT.forms.step_kernels(dimensions, 4, workload.seq_len, BFLOAT16, False)
-        assert set(kernels) == set(composed.kernels)
+        timed, composed = steps(4, flash=False, n_routed_experts=None)
+        assert set(timed) == set(composed.kernels)
 
 
 TOUCHED = RoutedExperts(layers=2, weights_bytes=10, even=4, expected=2.5, counted=7)
@@ -224,22 +213,19 @@ def report_with(experts, batch_size=1):
 
 
 class TestReport:
-    def test_keys_of_a_stage(self):
-        document = json.loads(dump_json(report_with(TOUCHED)))
-        step = document["stages"]["decode"]
-        assert step["experts_touched"] == {"even": 4, "expected": 2.5, "counted": 3.5}
-        # 5 experts of 10 bytes in place of 7.
-        assert step["bytes_read_expected"] == step["bytes_read"] - 20
-        assert document["stages"]["eye"]["experts_touched"] is None
-        assert document["stages"]["eye"]["bytes_read_expected"] is None
-
-    def test_the_tables_hold_them_side_by_side(self):
+    def test_keys_and_tables_hold_them_side_by_side(self, tmp_path):
         report = report_with(TOUCHED)
-        read = report.stages["decode"].bytes_read
-        assert (
-            f"| decode | 4 | 2.50 | 3.5 | {read} B | {read - 20} B |"
-            in ReadableReport(report).markdown()
-        )
+        (tmp_path / "report.json").write_text(dump_json(report))
+        assert load_report(tmp_path / "report.json") == report
+        step, eye = report.stages["decode"], report.stages["eye"]
+        read = step.bytes_read
+        touched = step.experts_touched
+        assert (touched.even, touched.expected, touched.counted) == (4, 2.5, 3.5)
+        # 5 experts of 10 bytes in place of 7.
+        assert step.bytes_read_expected == read - 20
+        assert (eye.experts_touched, eye.bytes_read_expected) == (None, None)
+        row = f"| decode | 4 | 2.50 | 3.5 | {read} B | {read - 20} B |"
+        assert row in ReadableReport(report).markdown()
 
     def test_a_comparison_of_batches_has_a_row_for_them(self):
         reports = [("one", report_with(TOUCHED, 2)), ("other", report_with(None, 2))]
@@ -248,15 +234,3 @@ class TestReport:
         assert rows["decode_step_expected_bytes"].values == (moved - 20, None)
         alone = compare([("one", report_with(TOUCHED))]).rows
         assert "decode_step_expected_bytes" not in {row.key for row in alone}
-
-    def test_reports_that_lack_the_keys_are_read_with_nothing_known(self, tmp_path):
-        report = report_with(TOUCHED)
-        document = json.loads(dump_json(report))
-        for stage in document["stages"].values():
-            del stage["experts_touched"], stage["bytes_read_expected"]
-        path = tmp_path / "early.json"
-        path.write_text(json.dumps(document))
-        step = load_report(path).stages["decode"]
-        assert (step.experts_touched, step.bytes_read_expected) == (None, None)
-        path.write_text(dump_json(report))
-        assert load_report(path) == report
