@@ -27,12 +27,13 @@ from dsocr_analyze.architectures.config_file import (
     findings_of,
     leaves_of,
 )
-from dsocr_analyze.architectures.deepseek_ocr import CONFIG_TABLE, PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.deepseek_ocr import PUBLISHED_SECTIONS
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.session import DeepSeekOCRSession
 
+CONFIG_TABLE = DEFAULT.config_table
 OCR2, UNLIMITED = "deepseek-ocr-2", "unlimited-ocr"
 DIRECTORY = {name: ModelDirectory.read(each.reference) for name, each in ARCHITECTURES.items()}
 SMALL_PAGE = {"crop_mode": False, "base_size": 256, "image_size": 256, "text_tokens": 5}

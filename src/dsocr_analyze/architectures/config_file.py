@@ -1,8 +1,7 @@
 """A `config.json` key by key: checked reads, what each key does to the figures, and findings.
 
-Every error names the key, its value and the right values. An architecture classifies every key it
-knows, once, in a `KeyTable`; `findings_of` checks a file against it, so that none is ignored
-silently.
+An architecture classifies every key it knows in a `KeyTable`, against which `findings_of` checks a
+file, so that no key is ignored silently.
 """
 
 from __future__ import annotations
@@ -47,27 +46,23 @@ Config: TypeAlias = Mapping[str, JsonValue]
 """A `config.json`, or an object within it."""
 
 LARGEST_WIDTH: Final = 1_048_576
-"""Most features per token accepted."""
+"""Most features per token."""
 
 MOST_LAYERS: Final = 1_024
-"""Most layers accepted."""
-
 
 _LARGEST_INTEGER: Final = 2**31 - 1
 
 
 class ConfigKeys:
-    """One JSON object of a `config.json`, read key by key; a default of `...` is none.
+    """A JSON object of a `config.json`, read key by key; a default of `...` is none.
 
-    Its methods raise ConfigError for a key that is absent without a default or has a wrong value.
+    ConfigError is raised for what is no object, and for a key that is absent without a default or
+    has a wrong value.
 
     Args:
         values: The object.
-        where: Dotted path of the object in the file, empty for the top level.
+        where: Its dotted path in the file, empty for the top level.
         since: Why its keys are read, if that depends on another key.
-
-    Raises:
-        ConfigError: `values` is not a JSON object.
     """
 
     def __init__(self, values: JsonValue, where: str = "", since: str = "") -> None:
@@ -78,13 +73,17 @@ class ConfigKeys:
         self._prefix = f"{where}." if where else ""
         self._since = f", since {since}" if since else ""
 
+    def check(self, holds: bool, key: str, right: str) -> None:
+        """Raises the `refusal` of a key unless something holds."""
+        if not holds:
+            raise self.refusal(key, right)
+
     def check_divides(self, part: str, parts: int, whole: str, size: int) -> None:
         """Raises ConfigError unless `part`, of value `parts`, divides `whole`, of value `size`."""
-        if size % parts:
-            raise self.refusal(part, f"a divisor of '{self._prefix}{whole}', {size}")
+        self.check(size % parts == 0, part, f"a divisor of '{self._prefix}{whole}', {size}")
 
     def refusal(self, key: str, right: str) -> ConfigError:
-        """The error that names `key`, its value and the `right` ones."""
+        """The error that names a key, its value and the `right` ones."""
         return ConfigError(
             f"config.json: '{self._prefix}{key}' is {shown(self._values.get(key))}; give {right}"
             f"{self._since}"
@@ -133,20 +132,23 @@ class ConfigKeys:
     ) -> tuple[int, ...]:
         """A list of whole numbers from `least` to `most`."""
         values = self.value(key, default)
-        checked: list[int] = []
-        for value in values if isinstance(values, list | tuple) else (None,):
-            if type(value) is not int or not least <= value <= most:
-                raise self.refusal(key, f"a list of whole numbers from {least} to {most}")
-            checked.append(value)
-        return tuple(checked)
+        listed = tuple(values) if isinstance(values, list | tuple) else (None,)
+        whole = tuple(each for each in listed if type(each) is int and least <= each <= most)
+        self.check(whole == listed, key, f"a list of whole numbers from {least} to {most}")
+        return whole
+
+    def pair(self, key: str, example: tuple[int, int]) -> tuple[int, int]:
+        """Two widths."""
+        values = self.integers(key, most=LARGEST_WIDTH)
+        self.check(len(values) == 2, key, f"two whole numbers, e.g. {[*example]}")
+        return values[0], values[1]
 
     def number(self, key: str, default: float | EllipsisType = ..., *, least: float) -> float:
         """A finite number of at least `least`, or above 0 if that is 0."""
         value = self.value(key, default)
         number = float("nan") if isinstance(value, bool) else value
         if not isinstance(number, int | float) or not least <= number < float("inf") or not number:
-            right = f"a number of at least {least}" if least else "a number above 0"
-            raise self.refusal(key, right)
+            raise self.refusal(key, f"a number {f'of at least {least}' if least else 'above 0'}")
         return float(number)
 
     def boolean(self, key: str, default: bool | EllipsisType = ...) -> bool:
@@ -167,11 +169,10 @@ class ConfigKeys:
 # --- rules -----------------------------------------------------------------------------------
 
 Code = Literal["reference", "published", "other"]
-"""Whose code reads a config: the built-in reference's, the published model's, or other code, of
-which only a trace can tell what it reads."""
+"""Whose code reads a config; what other code reads, only a trace can tell."""
 
 KeyPath = tuple[str, ...]
-"""Names of the objects around a key, from the top of the file, and the key's own name."""
+"""Names of the objects around a key, from the top, and the key's own."""
 
 _MOST_NAMED: Final = 20
 """Most unknown keys that are named individually."""
@@ -182,11 +183,7 @@ USED: Final = "used"
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """No figure depends on the key, for a reason.
-
-    Attributes:
-        everywhere: Whether that holds in every object of the file, not only where the key belongs.
-    """
+    """No figure depends on the key; if `everywhere`, in any object of the file."""
 
     reason: str
     everywhere: bool = False
@@ -198,8 +195,7 @@ class Unread:
 
     Attributes:
         of: The key that is read instead; empty for none.
-        default: The value that counts if that key is missing, or that the code builds without one;
-            `...` if there is none.
+        default: What counts without that key, or is built whatever the file says; `...` for none.
     """
 
     of: KeyPath
@@ -211,11 +207,10 @@ class Fixed:
     """Any value other than `values` changes the computation in a way that is not modelled.
 
     Attributes:
-        values: The values that are modelled; null also means an absent key.
+        values: Those that are modelled; null also means an absent key.
         reason: What another value would do, as in "it ...".
         ignored_by_published: Whether the published code ignores the key.
-        counted_by_trace: Whether a trace of other code counts what the key does: it shows in the
-            passes that run, and applies to the decode steps between them.
+        counted_by_trace: Whether a trace of other code counts what the key does.
     """
 
     values: tuple[JsonValue, ...]
@@ -229,7 +224,7 @@ KeyRule: TypeAlias = "Literal['used'] | Harmless | Unread | Fixed | Conditional"
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """A key whose rule depends on the rest of the file: on one of the table's `conditions`."""
+    """A key whose rule depends on one of the table's `conditions`."""
 
     condition: str
     then: KeyRule
@@ -244,9 +239,9 @@ class KeyTable:
         rules: What a key does, by its path.
         sections: Paths of the objects whose keys have rules of their own.
         conditions: Tells which conditions hold for a file.
-        defaults: Values that count if a top-level key is missing, by name.
+        defaults: Values of missing top-level keys.
         copy: Name of the section that repeats the top level; nothing reads it.
-        built: What the published code builds regardless of the file, section by section.
+        built: What the published code builds regardless of the file, by section.
     """
 
     rules: Mapping[KeyPath, KeyRule]
@@ -285,13 +280,12 @@ class KeyTable:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFindings:
-    """Findings about a config, besides its dimensions.
+    """What is wrong with the keys of a config.
 
     Attributes:
         warnings: Keys that do nothing although they may have been meant to.
-        refusals: Keys that change the computation in ways that are not modelled: the key, its value
-            and the right values; whether a trace of code that is neither the reference's nor the
-            published model's counts it anyway.
+        refusals: Keys whose effect is not modelled, each as the message and whether a trace of
+            other code counts it anyway.
     """
 
     warnings: tuple[str, ...]
@@ -305,22 +299,18 @@ class ConfigFindings:
 
 
 def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
-    """Checks every key of a whole config, which `code` reads, against the table."""
+    """Checks every key of a whole config, read by `code`, against the table."""
     warnings: list[str] = []
     refusals: list[tuple[str, bool]] = []
     unknown: list[KeyPath] = []
     for path, value in leaves_of(config, table.is_section):
         rule = table.rule(path, config, code)
-        if isinstance(rule, Fixed):
-            if any(map(partial(_is_same, value), rule.values)):
-                continue
+        if isinstance(rule, Fixed) and not any(map(partial(_is_same, value), rule.values)):
             if code == "published" and rule.ignored_by_published:
                 rule = Unread(())
             else:
-                right = " or ".join(map(shown, rule.values))
-                message = (
-                    f"{_said(path, value)}: {rule.reason}, and that is not modelled; give {right}"
-                )
+                message = f"{_said(path, value)}: {rule.reason}, and that is not modelled; give "
+                message += " or ".join(map(shown, rule.values))
                 refusals.append((message, rule.counted_by_trace))
         if isinstance(rule, Unread):
             warnings += _of_unread(path, value, rule, config)
@@ -341,7 +331,7 @@ def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
 def leaves_of(
     section: Config, is_section: Callable[[KeyPath], bool], where: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, JsonValue]]:
-    """Every key below the `section` at `where` that is not a section itself, with its value."""
+    """Every key at or below a section that is no section itself, with its value."""
     for key, value in section.items():
         path = (*where, key)
         if isinstance(value, Mapping) and is_section(path):

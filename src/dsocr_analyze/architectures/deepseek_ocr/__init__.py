@@ -41,7 +41,6 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.workload import Mode, ViewBatch
 
 __all__ = [
-    "CONFIG_TABLE",
     "DEEPSEEK_OCR",
     "MODES",
     "PUBLISHED_SECTIONS",
@@ -107,9 +106,6 @@ MODES: Final[dict[str, Mode]] = {
 }
 """The modes of the paper."""
 
-CONFIG_TABLE: Final = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED_SECTIONS)
-"""Every key of a `config.json`, and what it does to the figures."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClipModelDimensions(ModelDimensions):
@@ -154,7 +150,7 @@ class DeepSeekOCR(FamilyMember):
     model_types: ClassVar[tuple[str, ...]] = ("DeepseekOCR", "deepseek_vl_v2")
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
-    config_table = CONFIG_TABLE
+    config_table = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED_SECTIONS)
     stages: tuple[StageScope, ...] = (SAM, _CLIP, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = MODES, "gundam"
     crop = CropRule(tile=640, most=9)

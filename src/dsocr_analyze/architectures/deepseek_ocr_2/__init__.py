@@ -145,9 +145,6 @@ _ENCODER_KEYS: Final[Rules] = dict.fromkeys(
     USED,
 )
 
-_CONFIG_TABLE: Final = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
-"""Every key of a `config.json`, and what it does to the figures."""
-
 
 # --- dimensions ------------------------------------------------------------------------------
 
@@ -178,21 +175,27 @@ class EncoderDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> EncoderDimensions:
-        """Reads a whole `config.json`; raises ConfigError if no encoder can be built from it."""
+        """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("vision_config").section("width").section("qwen2-0-5b")
         width = keys.integer("dim", most=LARGEST_WIDTH)
         heads = keys.integer("heads", 14)
-        if width % (2 * heads):
-            raise keys.refusal("heads", f"a number of heads of even size for a 'dim' of {width}")
+        keys.check(
+            width % (2 * heads) == 0,
+            "heads",
+            f"a number of heads of even size for a 'dim' of {width}",
+        )
         kv_heads = keys.integer("key_value_heads", 2)
-        if heads % kv_heads:
-            raise keys.refusal("key_value_heads", f"a divisor of {heads}, the number of heads")
+        keys.check(
+            heads % kv_heads == 0, "key_value_heads", f"a divisor of {heads}, the number of heads"
+        )
         layers = keys.integer("layers", 24, most=MOST_LAYERS)
         intermediate_size = keys.integer("intermediate_size", 4864, most=LARGEST_WIDTH)
         sizes = keys.integers("view_sizes", VIEW_SIZES)
-        if len(set(map(tokens_per_side, sizes))) < len(sizes):
-            right = "sizes of views that become different numbers of tokens"
-            raise keys.refusal("view_sizes", right)
+        keys.check(
+            len(set(map(tokens_per_side, sizes))) == len(sizes),
+            "view_sizes",
+            "sizes of views that become different numbers of tokens",
+        )
         return cls(
             width=width,
             layers=layers,
@@ -220,21 +223,16 @@ class OCR2Dimensions(ModelDimensions):
         encoder = EncoderDimensions.from_config(config)
         sam = SamDimensions.from_config(config)
         middle, last = sam.downsample_channels
-        if last not in (_PUBLISHED_CHANNELS, encoder.width):
-            keys = ConfigKeys(config).section("vision_config").section("width")
-            raise keys.section("sam_vit_b").refusal(
-                "downsample_channels", f"[{middle}, {encoder.width}], the encoder's width at last"
-            )
-        dimensions = cls(
-            sam=replace(sam, downsample_channels=(middle, encoder.width)),
-            encoder=encoder,
-            projector=ProjectorDimensions.from_config(config),
-            decoder=DecoderDimensions.from_config(config),
+        ConfigKeys(config).section("vision_config").section("width").section("sam_vit_b").check(
+            last in (_PUBLISHED_CHANNELS, encoder.width),
+            "downsample_channels",
+            f"[{middle}, {encoder.width}], the encoder's width at last",
         )
-        check_projector(
-            dimensions.projector, encoder.width, "the encoder's width", dimensions.decoder
-        )
-        return dimensions
+        sam = replace(sam, downsample_channels=(middle, encoder.width))
+        projector = ProjectorDimensions.from_config(config)
+        decoder = DecoderDimensions.from_config(config)
+        check_projector(projector, encoder.width, "the encoder's width", decoder)
+        return cls(sam=sam, encoder=encoder, projector=projector, decoder=decoder)
 
 
 # --- the encoder -----------------------------------------------------------------------------
@@ -419,7 +417,7 @@ class _OCR2(FamilyMember):
     model_types = ("DeepseekOCR2",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
-    config_table = _CONFIG_TABLE
+    config_table = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
     stages = (SAM, _ENCODER, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = _MODES, "dynamic"
     crop = CropRule(tile=768, most=6)

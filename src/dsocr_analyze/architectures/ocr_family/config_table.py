@@ -1,12 +1,9 @@
-"""Every key of a relative's `config.json`, and what it does to the figures.
-
-The only place that says so; the test that changes every key checks it.
-"""
+"""Every key of a relative's `config.json`, and what it does to the figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import (
     MOST_LAYERS,
@@ -32,28 +29,23 @@ Rules: TypeAlias = dict[str, KeyRule]
 
 
 def conditions_of(config: Config) -> dict[str, bool]:
-    """What in a whole file decides what its keys do, as a `Conditional` names it."""
+    """What decides what the keys of a file do, as a `Conditional` names it."""
     scaling, projector = config.get("rope_scaling"), config.get("projector_config")
     types: list[JsonValue] = [None]
     if isinstance(scaling, Mapping):
         types = [scaling.get("type"), scaling.get("rope_type")]
     kind = str(projector.get("projector_type")) if isinstance(projector, Mapping) else ""
     is_latent, is_mixed = config.get("use_mla") is True, config.get("n_routed_experts") is not None
-    layers, first = config.get("num_hidden_layers"), config.get("first_k_dense_replace")
+    layers: Any = config.get("num_hidden_layers")
+    first: Any = config.get("first_k_dense_replace")
     every = config.get("moe_layer_freq", DECODER_DEFAULTS["moe_layer_freq"])
-    if not (
-        isinstance(layers, int)
-        and isinstance(first, int)
-        and isinstance(every, int)
-        and 0 <= layers <= MOST_LAYERS
-    ):
-        have_experts = {False, True}  # layers with and without, for impossible values
-    elif not is_mixed or not every:
-        have_experts = {False}
-    else:
-        have_experts = set()
-        for index in range(layers):
-            have_experts.add(index >= first and index % every == 0)
+    have_experts = {False, True}  # layers with and without, for impossible values
+    numbers = layers, first, every
+    if all(isinstance(each, int) for each in numbers) and 0 <= layers <= MOST_LAYERS:
+        have_experts = {
+            is_mixed and index >= first and every != 0 and index % every == 0
+            for index in range(layers)
+        }
     return {
         "latent attention": is_latent,
         "a rope_type that plain attention reads": not is_latent and types[-1] is not None,
@@ -376,8 +368,8 @@ def key_table(own: Rules, built: Mapping[str, Config]) -> KeyTable:
     """Every key a relative knows.
 
     Args:
-        own: Keys of its vision side, and others that do more than in other relatives.
-        built: What its published code builds regardless of the file, section by section.
+        own: Keys of its vision side, and those that do something else than in other relatives.
+        built: What its published code builds regardless of the file, by section.
     """
     named = _DECODER | _NOT_MODELLED
     for reason, keys in _EVERYWHERE.items():
@@ -388,6 +380,5 @@ def key_table(own: Rules, built: Mapping[str, Config]) -> KeyTable:
     for name, rule in named.items():
         path = tuple(name.split("."))
         rules[path] = rule
-        for length in range(1, len(path)):
-            sections.add(path[:length])
+        sections.update(path[:length] for length in range(1, len(path)))
     return KeyTable(rules, sections, conditions_of, DECODER_DEFAULTS, "language_config", built)

@@ -1,12 +1,8 @@
 """Dimensions of a model of the family, read from its `config.json`.
 
 As in the vendors' config classes, the decoder's keys are at the top level (`language_config` is not
-read) and the encoders' under `vision_config.width`. The relative's `config_table` lists what the
-other keys do.
-
-A key may be absent only if the published file leaves it to a default of `DeepseekV2Config`
-(`configuration_deepseek_v2.py`) or `PretrainedConfig`; one that some configurations never use
-(mixture of experts, latent attention) is required only if it is used.
+read) and the encoders' under `vision_config.width`. A key may be absent if it is not used, or if
+`DeepseekV2Config` (`configuration_deepseek_v2.py`) or `PretrainedConfig` has a default for it.
 """
 
 from __future__ import annotations
@@ -42,15 +38,15 @@ _LARGEST_IMAGE: Final = 16_384
 class SamDimensions:
     """SAM encoder (`ImageEncoderViT`), `vision_config.width.sam_vit_b` and `vision_config`.
 
-    `_build_sam` fixes those with defaults; `vision_config.mlp_ratio` belongs to another model.
+    `_build_sam` fixes those with defaults.
 
     Attributes:
         width: Features per patch token.
-        global_attn_indexes: Blocks that attend over the whole grid; the others in windows.
+        global_attn_indexes: Blocks that attend over the whole grid instead of windows.
         downsample_channels: Output channels of the two stride-2 convolutions after the neck.
-        image_size: Pixels per side for which the learned position table is made.
-        patch: Pixels per side of a patch.
-        window: Tokens per side of an attention window.
+        image_size: Pixels per side of the learned position table.
+        patch: Pixels per side.
+        window: Tokens per side.
     """
 
     width: int
@@ -66,7 +62,7 @@ class SamDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> SamDimensions:
-        """Reads a whole `config.json`; raises ConfigError if no encoder can be built from it."""
+        """Reads a whole `config.json`; raises ConfigError."""
         vision = ConfigKeys(config).section("vision_config")
         keys = vision.section("width").section("sam_vit_b")
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -74,20 +70,22 @@ class SamDimensions:
         keys.check_divides("heads", heads, "width", width)
         layers = keys.integer("layers", most=MOST_LAYERS)
         global_blocks = keys.integers("global_attn_indexes", least=0, most=layers - 1)
-        if len(set(global_blocks)) < len(global_blocks):
-            raise keys.refusal("global_attn_indexes", "each block once")
-        channels = keys.integers("downsample_channels", most=LARGEST_WIDTH)
-        if len(channels) != 2:
-            raise keys.refusal("downsample_channels", "two whole numbers, e.g. [512, 1024]")
+        keys.check(
+            len(set(global_blocks)) == len(global_blocks), "global_attn_indexes", "each block once"
+        )
+        channels = keys.pair("downsample_channels", (512, 1024))
         image_size = vision.integer("image_size", least=_SAM_PATCH, most=_LARGEST_IMAGE)
-        if image_size % _SAM_PATCH:
-            raise vision.refusal("image_size", f"a multiple of {_SAM_PATCH}, the patch size")
+        vision.check(
+            image_size % _SAM_PATCH == 0,
+            "image_size",
+            f"a multiple of {_SAM_PATCH}, the patch size",
+        )
         return cls(
             width=width,
             layers=layers,
             heads=heads,
             global_attn_indexes=tuple(sorted(global_blocks)),
-            downsample_channels=(channels[0], channels[1]),
+            downsample_channels=channels,
             image_size=image_size,
         )
 
@@ -98,7 +96,7 @@ class ClipDimensions:
 
     Attributes:
         width: Features per token.
-        image_size: Pixels per side for which the learned position table is made.
+        image_size: Pixels per side of the learned position table.
         patch_size: Pixels per side of a patch of its own convolution, which never runs.
     """
 
@@ -110,16 +108,18 @@ class ClipDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> ClipDimensions:
-        """Reads a whole `config.json`; raises ConfigError if no encoder can be built from it."""
-        vision = ConfigKeys(config).section("vision_config")
-        keys = vision.section("width").section("clip-l-14-224")
+        """Reads a whole `config.json`; raises ConfigError."""
+        keys = ConfigKeys(config).section("vision_config").section("width").section("clip-l-14-224")
         width = keys.integer("width", most=LARGEST_WIDTH)
         heads = keys.integer("heads")
         keys.check_divides("heads", heads, "width", width)
         image_size = keys.integer("image_size", most=_LARGEST_IMAGE)
         patch_size = keys.integer("patch_size")
-        if patch_size > image_size:
-            raise keys.refusal("patch_size", f"at most {image_size}, the 'image_size' beside it")
+        keys.check(
+            patch_size <= image_size,
+            "patch_size",
+            f"at most {image_size}, the 'image_size' beside it",
+        )
         return cls(
             width=width,
             layers=keys.integer("layers", most=MOST_LAYERS),
@@ -144,7 +144,7 @@ PROJECTOR_TYPES: Final = (
 """Variants of `MlpProjector` (`deepencoder.py`)."""
 
 _PAIR_PROJECTOR_TYPES: Final = ("low_high_hybrid_split_mlp_gelu", "low_high_split_mlp_gelu")
-"""Variants whose input is a pair of feature maps, (high, low), each of `input_dim`."""
+"""Variants with two inputs, high and low features, each of `input_dim`."""
 
 _DOWNSAMPLE_TYPES: Final = ("normlayer_downsample_mlp_gelu", "downsample_mlp_gelu")
 
@@ -154,14 +154,14 @@ class ProjectorDimensions:
     """Projector (`MlpProjector`), `projector_config`.
 
     Attributes:
-        input_dim: Input features; a pair (high, low) for `hybrid_split_feature_mlp_gelu`.
+        input_dim: Input features; (high, low) for `hybrid_split_feature_mlp_gelu`.
         n_embed: Output features.
         depth: Linear layers of the MLP.
-        mlp_ratio: Hidden width over `n_embed`, for the downsampling variants.
-        downsample_ratio: Tokens per side that a downsampling variant merges into one; otherwise 1.
-        channel_div: Share of `n_embed` given to the high features in the split variant.
+        mlp_ratio: Hidden width over `n_embed`, if it downsamples.
+        downsample_ratio: Tokens per side that become one, if it downsamples.
+        channel_div: Share of the high features in `n_embed`, if it splits features.
         token_pooling: Whether a linear layer pools 2 x 2 tokens into one first.
-        conv_fusion: Whether `conv_fusion_high_low_features` adds a fusion layer.
+        conv_fusion: Whether a fusion layer adds the high features to the low ones.
     """
 
     projector_type: str
@@ -176,27 +176,31 @@ class ProjectorDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> ProjectorDimensions:
-        """Reads a whole `config.json`; raises ConfigError if no projector can be built from it."""
+        """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("projector_config")
         kind = keys.choice("projector_type", PROJECTOR_TYPES)
         n_embed = keys.integer("n_embed", most=LARGEST_WIDTH)
-        if kind in _PAIR_PROJECTOR_TYPES and n_embed % 2:
-            raise keys.refusal("n_embed", f"an even number, since '{kind}' halves it")
+        keys.check(
+            kind not in _PAIR_PROJECTOR_TYPES or n_embed % 2 == 0,
+            "n_embed",
+            f"an even number, since '{kind}' halves it",
+        )
         ratio = keys.integer("downsample_ratio") if kind in _DOWNSAMPLE_TYPES else 1
         channel_div = keys.number("channel_div", 0.5, least=0)
-        if not 1 <= int(n_embed * channel_div) < n_embed:
-            raise keys.refusal("channel_div", "a share that leaves each part a channel, e.g. 0.5")
-        pooling = keys.boolean("token_pooling", False)
-        fusion = keys.boolean("conv_fusion_high_low_features", False)
+        keys.check(
+            1 <= int(n_embed * channel_div) < n_embed,
+            "channel_div",
+            "a share that leaves each part a channel, e.g. 0.5",
+        )
+        merges = {
+            key: keys.boolean(key, False)
+            for key in ("token_pooling", "conv_fusion_high_low_features")
+        }
         input_dim: int | tuple[int, int]
         if kind == "hybrid_split_feature_mlp_gelu":
-            widths = keys.integers("input_dim", most=LARGEST_WIDTH)
-            if len(widths) != 2:
-                raise keys.refusal("input_dim", "two whole numbers, e.g. [1024, 1024]")
-            input_dim = widths[0], widths[1]
-            if pooling or fusion:
-                name = "token_pooling" if pooling else "conv_fusion_high_low_features"
-                raise keys.refusal(name, f"false, since '{kind}' has two input widths")
+            input_dim = keys.pair("input_dim", (1024, 1024))
+            for key, merging in merges.items():
+                keys.check(not merging, key, f"false, since '{kind}' has two input widths")
         else:
             input_dim = keys.integer("input_dim", most=LARGEST_WIDTH)
         return cls(
@@ -207,13 +211,13 @@ class ProjectorDimensions:
             mlp_ratio=keys.integer("mlp_ratio", 1, most=LARGEST_WIDTH),
             downsample_ratio=ratio,
             channel_div=channel_div,
-            token_pooling=pooling,
-            conv_fusion=fusion,
+            token_pooling=merges["token_pooling"],
+            conv_fusion=merges["conv_fusion_high_low_features"],
         )
 
     @property
     def input_channels(self) -> int:
-        """Input features, summed over both parts of a pair."""
+        """Input features, of both parts of a pair."""
         return sum(self.input_dim) if isinstance(self.input_dim, tuple) else self.input_dim
 
 
@@ -239,7 +243,7 @@ DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
 
 _MOST_EXPERTS: Final = 65_536
 _MOST_EXPERTS_OF_ALL_LAYERS: Final = 10_000
-"""DeepSeek-V2 has 9,440. The modules of so many are built and listed in 10 s at most."""
+"""DeepSeek-V2 has 9,440; the modules of so many are built and listed in 10 s."""
 
 _LARGEST_VOCABULARY: Final = 2**26
 
@@ -248,26 +252,24 @@ _LARGEST_VOCABULARY: Final = 2**26
 class DecoderDimensions:
     """Decoder (`DeepseekV2Model` and its head), the top level of `config.json`.
 
-    What belongs to latent attention, or to a mixture of experts, has a default without it.
-
     Attributes:
         hidden_size: Features per token.
         kv_heads: Key and value heads; `heads` if `use_mla`.
-        head_dim: Features per head; those of a query or key if `use_mla`.
-        moe_intermediate_size: Hidden width of one expert.
-        n_shared_experts: Experts that every token passes, fused into one MLP.
-        moe_layer_freq: Every this many layers, one is MoE.
-        n_group: Expert groups of a group-limited method; 1 for other methods.
-        topk_group: Groups a token may choose from; 1 for other methods.
+        head_dim: Features per head; of a query or key if `use_mla`.
         use_mla: Latent attention (`DeepseekV2Attention`) instead of `LlamaAttention`.
+        rope_scaling: How rotary frequencies are stretched, `linear`, `dynamic` or `yarn`, if so.
         q_lora_rank: Rank of the queries' latent; None for a direct projection.
         kv_lora_rank: Rank of the keys' and values' latent.
         qk_rope_head_dim: Rotary features per head.
         qk_nope_head_dim: Other features per head.
         v_head_dim: Features per value head if `use_mla`.
-        rope_scaling: How rotary frequencies are stretched, `linear`, `dynamic` or `yarn`, if so.
-        masks_steps: Whether a decode step builds a mask and adds it to its scores.
-        sliding_window: Generated tokens that a decode step attends to, including its own, and that
+        moe_intermediate_size: Hidden width of one expert.
+        n_shared_experts: Experts that every token passes, fused into one MLP.
+        moe_layer_freq: Every this many layers, one is MoE.
+        n_group: Groups of experts, where the method has some.
+        topk_group: Groups that a token may choose from.
+        masks_steps: Whether a decode step adds a mask to its scores.
+        sliding_window: Generated tokens that a decode step attends to, its own among them, and that
             the cache keeps; None for all.
     """
 
@@ -307,7 +309,7 @@ class DecoderDimensions:
 
     @classmethod
     def from_config(cls, config: Config) -> DecoderDimensions:
-        """Reads a whole `config.json`; raises ConfigError if no decoder can be built from it."""
+        """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
         use_mla, rope_scaling, usual = keys.boolean("use_mla"), None, DECODER_DEFAULTS
         vocabulary = keys.integer("vocab_size", most=_LARGEST_VOCABULARY)
@@ -336,27 +338,26 @@ class DecoderDimensions:
             **(_latent_attention(config) if use_mla else _multi_head_attention(keys)),
             **_experts(keys),
         )
-        total = dimensions.moe_layers * (dimensions.n_routed_experts or 0)
-        if total > _MOST_EXPERTS_OF_ALL_LAYERS:
-            raise keys.refusal(
-                "n_routed_experts",
-                f"at most {_MOST_EXPERTS_OF_ALL_LAYERS // dimensions.moe_layers:,} to each of"
-                f" {dimensions.moe_layers:,} MoE layers",
-            )
+        layers = dimensions.moe_layers
+        most = _MOST_EXPERTS_OF_ALL_LAYERS // max(layers, 1)
+        keys.check(
+            layers * (dimensions.n_routed_experts or 0) <= _MOST_EXPERTS_OF_ALL_LAYERS,
+            "n_routed_experts",
+            f"at most {most:,} to each of {layers:,} MoE layers",
+        )
         return dimensions
 
     def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
-        """Raises ConfigError for "dynamic" positions beyond the trained length, where not modelled.
+        """Raises ConfigError for "dynamic" positions beyond the trained length, if not modelled.
 
-        Each layer of plain attention would recompute frequencies, and latent attention that rotates
+        Plain attention would recompute frequencies in each layer, and latent attention that rotates
         2 dimensions would divide by zero.
         """
         trained = self.max_position_embeddings
         divides_by_zero = self.use_mla and self.qk_rope_head_dim == 2
-        if self.rope_scaling != "dynamic" or (self.use_mla and not divides_by_zero):
-            return
         longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
-        if longest <= trained:
+        is_modelled = self.rope_scaling != "dynamic" or (self.use_mla and not divides_by_zero)
+        if is_modelled or longest <= trained:
             return
         which = "with 'qk_rope_head_dim' of 2" if divides_by_zero else "without 'use_mla'"
         raise ConfigError(
@@ -366,7 +367,7 @@ class DecoderDimensions:
         )
 
     def is_moe(self, layer_index: int) -> bool:
-        """Whether layer `layer_index` (from 0) is MoE, as `DeepseekV2DecoderLayer` decides."""
+        """Whether a layer, from 0, is MoE (`DeepseekV2DecoderLayer`)."""
         return (
             self.n_routed_experts is not None
             and layer_index >= self.first_k_dense_replace
@@ -380,12 +381,12 @@ class DecoderDimensions:
 
     @property
     def expert_params(self) -> int:
-        """Parameters of one routed expert: its gate, up and down projections; 0 without experts."""
+        """Parameters of one routed expert: its gate, up and down projections."""
         return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
     def shared_intermediate_size(self) -> int:
-        """Hidden width of the shared experts fused into one MLP; 0 for none."""
+        """Hidden width of all shared experts."""
         return (self.n_shared_experts or 0) * self.moe_intermediate_size
 
 
@@ -396,13 +397,11 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
     kv_heads = keys.integer_or_null("num_key_value_heads") or heads
     keys.check_divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
     if keys.value("head_dim", None) is not None:
-        head_dim = keys.integer("head_dim", most=LARGEST_WIDTH)
+        head_dim, origin = keys.integer("head_dim", most=LARGEST_WIDTH), "head_dim"
     else:
         keys.check_divides("num_attention_heads", heads, "hidden_size", hidden_size)
-        head_dim = hidden_size // heads
-    if head_dim % 2:
-        name = "head_dim" if keys.value("head_dim", None) is not None else "num_attention_heads"
-        raise keys.refusal(name, f"a value that makes heads of even size, not {head_dim}")
+        head_dim, origin = hidden_size // heads, "num_attention_heads"
+    keys.check(head_dim % 2 == 0, origin, f"a value that makes heads of even size, not {head_dim}")
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
@@ -411,8 +410,7 @@ def _latent_attention(config: Config) -> dict[str, Any]:
     keys = ConfigKeys(config, since="'use_mla' is true")
     heads = keys.integer("num_attention_heads")
     rope = keys.integer("qk_rope_head_dim", most=LARGEST_WIDTH)
-    if rope % 2:
-        raise keys.refusal("qk_rope_head_dim", "an even number")
+    keys.check(rope % 2 == 0, "qk_rope_head_dim", "an even number")
     nope = keys.integer("qk_nope_head_dim", most=LARGEST_WIDTH)
     return {
         "heads": heads,
@@ -433,14 +431,16 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
         return {}
     method = keys.choice("topk_method", _TOPK_METHODS)
     per_token = keys.integer("num_experts_per_tok")
-    if per_token > experts:
-        raise keys.refusal("num_experts_per_tok", f"at most 'n_routed_experts', {experts}")
+    keys.check(
+        per_token <= experts, "num_experts_per_tok", f"at most 'n_routed_experts', {experts}"
+    )
     groups, chosen = (1, 1) if method == "greedy" else _expert_groups(keys, method, experts)
-    if per_token > experts // groups * chosen:
-        raise keys.refusal(
-            "num_experts_per_tok",
-            f"at most {experts // groups * chosen}, the experts of {chosen} of {groups} groups",
-        )
+    reached = experts // groups * chosen
+    keys.check(
+        per_token <= reached,
+        "num_experts_per_tok",
+        f"at most {reached}, the experts of {chosen} of {groups} groups",
+    )
     usual = DECODER_DEFAULTS
     keys.number("routed_scaling_factor", usual["routed_scaling_factor"], least=0)  # not counted
     return {
@@ -462,12 +462,13 @@ def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, in
     """Total and chosen groups of a group-limited `topk_method`."""
     groups = keys.integer("n_group")
     keys.check_divides("n_group", groups, "n_routed_experts", experts)
-    if method == "noaux_tc" and experts // groups < 2:
-        right = f"at most {experts // 2}, since 'noaux_tc' scores two experts per group"
-        raise keys.refusal("n_group", right)
+    keys.check(
+        method != "noaux_tc" or experts // groups >= 2,
+        "n_group",
+        f"at most {experts // 2}, since 'noaux_tc' scores two experts per group",
+    )
     chosen = keys.integer("topk_group")
-    if chosen > groups:
-        raise keys.refusal("topk_group", f"at most 'n_group', {groups}")
+    keys.check(chosen <= groups, "topk_group", f"at most 'n_group', {groups}")
     return groups, chosen
 
 
@@ -496,10 +497,10 @@ class ModelDimensions:
         )
 
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
-        """Numbers of the decode steps, from 0, from which their work changes in kind.
+        """Decode steps, from 0, from which the work changes in kind.
 
-        Step i reaches `seq_len + i + 1` positions. Beyond the trained length, "dynamic" positions
-        recompute rotary tables; once a sliding window is full, the cache no longer grows.
+        Beyond the trained length, "dynamic" positions recompute rotary tables (step i reaches
+        `seq_len + i + 1` positions); once a sliding window is full, the cache no longer grows.
         """
         decoder, cuts = self.decoder, []
         if decoder.rope_scaling == "dynamic":
@@ -514,19 +515,18 @@ def check_projector(
 ) -> None:
     """Raises ConfigError for a projector that does not fit between encoders and decoder.
 
-    It must take one feature map, of `features` per token from an `origin` that the message names,
-    and return one token of the decoder's width per token it gets.
+    It must take `features` per token, from an `origin` that the message names, and return as many
+    tokens of the decoder's width.
     """
-    if projector.input_channels != features:
-        raise ConfigError(
-            f"config.json: 'projector_config.input_dim' is {projector.input_dim}; give "
-            f"{features}, {origin}"
-        )
-    if projector.n_embed != decoder.hidden_size:
-        raise ConfigError(
-            f"config.json: 'projector_config.n_embed' is {projector.n_embed}; give "
-            f"{decoder.hidden_size}, the decoder's 'hidden_size'"
-        )
+    for key, width, fitting, whose in (
+        ("input_dim", projector.input_dim, features, origin),
+        ("n_embed", projector.n_embed, decoder.hidden_size, "the decoder's 'hidden_size'"),
+    ):
+        total = sum(width) if isinstance(width, tuple) else width
+        if total != fitting:
+            raise ConfigError(
+                f"config.json: 'projector_config.{key}' is {width}; give {fitting}, {whose}"
+            )
     if projector.projector_type == "identity" and features != decoder.hidden_size:
         raise ConfigError(
             "config.json: 'projector_config.projector_type' is 'identity', which passes on "

@@ -54,19 +54,12 @@ _WINDOW_RULE: Final = Conditional(
     "latent attention", Harmless("latent attention has no window"), USED
 )
 
-_CONFIG_TABLE: Final = key_table(
-    {
-        **SAM_KEYS,
-        **CLIP_KEYS,
-        **PROJECTOR_KEYS,
-        "sliding_window_size": _WINDOW_RULE,
-        "sliding_window": Conditional(
-            "a window in its first key", Unread(("sliding_window_size",)), _WINDOW_RULE
-        ),
-    },
-    PUBLISHED_SECTIONS,
-)
-"""Every key of a `config.json`, and what it does to the figures."""
+_WINDOW_RULES: Final = {
+    "sliding_window_size": _WINDOW_RULE,
+    "sliding_window": Conditional(
+        "a window in its first key", Unread(("sliding_window_size",)), _WINDOW_RULE
+    ),
+}
 
 
 class _UnlimitedOCR(DeepSeekOCR):
@@ -75,7 +68,9 @@ class _UnlimitedOCR(DeepSeekOCR):
     model_types = ("unlimited-ocr",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
-    config_table = _CONFIG_TABLE
+    config_table = key_table(
+        SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS | _WINDOW_RULES, PUBLISHED_SECTIONS
+    )
     modes, default_mode = {"gundam": MODES["gundam"], "base": MODES["base"]}, "gundam"
     crop = CropRule(tile=640, most=32)
     prompt_pages = 1024
