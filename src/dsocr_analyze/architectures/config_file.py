@@ -78,10 +78,6 @@ class ConfigKeys:
         if not holds:
             raise self.refusal(key, right)
 
-    def check_divides(self, part: str, parts: int, whole: str, size: int) -> None:
-        """Raises ConfigError unless `part`, of value `parts`, divides `whole`, of value `size`."""
-        self.check(size % parts == 0, part, f"a divisor of '{self._prefix}{whole}', {size}")
-
     def refusal(self, key: str, right: str) -> ConfigError:
         """The error that names a key, its value and the `right` ones."""
         return ConfigError(
@@ -96,9 +92,12 @@ class ConfigKeys:
             raise ConfigError(f"config.json lacks '{self._prefix}{key}'{self._since}")
         return value
 
-    def section(self, key: str) -> ConfigKeys:
-        """The object at `key`."""
-        return ConfigKeys(self.value(key), f"{self._prefix}{key}")
+    def section(self, path: str) -> ConfigKeys:
+        """The object at a dotted path."""
+        found = self
+        for key in path.split("."):
+            found = ConfigKeys(found.value(key), f"{found._prefix}{key}")
+        return found
 
     def integer(
         self,
@@ -132,16 +131,12 @@ class ConfigKeys:
     ) -> tuple[int, ...]:
         """A list of whole numbers from `least` to `most`."""
         values = self.value(key, default)
-        listed = tuple(values) if isinstance(values, list | tuple) else (None,)
-        whole = tuple(each for each in listed if type(each) is int and least <= each <= most)
-        self.check(whole == listed, key, f"a list of whole numbers from {least} to {most}")
-        return whole
-
-    def pair(self, key: str, example: tuple[int, int]) -> tuple[int, int]:
-        """Two widths."""
-        values = self.integers(key, most=LARGEST_WIDTH)
-        self.check(len(values) == 2, key, f"two whole numbers, e.g. {[*example]}")
-        return values[0], values[1]
+        checked: list[int] = []
+        for value in values if isinstance(values, list | tuple) else (None,):
+            if type(value) is not int or not least <= value <= most:
+                raise self.refusal(key, f"a list of whole numbers from {least} to {most}")
+            checked.append(value)
+        return tuple(checked)
 
     def number(self, key: str, default: float | EllipsisType = ..., *, least: float) -> float:
         """A finite number of at least `least`, or above 0 if that is 0."""

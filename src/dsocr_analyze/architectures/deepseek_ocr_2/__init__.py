@@ -176,7 +176,7 @@ class EncoderDimensions:
     @classmethod
     def from_config(cls, config: Config) -> EncoderDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config").section("width").section("qwen2-0-5b")
+        keys = ConfigKeys(config).section("vision_config.width.qwen2-0-5b")
         width = keys.integer("dim", most=LARGEST_WIDTH)
         heads = keys.integer("heads", 14)
         keys.check(
@@ -223,7 +223,7 @@ class OCR2Dimensions(ModelDimensions):
         encoder = EncoderDimensions.from_config(config)
         sam = SamDimensions.from_config(config)
         middle, last = sam.downsample_channels
-        ConfigKeys(config).section("vision_config").section("width").section("sam_vit_b").check(
+        ConfigKeys(config).section("vision_config.width.sam_vit_b").check(
             last in (_PUBLISHED_CHANNELS, encoder.width),
             "downsample_channels",
             f"[{middle}, {encoder.width}], the encoder's width at last",

@@ -40,12 +40,11 @@ def conditions_of(config: Config) -> dict[str, bool]:
     first: Any = config.get("first_k_dense_replace")
     every = config.get("moe_layer_freq", DECODER_DEFAULTS["moe_layer_freq"])
     have_experts = {False, True}  # layers with and without, for impossible values
-    numbers = layers, first, every
-    if all(isinstance(each, int) for each in numbers) and 0 <= layers <= MOST_LAYERS:
-        have_experts = {
-            is_mixed and index >= first and every != 0 and index % every == 0
-            for index in range(layers)
-        }
+    is_number = isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)
+    if is_number and 0 <= layers <= MOST_LAYERS:
+        have_experts = set()
+        for index in range(layers):
+            have_experts.add(is_mixed and index >= first and every != 0 and index % every == 0)
     return {
         "latent attention": is_latent,
         "a rope_type that plain attention reads": not is_latent and types[-1] is not None,
@@ -380,5 +379,6 @@ def key_table(own: Rules, built: Mapping[str, Config]) -> KeyTable:
     for name, rule in named.items():
         path = tuple(name.split("."))
         rules[path] = rule
-        sections.update(path[:length] for length in range(1, len(path)))
+        for length in range(1, len(path)):
+            sections.add(path[:length])
     return KeyTable(rules, sections, conditions_of, DECODER_DEFAULTS, "language_config", built)

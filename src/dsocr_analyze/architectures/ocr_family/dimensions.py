@@ -30,6 +30,8 @@ __all__ = [
 
 # --- the encoders ----------------------------------------------------------------------------
 
+_SAM: Final = "vision_config.width.sam_vit_b"
+_CLIP: Final = "vision_config.width.clip-l-14-224"
 _SAM_PATCH: Final = 16
 _LARGEST_IMAGE: Final = 16_384
 
@@ -63,17 +65,17 @@ class SamDimensions:
     @classmethod
     def from_config(cls, config: Config) -> SamDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
-        vision = ConfigKeys(config).section("vision_config")
-        keys = vision.section("width").section("sam_vit_b")
+        vision, keys = ConfigKeys(config).section("vision_config"), ConfigKeys(config).section(_SAM)
         width = keys.integer("width", most=LARGEST_WIDTH)
         heads = keys.integer("heads")
-        keys.check_divides("heads", heads, "width", width)
+        keys.check(width % heads == 0, "heads", f"a divisor of '{_SAM}.width', {width}")
         layers = keys.integer("layers", most=MOST_LAYERS)
         global_blocks = keys.integers("global_attn_indexes", least=0, most=layers - 1)
         keys.check(
             len(set(global_blocks)) == len(global_blocks), "global_attn_indexes", "each block once"
         )
-        channels = keys.pair("downsample_channels", (512, 1024))
+        channels = keys.integers("downsample_channels", most=LARGEST_WIDTH)
+        keys.check(len(channels) == 2, "downsample_channels", "two whole numbers, e.g. [512, 1024]")
         image_size = vision.integer("image_size", least=_SAM_PATCH, most=_LARGEST_IMAGE)
         vision.check(
             image_size % _SAM_PATCH == 0,
@@ -85,7 +87,7 @@ class SamDimensions:
             layers=layers,
             heads=heads,
             global_attn_indexes=tuple(sorted(global_blocks)),
-            downsample_channels=channels,
+            downsample_channels=(channels[0], channels[1]),
             image_size=image_size,
         )
 
@@ -109,10 +111,10 @@ class ClipDimensions:
     @classmethod
     def from_config(cls, config: Config) -> ClipDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config").section("width").section("clip-l-14-224")
+        keys = ConfigKeys(config).section(_CLIP)
         width = keys.integer("width", most=LARGEST_WIDTH)
         heads = keys.integer("heads")
-        keys.check_divides("heads", heads, "width", width)
+        keys.check(width % heads == 0, "heads", f"a divisor of '{_CLIP}.width', {width}")
         image_size = keys.integer("image_size", most=_LARGEST_IMAGE)
         patch_size = keys.integer("patch_size")
         keys.check(
@@ -192,15 +194,15 @@ class ProjectorDimensions:
             "channel_div",
             "a share that leaves each part a channel, e.g. 0.5",
         )
-        merges = {
-            key: keys.boolean(key, False)
-            for key in ("token_pooling", "conv_fusion_high_low_features")
-        }
         input_dim: int | tuple[int, int]
+        pooling = keys.boolean("token_pooling", False)
+        fusion = keys.boolean("conv_fusion_high_low_features", False)
         if kind == "hybrid_split_feature_mlp_gelu":
-            input_dim = keys.pair("input_dim", (1024, 1024))
-            for key, merging in merges.items():
-                keys.check(not merging, key, f"false, since '{kind}' has two input widths")
+            widths = keys.integers("input_dim", most=LARGEST_WIDTH)
+            keys.check(len(widths) == 2, "input_dim", "two whole numbers, e.g. [1024, 1024]")
+            input_dim, right = (widths[0], widths[1]), f"false, since '{kind}' has two input widths"
+            keys.check(not pooling, "token_pooling", right)
+            keys.check(not fusion, "conv_fusion_high_low_features", right)
         else:
             input_dim = keys.integer("input_dim", most=LARGEST_WIDTH)
         return cls(
@@ -211,8 +213,8 @@ class ProjectorDimensions:
             mlp_ratio=keys.integer("mlp_ratio", 1, most=LARGEST_WIDTH),
             downsample_ratio=ratio,
             channel_div=channel_div,
-            token_pooling=merges["token_pooling"],
-            conv_fusion=merges["conv_fusion_high_low_features"],
+            token_pooling=pooling,
+            conv_fusion=fusion,
         )
 
     @property
@@ -355,9 +357,10 @@ class DecoderDimensions:
         """
         trained = self.max_position_embeddings
         divides_by_zero = self.use_mla and self.qk_rope_head_dim == 2
+        if self.rope_scaling != "dynamic" or (self.use_mla and not divides_by_zero):
+            return
         longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
-        is_modelled = self.rope_scaling != "dynamic" or (self.use_mla and not divides_by_zero)
-        if is_modelled or longest <= trained:
+        if longest <= trained:
             return
         which = "with 'qk_rope_head_dim' of 2" if divides_by_zero else "without 'use_mla'"
         raise ConfigError(
@@ -395,11 +398,17 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
     hidden_size = keys.integer("hidden_size", most=LARGEST_WIDTH)
     heads = keys.integer("num_attention_heads")
     kv_heads = keys.integer_or_null("num_key_value_heads") or heads
-    keys.check_divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
+    keys.check(
+        heads % kv_heads == 0, "num_key_value_heads", f"a divisor of 'num_attention_heads', {heads}"
+    )
     if keys.value("head_dim", None) is not None:
         head_dim, origin = keys.integer("head_dim", most=LARGEST_WIDTH), "head_dim"
     else:
-        keys.check_divides("num_attention_heads", heads, "hidden_size", hidden_size)
+        keys.check(
+            hidden_size % heads == 0,
+            "num_attention_heads",
+            f"a divisor of 'hidden_size', {hidden_size}",
+        )
         head_dim, origin = hidden_size // heads, "num_attention_heads"
     keys.check(head_dim % 2 == 0, origin, f"a value that makes heads of even size, not {head_dim}")
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
@@ -461,7 +470,7 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
 def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, int]:
     """Total and chosen groups of a group-limited `topk_method`."""
     groups = keys.integer("n_group")
-    keys.check_divides("n_group", groups, "n_routed_experts", experts)
+    keys.check(experts % groups == 0, "n_group", f"a divisor of 'n_routed_experts', {experts}")
     keys.check(
         method != "noaux_tc" or experts // groups >= 2,
         "n_group",
