@@ -34,66 +34,72 @@ def refused(capsys, *arguments):
     return message
 
 
-class TestSizesOfModels:
-    def test_experts_of_all_layers_together_are_bounded(self):
-        fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 9}
-        assert ClipModelDimensions.from_config(fits).decoder.moe_layers == 1023
-        with pytest.raises(ConfigError, match="at most 9 to each of 1,023 MoE layers"):
-            ClipModelDimensions.from_config({**fits, "n_routed_experts": 10})
-
-    def test_a_directory_that_builds_without_end_is_stopped(self, monkeypatch, capsys):
-        monkeypatch.setattr(loading, "_MOST_MODULES", 1000)
-        said = refused(capsys, "--model", DEFAULT.reference)
-        assert "more than 1,000 modules" in said
-        monkeypatch.undo()
-        assert main(["tree", "--leaves"]) == 0  # nothing stays counted afterwards
+def test_experts_of_all_layers_together_are_bounded():
+    fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 9}
+    assert ClipModelDimensions.from_config(fits).decoder.moe_layers == 1023
+    with pytest.raises(ConfigError, match="at most 9 to each of 1,023 MoE layers"):
+        ClipModelDimensions.from_config({**fits, "n_routed_experts": 10})
 
 
-class TestFilesWithoutEnd:
-    @pytest.mark.parametrize(
-        ("changes", "said"),
-        [
-            ({"num_hidden_layers": 2000}, "has 2000 layers; give at most 256"),
-            ({"num_experts": 6000}, "has num_experts 6000; give at most 1024"),
-        ],
-    )
-    def test_what_is_traced_one_by_one_is_bounded(self, changes, said, tmp_path, capsys):
-        config = {
-            "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "vocab_size": 128,
-            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
-            "num_experts": 6, "moe_intermediate_size": 32, **changes,
-        }  # fmt: skip
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        (tmp_path / "stages.toml").write_text(
-            'name = "small"\n[[stages]]\nname = "prefill"\nprefixes = ["model"]\n'
-            'role = "prefill"\n[prompt]\ntokens = 4\n'
-        )
-        message = refused(
-            capsys, "tree", "--hf-config", tmp_path / "config.json",
-            "--stages", tmp_path / "stages.toml",
-        )  # fmt: skip
-        assert said in message
+def test_a_directory_that_builds_without_end_is_stopped(monkeypatch, capsys):
+    monkeypatch.setattr(loading, "_MOST_MODULES", 1000)
+    assert "more than 1,000 modules" in refused(capsys, "--model", DEFAULT.reference)
+    monkeypatch.setattr(loading, "_MOST_MODULES", 5000)
+    assert main(["tree", "--leaves"]) == 0  # nothing stays counted afterwards
 
-    def test_blank_lines_are_bounded(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr(row_files, "_MOST_BLANK_LINES", 10)
-        file = tmp_path / "pages.csv.gz"
-        for blank in (10, 11):
-            with gzip.open(file, "wt") as rows:
-                rows.write("width,height\n" + " \n" * blank + "640,640\n")
-            if blank == 10:
-                assert main(["archive", str(file), "--mode", "tiny"]) == 0
-                capsys.readouterr()
-        assert "more than 10 blank lines" in refused(capsys, "archive", file)
 
-    def test_a_header_that_never_ends_is_not_read_to_its_end(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr(page_files, "_MOST_READS", 1000)
-        image = tmp_path / "page.ppm"
-        image.write_bytes(b"P6\n#" + b"x" * 500 + b"\n10 10\n255\n" + bytes(300))
-        assert main(["--engine", "analytic", "--image", str(image), "--output", str(tmp_path)]) == 0
-        capsys.readouterr()
-        image.write_bytes(b"P6\n#" + b"x" * 5000 + b"\n10 10\n255\n" + bytes(300))
-        assert "header does not end" in refused(capsys, "--engine", "analytic", "--image", image)
+QWEN2_MOE = {
+    "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "vocab_size": 128,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "num_experts": 6,
+    "moe_intermediate_size": 32,
+}  # fmt: skip
+STAGES = """
+name = "small"
+[[stages]]
+name = "prefill"
+prefixes = ["model"]
+role = "prefill"
+[prompt]
+tokens = 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("num_hidden_layers", 2000, "has 2000 layers; give at most 256"),
+        ("num_experts", 6000, "has num_experts 6000; give at most 1024"),
+    ],
+)
+def test_what_is_traced_one_by_one_is_bounded(key, value, said, tmp_path, capsys):
+    config, stages = tmp_path / "config.json", tmp_path / "stages.toml"
+    config.write_text(json.dumps({**QWEN2_MOE, key: value}))
+    stages.write_text(STAGES)
+    assert said in refused(capsys, "tree", "--hf-config", config, "--stages", stages)
+
+
+def test_blank_lines_are_bounded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(row_files, "_MOST_BLANK_LINES", 10)
+    few, many = (tmp_path / f"{blank}.csv.gz" for blank in (10, 11))
+    for file in (few, many):
+        with gzip.open(file, "wt") as rows:
+            rows.write("width,height\n" + " \n" * int(file.name[:2]) + "640,640\n")
+    assert main(["archive", str(few), "--mode", "tiny"]) == 0
+    capsys.readouterr()
+    assert "more than 10 blank lines" in refused(capsys, "archive", many)
+
+
+def test_a_header_that_never_ends_is_not_read_to_its_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(page_files, "_MOST_READS", 1000)
+    short, long = (tmp_path / f"{length}.ppm" for length in (500, 5000))
+    for image in (short, long):
+        comment = b"x" * int(image.stem)
+        image.write_bytes(b"P6\n#" + comment + b"\n10 10\n255\n" + bytes(300))
+    options = ["--engine", "analytic", "--output", str(tmp_path), "--image"]
+    assert main([*options, str(short)]) == 0
+    capsys.readouterr()
+    assert "header does not end" in refused(capsys, *options, long)
 
 
 TOKENIZER = {
@@ -136,36 +142,32 @@ def test_a_tokenizer_that_panics_says_one_line(model, text):
     assert "tokenizer.json" in complaints[0]
 
 
+FROM_SOURCE = {
+    **os.environ, "PYTHONPATH": str(Path(page_files.__file__).parents[2]), "PYTHONSAFEPATH": "",
+}  # fmt: skip
+
+
 def test_modules_in_the_current_folder_are_not_imported(tmp_path):
     for name in ("typer", "json", "rich", "msgspec", "typing", "torch"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('foreign code ran')\n")
-    source = Path(page_files.__file__).parents[2]
-    ended = run_process(
-        "-m", "dsocr_analyze", "--version", cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": ""},
-    )  # fmt: skip
+    ended = run_process("-m", "dsocr_analyze", "--version", cwd=tmp_path, env=FROM_SOURCE)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("dsocr-analyze ")
 
 
-def run_where_nothing_is(folder, *arguments):
-    """A process whose current folder is removed before it starts."""
-    folder.mkdir()
-    source = Path(page_files.__file__).parents[2]
-    return run_process(
-        "-m", "dsocr_analyze", *arguments, cwd=folder, preexec_fn=folder.rmdir,
-        env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": ""},
+GONE = "dsocr-analyze: the current folder has been removed; change to another one\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"), [(["--version"], 0, ""), (["tree", "--leaves"], 2, GONE)]
+)
+def test_in_a_folder_that_has_been_removed(tmp_path, arguments, code, said):
+    (tmp_path / "gone").mkdir()
+    ended = run_process(
+        "-m", "dsocr_analyze", *arguments, cwd=tmp_path / "gone",
+        preexec_fn=(tmp_path / "gone").rmdir, env=FROM_SOURCE,
     )  # fmt: skip
-
-
-def test_in_a_folder_that_has_been_removed(tmp_path):
-    ended = run_where_nothing_is(tmp_path / "gone", "--version")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    ended = run_where_nothing_is(tmp_path / "gone", "tree", "--leaves")
-    assert ended.returncode == 2
-    assert ended.stderr == (
-        "dsocr-analyze: the current folder has been removed; change to another one\n"
-    )
+    assert (ended.returncode, ended.stderr) == (code, said)
 
 
 def test_no_file_takes_the_place_of_a_stream_that_is_closed():
@@ -196,56 +198,42 @@ def test_a_broken_default_directory_is_said_and_the_reference_counted(
 NAME = '<script>x</script>|`*\x1b[2K\u202e\n#"]-->'
 
 
+ACTING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]|<script")
+
+
 def test_names_of_a_models_files_cannot_forge_the_listing_of_trust(model, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(model.parent / "config"))
     for name in ("evil\r\x1b[2K.py", "a\n0000  fake.py", "\u202eyp.x.py"):
         (model / name).write_text("")
     assert main(["trust", str(model)]) == 0
     out = capsys.readouterr().out
-    assert len(out.splitlines()) == 4
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
+    assert (len(out.splitlines()), ACTING.findall(out)) == (4, [])
 
 
 @pytest.mark.exhaustive
-def test_a_models_name_stays_within_the_report(tmp_path, capsys):
-    config = tmp_path / re.sub("/", "_", NAME)
-    config.mkdir()
-    (config / "config.json").write_text(json.dumps(CONFIG))
-    arguments = ["--engine", "analytic", "--model", str(config), "--output", str(tmp_path / "out")]
-    assert main([*arguments, "--format", "markdown"]) == 0
-    out = capsys.readouterr().out
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
-    assert "<script" not in out
+def test_a_models_name_stays_within_the_report(model, capsys):
+    named = model.rename(model.parent / NAME.replace("/", "_"))
+    options = ["--output", str(model.parent / "out"), "--format", "markdown"]
+    assert main(["--engine", "analytic", "--model", str(named), *options]) == 0
+    assert not ACTING.search(capsys.readouterr().out)
 
 
-class TestParquetThatIsNotUtf8:
-    """pyarrow hands such texts over and fails only where Python asks for their characters."""
+# pyarrow hands over texts that are not UTF-8 and fails only where Python asks for their characters.
+DAMAGED = b"\xff\xfeyyzz"
+PARQUET = [
+    ({"width": ["640", "xxyyzz"], "height": ["480", "480"]}, ["archive", "--mode", "tiny"], 0,
+     "row 2: width '(string that is not UTF-8)' is not a whole number"),
+    ({"new_tokens": ["640", "xxyyzz"]}, ["time", "h100", "--new-tokens-from"], 2, "not UTF-8"),
+    ({"xxyyzz": [640], "height": [480]}, ["archive"], 2, "as a list of pages"),
+]  # fmt: skip
 
-    NAMES = ("widt\u0123", b"widt\xe5\xe5")  # as many bytes
 
-    def pages(self, tmp_path, **columns):
-        file = tmp_path / "pages.parquet"
-        pq.write_table(pa.table(columns), file, compression="none", use_dictionary=False)
-        return file
-
-    def test_a_value_is_a_malformed_row(self, tmp_path, capsys):
-        file = self.pages(tmp_path, width=["640", "xxyyzz"], height=["480", "480"])
-        damaged = file.read_bytes().replace(b"xxyyzz", b"\xff\xfeyyzz")
-        file.write_bytes(damaged)
-        assert main(["archive", str(file), "--mode", "tiny"]) == 0
-        out, err = capsys.readouterr()
-        assert "row 2: width '(string that is not UTF-8)' is not a whole number" in err
-        assert out
-
-    def test_a_length_is_refused(self, tmp_path, capsys):
-        file = self.pages(tmp_path, new_tokens=["640", "xxyyzz"])
-        file.write_bytes(file.read_bytes().replace(b"xxyyzz", b"\xff\xfeyyzz"))
-        message = refused(capsys, "time", "h100", "--new-tokens-from", file)
-        assert "row 2" in message
-        assert "not UTF-8" in message
-
-    def test_a_name_is_an_unreadable_file(self, tmp_path, capsys):
-        right, wrong = self.NAMES
-        file = self.pages(tmp_path, **{right: [640], "height": [480]})
-        file.write_bytes(file.read_bytes().replace(right.encode(), wrong))
-        assert "as a list of pages" in refused(capsys, "archive", file)
+@pytest.mark.parametrize(("columns", "arguments", "code", "said"), PARQUET)
+def test_parquet_that_is_not_utf8(tmp_path, capsys, columns, arguments, code, said):
+    file = tmp_path / "pages.parquet"
+    pq.write_table(pa.table(columns), file, compression="none", use_dictionary=False)
+    file.write_bytes(file.read_bytes().replace(b"xxyyzz", DAMAGED))
+    assert main([*arguments, str(file)]) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert code == 0 or (err.count("\n"), len(err) < 500) == (1, True)

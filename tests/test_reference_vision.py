@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference_networks import VISION, normal, randomised
+from sampling import named, sampled
 from torch import nn
 from transformers import Qwen2Config
 from transformers.models.qwen2 import modeling_qwen2
@@ -75,11 +76,13 @@ def test_fusion_adds_the_low_map_to_the_projected_high_one():
 # ------------------------------------------------------------------------------------------- CLIP
 
 
-def test_layer_norm_fp32_computes_in_fp32_and_returns_the_input_dtype():
-    norm = randomised(deepencoder.LayerNormfp32(16))
-    x = (normal(3, 16) * 100).bfloat16()
+def test_layer_norms_are_torchs_in_fp32_or_over_the_channels():
+    norm, x = randomised(deepencoder.LayerNormfp32(16)), (normal(3, 16) * 100).bfloat16()
     wide = F.layer_norm(x.float(), (16,), norm.weight, norm.bias, norm.eps)
     assert torch.equal(norm(x), wide.bfloat16())
+    norm, x = randomised(deepencoder.LayerNorm2d(6)), normal(2, 6, 3, 5)
+    expected = F.layer_norm(x.permute(0, 2, 3, 1), (6,), norm.weight, norm.bias, norm.eps)
+    torch.testing.assert_close(norm(x), expected.permute(0, 3, 1, 2), **CLOSE)
 
 
 def resized(grid, side):
@@ -115,20 +118,17 @@ CLIP = {"hidden_size": 12, "num_attention_heads": 3, "ffn_hidden_size": 20, "num
 
 
 def test_clip_embeds_given_features_or_its_own_patches():
-    clip, calls = randomised(deepencoder.VitModel(CLIP)), []
+    """Its ends may be frozen, and its norm be in fp32."""
+    options = {"freeze_embed": True, "freeze_pre_norm": True}
+    clip, calls = randomised(deepencoder.VitModel({**CLIP, "fp32norm": True}, **options)), []
     clip.embeddings.patch_embedding.register_forward_hook(lambda *_: calls.append(1))
     images = normal(2, 3, 42, 42)
-    assert clip(images, normal(2, 12, 4, 4)).shape == (2, 17, 12)
-    assert calls == []
-    assert clip(images, None).shape == (2, 10, 12)
-    assert calls == [1]
-
-
-def test_clip_can_freeze_its_ends_and_norm_in_fp32():
-    clip = deepencoder.VitModel({**CLIP, "fp32norm": True}, freeze_embed=True, freeze_pre_norm=True)
+    assert (clip(images, normal(2, 12, 4, 4)).shape, calls) == ((2, 17, 12), [])
+    assert (clip(images, None).shape, calls) == ((2, 10, 12), [1])
     frozen = {name.split(".")[0] for name, p in clip.named_parameters() if not p.requires_grad}
     assert frozen == {"embeddings", "pre_layrnorm"}
     assert isinstance(clip.pre_layrnorm, deepencoder.LayerNormfp32)
+    assert type(deepencoder.VitModel(CLIP).pre_layrnorm) is nn.LayerNorm
 
 
 def test_quick_gelu():
@@ -205,25 +205,13 @@ def test_a_windowed_block_equals_attention_window_by_window():
     torch.testing.assert_close(block(x), h + block.mlp(block.norm2(h)))
 
 
-def test_layer_norm_2d_normalises_the_channels():
-    norm = randomised(deepencoder.LayerNorm2d(6))
-    x = normal(2, 6, 3, 5)
-    expected = F.layer_norm(x.permute(0, 2, 3, 1), (6,), norm.weight, norm.bias, norm.eps)
-    torch.testing.assert_close(norm(x), expected.permute(0, 3, 1, 2), **CLOSE)
-
-
-@pytest.mark.parametrize("resolution", [128, 192])
+@sampled("resolution", [128, 192], named(192))
 def test_sam_divides_the_resolution_by_64(resolution):
     sam, side = randomised(deepencoder.build_sam_vit_b(VISION)), resolution // 64
     assert sam(normal(2, 3, resolution, resolution)).shape == (2, 20, side, side)
-
-
-def test_sam_may_go_without_positions():
-    sam = deepencoder.ImageEncoderViT(
-        img_size=64, embed_dim=12, depth=1, num_heads=2, use_abs_pos=False
-    )
-    assert sam.pos_embed is None
-    assert sam(normal(1, 3, 64, 64)).shape == (1, 1024, 1, 1)
+    options = {"img_size": 64, "embed_dim": 12, "depth": 1, "num_heads": 2}
+    sam = deepencoder.ImageEncoderViT(**options, use_abs_pos=False)
+    assert (sam.pos_embed, sam(normal(1, 3, 64, 64)).shape) == (None, (1, 1024, 1, 1))
 
 
 # ------------------------------------------------------------------------- DeepSeek-OCR-2's encoder
@@ -262,8 +250,7 @@ def mixed_mask(kinds, padding=()):
     return torch.tensor(rows)[None, None]
 
 
-@pytest.mark.parametrize(("heads", "shared"), [(6, 2), (3, 3), (6, 1)])
-@pytest.mark.parametrize("side", [1, 2, 3])
+@pytest.mark.parametrize(("heads", "shared", "side"), [(6, 2, 3), (3, 3, 1), (6, 1, 2)])
 def test_the_encoder_is_transformers_qwen2_under_the_mixed_mask(heads, shared, side):
     ours, n = encoder(heads, shared), side * side
     theirs = qwen2_like(ours, heads, shared)
@@ -300,18 +287,14 @@ def test_a_sequence_may_hold_its_kinds_in_any_order_or_one_alone_and_padding(kin
 
 
 def test_the_encoder_has_one_attention():
+    """Without a mask it is causal and makes its own tables."""
     for other in ("eager", "flash_attention_2"):
         with pytest.raises(ValueError, match="'sdpa' only"):
             encoder(attn_implementation=other)
-    layer = encoder().model.model.layers[0]
-    with pytest.raises(ValueError, match="no attention weights"):
-        layer(normal(1, 3, 24), output_attentions=True)
-
-
-def test_attention_without_a_mask_is_causal_and_makes_its_own_tables():
     layer, x = encoder().model.model.layers[0], normal(1, 4, 24)
-    low = mixed_mask([1] * 4)
+    with pytest.raises(ValueError, match="no attention weights"):
+        layer(x, output_attentions=True)
     with torch.no_grad():
         free = layer(x)
-        masked = layer(x, attention_mask=low, position_ids=torch.arange(4)[None])
+        masked = layer(x, attention_mask=mixed_mask([1] * 4), position_ids=torch.arange(4)[None])
     torch.testing.assert_close(free, masked, atol=1e-6, rtol=1e-5)
