@@ -20,9 +20,9 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace.cached_layers import caches_in
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.recorder import Recorder
+from dsocr_analyze.trace.repetition import caches_in
 
 SMALL = {
     "num_hidden_layers": 4,

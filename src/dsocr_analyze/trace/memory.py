@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
+from dsocr_analyze.model.known_shapes import Look
+
 __all__ = ["LiveTensors"]
 
 
@@ -79,6 +81,12 @@ class LiveTensors:
             return False
         self._watch(storage, nbytes, self._live)
         return True
+
+    def made(self, look: Look) -> torch.Tensor:
+        """A new tensor that looks like this, counted as alive."""
+        tensor = look.make()
+        self.add(tensor)
+        return tensor
 
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Counts a tensor in place of another, whose memory would have been its own."""

@@ -1,9 +1,11 @@
-"""Runs the passes of a page under the recorder: a prefill pass, then decode steps."""
+"""Runs under the recorder: the passes of a page, or a module or function on its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,16 +15,20 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Value
-from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
+    "CallRecorder",
+    "FunctionModule",
     "PassTraces",
     "RunStep",
     "recorded_flash_attention",
+    "trace_calls",
+    "trace_module",
     "trace_passes",
 ]
 
@@ -80,9 +86,8 @@ def trace_passes(
             cache that the steps before it would leave, zeros for those that do not run.
         with_longer_step: Whether to run another step after those, over one cached token more.
         explore: Runs further steps in any order, and returns the stretches that it found.
-        repeats: Maps module paths to the name that equal modules share: on `meta`, their equal
-            calls
-            are recorded once. None runs every module.
+        repeats: On `meta`, equal calls of modules with the same name are recorded once. None runs
+            every module.
         recorder_type: Makes what records the passes, of the model and what repeats.
         on_progress: Called with the name of each step as it starts.
 
@@ -145,3 +150,101 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
         return output
 
     return flash_attn_func
+
+
+# --- a module or function alone ---------------------------------------------------------------
+
+
+class CallRecorder(Recorder):
+    """Keeps the trace's `modules`; of equal calls of alike modules, which run once, the first."""
+
+    def _run_in_full(
+        self, path: str, forward: Function, args: Arguments, kwargs: Keywords
+    ) -> Value:
+        with self._own_trace(path) as trace:
+            output = super()._run_in_full(path, forward, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
+            trace.modules.setdefault(path, []).append(
+                TracedCall(
+                    tuple(trace.kernels),
+                    trace.peak.nbytes,
+                    _cache_bytes(getattr(forward, "__self__", None), given, output),
+                    _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
+                )
+            )
+        return output
+
+
+def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
+    """Shapes of those values that are tensors."""
+    return {
+        name: tuple(value.shape)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _first_tensor(value: Value) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    items: Iterable[Value] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, tuple | list):
+        items = value
+    return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
+
+
+def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
+    """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
+    cache = given.get("past_key_value", given.get("past_key_values"))
+    if cache is None:
+        cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        return 0
+    index = getattr(getattr(module, "self_attn", module), "layer_idx", None)
+    pairs = list(cache) if index is None else [cache[index]]
+    return sum(tensor.numel() * tensor.element_size() for pair in pairs for tensor in pair)
+
+
+class FunctionModule(torch.nn.Module):
+    """Wraps a function as a module, so that it can be traced like one."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def trace_module(
+    module: torch.nn.Module,
+    device: torch.device,
+    *args: Any,
+    repeats: Alike | None = None,
+    **kwargs: Any,
+) -> tuple[Trace, Any]:
+    """Runs one call under the recorder; returns the trace, and what the module returned.
+
+    Args:
+        module: Any module.
+        device: Device of its parameters and inputs.
+        *args: Positional arguments of its forward.
+        repeats: As in `trace_passes`.
+        **kwargs: Keyword arguments of its forward.
+    """
+    ((trace, output),) = trace_calls(module, device, [kwargs], repeats, *args)
+    return trace, output
+
+
+def trace_calls(
+    module: torch.nn.Module,
+    device: torch.device,
+    calls: Sequence[Keywords],
+    repeats: Alike | None = None,
+    *args: Any,
+) -> list[tuple[Trace, Any]]:
+    """As `trace_module`, for several calls, each with its keyword arguments."""
+    recorder = CallRecorder(module, repeats if device.type == "meta" else None)
+    flash = recorded_flash_attention(recorder)
+    with left_as_it_was(module), running(device, flash, assign=recorder.assign), recorder:
+        return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]

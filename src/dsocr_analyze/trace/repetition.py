@@ -1,38 +1,38 @@
 """Repeats the records of equal calls: alike modules do the same work on equal inputs.
 
-Which modules are alike is declared, never guessed. The inputs of a call are compared, and, as a
-model may have been changed after loading, settings and children, too; the side effects of the first
-call show whether its record may be repeated at all.
+Which modules are alike is declared, never guessed. Besides inputs, settings and children are
+compared, since a model may be changed after loading. The first call's side effects show whether its
+record may be repeated at all.
 """
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import is_
-from typing import Any, Final
+from operator import attrgetter, call, is_
+from typing import Any, Final, TypeAlias
 
 import torch
 
 from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.known_values import known_value
-from dsocr_analyze.model.torch_calls import SEQUENCES, Arguments, Key, Keywords, Value, tensors_in
-from dsocr_analyze.trace.cached_layers import (
-    CachedLayer,
-    Extension,
-    caches_in,
-    described_cache,
-    extend,
-    layout,
-    version_of,
+from dsocr_analyze.model.torch_calls import (
+    SEQUENCES,
+    Arguments,
+    Key,
+    Keywords,
+    Value,
+    Values,
+    tensors_in,
 )
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["Alike", "FirstCall", "RecordedCall", "Repetition"]
+__all__ = ["Alike", "FirstCall", "RecordedCall", "Repetition", "caches_in"]
 
 
 Alike = Callable[[str], str | None]
@@ -44,6 +44,7 @@ _PLAIN: Final = (
 )  # fmt: skip
 
 _is_plain: Final = functools.cache(lambda kind: issubclass(kind, _PLAIN))
+_version_of: Final = attrgetter("_version")
 
 _NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
 """Attributes that number a layer, which may differ between alike layers."""
@@ -72,16 +73,19 @@ class RecordedCall:
 
     def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
         """Leaves what an equal call would: its output, which is returned, and longer caches."""
-        caches, made = caches_in(arguments), list[Value]()
-        for item in self.output:
-            if isinstance(item, Look):
-                tensor = item.make()
-                memory.add(tensor)
-                made.append(tensor)
-            else:
-                made.append(None if item is None else caches[item])
-        for cache, extension in zip(caches, self.extensions, strict=True):
-            extend(cache, layer or 0, extension, memory)
+        caches = caches_in(arguments)
+        made: list[Value] = [
+            memory.made(item) if isinstance(item, Look) else None if item is None else caches[item]
+            for item in self.output
+        ]
+        for cache, (lists, numbers) in zip(caches, self.extensions, strict=True):
+            number = layer or 0
+            for name, (is_tuple, looks) in lists.items():
+                tensors = tuple(map(memory.made, looks))
+                # At the end, this appends.
+                vars(cache)[name][number : number + 1] = [tensors if is_tuple else tensors[0]]
+            for name, value in numbers.items():
+                vars(cache).setdefault(name, {})[number] = value
         return tuple(made) if self.returns_tuple else made[0]
 
 
@@ -101,11 +105,9 @@ class Repetition:
     ) -> tuple[Key, int | None] | None:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
-        It consists of the shared name of the module, its settings and children, how the arguments
-        were
-        passed, their layout, which of them are identical or share memory, and which have known
-        values.
-        With it, the number of the layer that the module is part of; None for several or none.
+        It has the module's shared name, settings and children, and of the arguments: how they are
+        passed, layouts, known values, and which are identical or share memory. With it comes the
+        number of the layer that the module is part of; None for several or none.
         """
         name = self._name_of(path)
         if name is None:
@@ -120,18 +122,14 @@ class Repetition:
         return (name, variant, tuple(kwargs), tuple(described), shared), layer
 
     def _describe(
-        self,
-        arguments: Arguments,
-        layer: int | None,
-        described: list[Key],
-        storages: list[int],
+        self, arguments: Arguments, layer: int | None, described: list[Key], storages: list[int]
     ) -> bool:
         """Appends all of some arguments that a record may depend on; False if that is unclear."""
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
                 if not argument.is_meta or argument.is_inference():
                     return False
-                described.append((type(argument), *layout(argument), known_value(argument)))
+                described.append((type(argument), *_layout(argument), known_value(argument)))
                 storages += (id(argument), argument.untyped_storage()._cdata)
             elif isinstance(argument, _PLAIN):
                 described.append((type(argument), argument))
@@ -140,14 +138,14 @@ class Repetition:
                 if not self._describe(argument, layer, described, storages):
                     return False
             else:
-                cache = None if layer is None else described_cache(argument, layer, self._memory)
+                cache = None if layer is None else _described(argument, layer, self._memory)
                 if cache is None:
                     return False
                 described.append(cache)
         return True
 
     def _variant_of(self, module: torch.nn.Module) -> tuple[int, frozenset[int]]:
-        """A number, from the module's state when first asked for, and the layers it belongs to.
+        """A number for the module's state when first asked for, and the layers it belongs to.
 
         Equal numbers mean equal class, settings, parameters and children.
         """
@@ -156,21 +154,17 @@ class Repetition:
         described: list[Any] = [type(module)]
         layers = set[int]()
         for name, value in vars(module).items():
-            if name in _OF_EVERY_MODULE or name == "forward":  # which is ours, else it always runs
-                continue
             if name in _NUMBERS:
                 layers.add(value)
-                continue
-            items = value if isinstance(value, SEQUENCES) else (value,)
-            if all(map(_is_plain, map(type, items))):
-                described.append((name, items is value, *items))
+            elif name not in _OF_EVERY_MODULE and name != "forward":  # ours, else it always runs
+                items = value if isinstance(value, SEQUENCES) else (value,)
+                if all(map(_is_plain, map(type, items))):
+                    described.append((name, items is value, *items))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             described.append((name, None if tensor is None else (tensor.shape, tensor.dtype)))
         for name, child in module._modules.items():
-            variant = None
-            if child is not None:
-                variant, below = self._variant_of(child)
-                layers |= below
+            variant, below = (None, ()) if child is None else self._variant_of(child)
+            layers.update(below)
             described.append((name, variant))
         variant = self._descriptions.setdefault(tuple(described), len(self._descriptions))
         self._modules[module] = variant, frozenset(layers)
@@ -190,9 +184,7 @@ class FirstCall:
         self._module, self._arguments, self._memory = module, arguments, memory
         self._births, self._nbytes = memory.births, memory.nbytes
         self._versions, self._attributes = self._state()
-        self._caches = list[CachedLayer]()
-        for cache in caches_in(arguments):
-            self._caches.append(CachedLayer(cache, layer or 0, memory))
+        self._caches = [_CachedLayer(each, layer or 0, memory) for each in caches_in(arguments)]
         self._made: dict[int, int] = {}
         """Bytes of the memory that the call made and leaves behind, by storage."""
 
@@ -200,10 +192,8 @@ class FirstCall:
         """The record of the call, which has run; None if it may not be repeated.
 
         It must have extended no more than its own layer of a cache, written to no argument, and
-        stored
-        nothing on the module or below. All memory that it leaves alive must be that of its output
-        or of
-        its extensions.
+        stored nothing on the module or below; and all memory that it leaves must be that of its
+        output or extensions.
         """
         extensions, held, places = list[Extension](), 0, dict[int, int]()
         for place, cache in enumerate(self._caches):
@@ -216,7 +206,7 @@ class FirstCall:
         items: list[int | Look | None] = []
         for item in output if type(output) is tuple else (output,):
             if item is None or id(item) in places:
-                items.append(None if item is None else places[id(item)])
+                items.append(places.get(id(item)))
             elif self._is_made(item):
                 items.append(Look.of(item))
             else:
@@ -249,11 +239,133 @@ class FirstCall:
         Tensors among these are weak references, so they can die.
         """
         attributes, parts = list[Any](), [self._module]
-        # Much faster than `modules()`, whose generators are nested as deeply as the modules.
         for part in parts:
             own = [value for name, value in vars(part).items() if name not in _OF_EVERY_MODULE]
             for value in (*own, *part._buffers.values()):
                 is_tensor = isinstance(value, torch.Tensor)
                 attributes.append(weakref.ref(value) if is_tensor else value)
-            parts += part.children()
-        return [*map(version_of, tensors_in(self._arguments))], attributes
+            parts += [child for child in part._modules.values() if child is not None]
+        return [*map(_version_of, tensors_in(self._arguments))], attributes
+
+
+# --- caches ----------------------------------------------------------------------------------
+
+# A cache is anything whose whole state is lists of tensors by layer, singly or in tuples, and
+# perhaps numbers by layer, such as where a window stands. A layer extends the pair of its number.
+
+_Cache: TypeAlias = Any
+"""A cache of any class."""
+
+Extension: TypeAlias = tuple[dict[str, tuple[bool, list[Look]]], dict[str, int]]
+"""What a call leaves in a cache for its layer.
+
+By list, whether a tuple stands in it, and how its tensors look; and the layer's numbers by name.
+"""
+
+_State: TypeAlias = tuple[dict[str, list[Any]], dict[str, dict[int, int]], list[list[torch.Tensor]]]
+"""What a cache holds: its lists and its numbers by name, and the tensors of every layer."""
+
+
+def _state_of(value: _Cache) -> _State | None:
+    """What a cache holds; None if the value is no cache."""
+    if isinstance(value, list | tuple | dict | set):  # these hold more than their attributes
+        return None
+    lists: dict[str, list[Any]] = {}
+    numbers: dict[str, dict[int, int]] = {}
+    for name, each in getattr(value, "__dict__", {}).items():
+        if type(each) is list:
+            for item in each:
+                if not all(map(torch.is_tensor, item if type(item) is tuple else (item,))):
+                    return None
+            lists[name] = each
+        elif type(each) is dict and {*map(type, (*each.keys(), *each.values()))} <= {int}:
+            numbers[name] = each
+        else:
+            return None
+    if len({*map(len, lists.values())}) != 1:
+        return None
+    return lists, numbers, [*map(list, map(tensors_in, zip(*lists.values(), strict=True)))]
+
+
+def caches_in(arguments: Values) -> list[_Cache]:
+    """The caches among a call's arguments, also within tuples."""
+    caches = []
+    for each in arguments:
+        if type(each) is tuple:
+            caches += caches_in(each)
+        elif _state_of(each) is not None:
+            caches.append(each)
+    return caches
+
+
+def _layout(tensor: torch.Tensor) -> Key:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
+def _described(value: _Cache, layer: int, memory: LiveTensors) -> Key | None:
+    """All of a cache that the record of a layer may depend on; None if the value is no cache.
+
+    Its own tensors and numbers, and the different ones of the layers before and after it.
+    """
+    state = _state_of(value)
+    if state is None:
+        return None
+    _, numbers, layers = state
+    own: list[Any] = [type(value)]
+    before, after = set[Key](), set[Key]()
+    for number, tensors in enumerate(layers):
+        looks = tuple(map(_layout, tensors))
+        if number == layer:
+            own += looks, *map(known_value, tensors), *map(memory.nbytes_of, tensors)
+        else:
+            (before if number < layer else after).add(looks)
+    for name, each in numbers.items():
+        own.append((name, each.get(layer)))
+        for other, number in each.items():
+            if other != layer:
+                (before if other < layer else after).add((name, number))
+    return *own, frozenset(before), frozenset(after)
+
+
+class _CachedLayer:
+    """A cache and the layer of it that a call may extend, as the call finds them."""
+
+    def __init__(self, cache: _Cache, layer: int, memory: LiveTensors) -> None:
+        state = _state_of(cache)
+        assert state is not None, "it is a cache"
+        _, numbers, layers = state
+        self.cache, self._layer, self._length = cache, layer, len(layers)
+        self._numbers = copy.deepcopy(numbers)
+        others = self._others_of(layers)
+        self._others = [*map(weakref.ref, others)]
+        """Tensors of the other layers, which may die."""
+        self._versions = [*map(_version_of, others)]
+        self.nbytes = sum(map(memory.nbytes_of, tensors_in(layers[layer : layer + 1])))
+        """Bytes of the layer's tensors that count as alive."""
+
+    def _others_of(self, layers: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+        return [*tensors_in(layers[: self._layer] + layers[self._layer + 1 :])]
+
+    def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
+        """What the call has left for its layer; None if it did anything else to the cache.
+
+        `is_made` tells whether a tensor has memory of its own that the call made.
+        """
+        state, layer = _state_of(self.cache), self._layer
+        if state is None or len(state[2]) != max(self._length, layer + 1):
+            return None
+        lists, numbers, layers = state
+        others = self._others_of(layers)
+        is_same = all(map(is_, map(call, self._others), others))
+        if not is_same or [*map(_version_of, others)] != self._versions:
+            return None
+        for name, each in numbers.items():
+            if {**each, layer: None} != {**self._numbers.get(name, {}), layer: None}:
+                return None
+        if not all(map(is_made, layers[layer])):
+            return None
+        looks = {
+            name: (type(stored[layer]) is tuple, [*map(Look.of, tensors_in([stored[layer]]))])
+            for name, stored in lists.items()
+        }
+        return looks, {name: each[layer] for name, each in numbers.items() if layer in each}
