@@ -30,8 +30,8 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
 class LiveTensors:
     """Memory of the tensors made during a pass; one storage counts once, until it is freed.
 
-    A freed storage is only appended to a list, by a C function: a signal handler's exception inside
-    a Python callback would be dropped, and the update lost.
+    A freed storage is only appended to a list, by a C function: Python would drop an exception of a
+    signal handler within a callback, and the update would be lost.
 
     Args:
         existing: Tensors from before the pass. If they are all on one device, only its memory
@@ -39,13 +39,10 @@ class LiveTensors:
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
-        devices = set()
         # Keep the storages themselves: once one is freed, another may get its address.
-        self._existing: dict[int, torch.UntypedStorage] = {}
-        for tensor in existing:
-            devices.add(tensor.device)
-            storage = tensor.untyped_storage()
-            self._existing[storage._cdata] = storage
+        storages = [tensor.untyped_storage() for tensor in existing]
+        self._existing = {storage._cdata: storage for storage in storages}
+        devices = {storage.device for storage in storages}
         self.device = devices.pop() if len(devices) == 1 else None
         """The device whose memory counts; None for every device."""
         self._live: dict[int, _Storage] = {}
@@ -70,17 +67,19 @@ class LiveTensors:
     def add(self, tensor: torch.Tensor) -> bool:
         """Counts a tensor's memory as alive until its storage is freed.
 
-        Returns whether it counts from now on: it is on the device, and was not alive before.
+        Returns whether it is newly counted: on the device, and not alive before.
         """
         storage = tensor.untyped_storage()
-        key, nbytes = storage._cdata, storage.nbytes()
-        self._book_freed()
-        if key in self._live or key in self._existing or key in self._on_host:
-            return False
-        if not nbytes or self.device not in (None, storage.device):
+        nbytes = storage.nbytes()
+        if self._is_known(storage) or not nbytes or self.device not in (None, storage.device):
             return False
         self._watch(storage, nbytes, self._live)
         return True
+
+    def _is_known(self, storage: torch.UntypedStorage) -> bool:
+        self._book_freed()
+        key = storage._cdata
+        return key in self._live or key in self._existing or key in self._on_host
 
     def made(self, look: Look) -> torch.Tensor:
         """A new tensor that looks like this, counted as alive."""
@@ -99,15 +98,12 @@ class LiveTensors:
     def put_on_host(self, tensor: torch.Tensor) -> None:
         """Leaves out a tensor on the CPU that would be on the host beside a GPU.
 
-        Those that count already are on the device, and those that no trace counts have no place.
+        Those that already count are on the device; those that no trace counts have no place.
         """
-        if tensor.is_nested or tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        self._book_freed()
-        key = storage._cdata
-        if not (key in self._live or key in self._existing or key in self._on_host):
-            self._watch(storage, 0, self._on_host)
+        if not tensor.is_nested and tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            if not self._is_known(storage):
+                self._watch(storage, 0, self._on_host)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
@@ -117,10 +113,9 @@ class LiveTensors:
         return tensor.untyped_storage()._cdata in self._on_host
 
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
-        """Counts a storage's growth from `before` bytes.
+        """Counts a storage's growth from `before` bytes; returns the bytes alive while it grew.
 
-        Returns the bytes alive while it grew: the old memory was freed after the new one was
-        filled.
+        The old memory is freed after the new one is filled.
         """
         if self.device not in (None, storage.device) or storage._cdata in self._on_host:
             return self.nbytes

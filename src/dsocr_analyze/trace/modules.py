@@ -68,39 +68,33 @@ class RunningModules:
                 its arguments. Not kept: a method of what holds this would keep the model alive.
         """
         for path, module in modules_in(self._model):
-            self.paths.setdefault(module, []).append(path)
-        if self._only is not None:
-            self.paths = {
-                module: seen
-                for module, paths in self.paths.items()
-                if (seen := [path for path in paths if path in self._only])
-            }
+            if self._only is None or path in self._only:
+                self.paths.setdefault(module, []).append(path)
         self.customized.clear()
         hooks_all = _has_any_global_hook()
         with undone(self._detach):
             for module, paths in self.paths.items():
-                is_script, own_forward = isinstance(module, torch.jit.ScriptModule), None
-                if not is_script:  # whose operators are recorded, but not its forward followed
-                    own_forward = self._own_forwards[module] = vars(module).get("forward")
-                is_customized = (
-                    is_script
-                    or own_forward is not None
+                kind = type(module)
+                is_customized = bool(
+                    "forward" in vars(module)
                     or module._forward_hooks
                     or module._forward_pre_hooks
                     or module._backward_hooks
                     or module._backward_pre_hooks
                 )
-                if is_customized:
-                    for path in paths:
-                        self.customized.update(ancestors(path))
-                if not is_script:
-                    wrapper = functools.partial(self._forward, run, module, module.forward)
-                    # `generate` reads its signature.
-                    vars(wrapper)["__wrapped__"] = module.forward
+                if isinstance(module, torch.jit.ScriptModule):
+                    # Its operators are recorded, but its forward is not followed. It only refuses
+                    # hooks that are registered by name; its __call__ runs them.
+                    kind, is_customized = torch.nn.Module, True
+                else:
+                    self._own_forwards[module] = vars(module).get("forward")
+                    forward = module.forward
+                    wrapper = functools.partial(self._forward, run, module, forward)
+                    vars(wrapper)["__wrapped__"] = forward  # `generate` reads its signature
                     vars(module)["forward"] = wrapper
+                if is_customized:
+                    self.customized.update(*map(ancestors, paths))
                 if is_customized or hooks_all:
-                    # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
-                    kind = torch.nn.Module if is_script else type(module)
                     enter, leave = kind.register_forward_pre_hook, kind.register_forward_hook
                     self._hooks.append(enter(module, self._on_enter, prepend=True))
                     self._hooks.append(leave(module, self._on_leave, always_call=True))

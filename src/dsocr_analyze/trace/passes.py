@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, tensors_in
 from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
@@ -164,13 +164,14 @@ class CallRecorder(Recorder):
         with self._own_trace(path) as trace:
             output = super()._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
+            returned = output.values() if isinstance(output, dict) else (output,)
             given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
             trace.modules.setdefault(path, []).append(
                 TracedCall(
                     tuple(trace.kernels),
                     trace.peak.nbytes,
                     _cache_bytes(getattr(forward, "__self__", None), given, output),
-                    _shapes_of(given) | _shapes_of({"returned": _first_tensor(output)}),
+                    _shapes_of(given | {"returned": next(tensors_in(returned), None)}),
                 )
             )
         return output
@@ -183,17 +184,6 @@ def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
         for name, value in values.items()
         if isinstance(value, torch.Tensor)
     }
-
-
-def _first_tensor(value: Value) -> torch.Tensor | None:
-    if isinstance(value, torch.Tensor):
-        return value
-    items: Iterable[Value] = ()
-    if isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, tuple | list):
-        items = value
-    return next(filter(lambda each: each is not None, map(_first_tensor, items)), None)
 
 
 def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:

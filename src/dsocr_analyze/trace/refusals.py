@@ -18,29 +18,28 @@ __all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
 def refuse_uncountable(where: str, values: Arguments) -> None:
     """Raises UncountableError for nested, sparse, quantized or wrapping tensors, also in lists.
 
-    `where` is what the values belong to, for the message.
+    `where` names what the values belong to.
     """
     for value in values:
-        if isinstance(value, SEQUENCES):
+        if isinstance(value, torch.Tensor):
+            if refused := _why_uncountable(value):
+                raise UncountableError(f"{where}: {refused}")
+        elif isinstance(value, SEQUENCES):
             refuse_uncountable(where, value)
-        if not isinstance(value, torch.Tensor):
-            continue
-        kind, refused = type(value), ""
-        own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-        if value.is_nested:
-            refused = "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
-        elif own_dispatch and kind.__name__ != "FakeTensor":  # on tensors that a trace cannot see
-            refused = f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
-        elif value.layout is not torch.strided:
-            refused = (
-                f"tensors of layout {value.layout} are not counted; use dense ones (to_dense())"
-            )
-        elif value.is_quantized:
-            refused = (
-                f"tensors of {value.dtype} are not counted; use dequantized ones (dequantize())"
-            )
-        if refused:
-            raise UncountableError(f"{where}: {refused}")
+
+
+def _why_uncountable(tensor: torch.Tensor) -> str:
+    kind = type(tensor)
+    own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if tensor.is_nested:
+        return "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
+    if own_dispatch and kind.__name__ != "FakeTensor":  # on tensors that a trace cannot see
+        return f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
+    if tensor.layout is not torch.strided:
+        return f"tensors of layout {tensor.layout} are not counted; use dense ones (to_dense())"
+    if tensor.is_quantized:
+        return f"tensors of {tensor.dtype} are not counted; use dequantized ones (dequantize())"
+    return ""
 
 
 # --- operators that take functions -----------------------------------------------------------
@@ -65,22 +64,22 @@ def refuse_higher_order(name: str) -> NoReturn:
 
 
 def refuse_functions(error: BaseException) -> None:
-    """Replaces the error such an operator raises before any dispatch, as on `meta`, by a named one.
+    """Raises UncountableError in place of an error from within such an operator or torch.compile.
 
-    Raises:
-        UncountableError: The error came from an operator that takes functions, or torch.compile.
+    On `meta`, the operator fails before any dispatch.
     """
     if not isinstance(error, Exception) or isinstance(error, UncountableError):
         return
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
-    for frame, module in zip(frames, modules, strict=True):
+    places = [type(error).__module__]
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+        places[1:] = [module]  # the last
         if module == _FLEX_ATTENTION or module.startswith(_HIGHER_ORDER):
             try:
                 refuse_higher_order(frame.f_code.co_name)
             except UncountableError as refusal:
                 raise refusal from error
-    if any(name.startswith(_DYNAMO) for name in (type(error).__module__, *modules[-1:])):
+    if any(place.startswith(_DYNAMO) for place in places):
         raise UncountableError(
             "a graph made by torch.compile is not counted: the trace does not see its operators;"
             " call the function itself, or compile it without fullgraph=True"
