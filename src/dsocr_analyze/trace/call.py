@@ -1,7 +1,4 @@
-"""One executed operator as its rule sees it: arguments, outputs, and the bytes they occupy.
-
-fvcore's handles, written for `torch.jit` graphs, are wrapped here as counts.
-"""
+"""One executed operator as its rule sees it, and fvcore's handles as counts."""
 
 from __future__ import annotations
 
@@ -39,16 +36,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One executed operator: its arguments in schema order, its outputs, and its input tensors."""
+    """One executed operator, with its arguments in schema order."""
 
     args: Arguments
     outputs: Sequence[torch.Tensor]
     kwargs: Keywords
     tensors: Sequence[torch.Tensor]
-    """All tensor arguments, including those in lists."""
+    """All tensor arguments, also in lists."""
 
     def argument(self, index: int, name: str) -> Any:
-        """The argument at `index` or, if passed by keyword, called `name`; None if absent."""
+        """An argument by position or keyword; None if absent."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name)
 
 
@@ -59,11 +56,10 @@ Count: TypeAlias = Callable[[Call], int]
 
 
 def occupied_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that hold the tensor's elements, counting shared elements once.
+    """Bytes that hold the tensor's elements, counting shared ones once.
 
-    Elements are shared in an expanded dimension and between overlapping windows, where there are
-    more
-    positions than elements between the first and the last.
+    Expanded dimensions and overlapping windows share elements: there are more positions than
+    elements between the first and the last.
     """
     positions, extent = 1, 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -78,7 +74,7 @@ def all_inputs(call: Call) -> int:
 
 
 def inputs_but_first(call: Call) -> int:
-    """Bytes of all tensor arguments except the first."""
+    """Bytes of all other tensor arguments."""
     return sum(map(occupied_bytes, call.tensors[1:]))
 
 
@@ -112,8 +108,8 @@ class Rule:
     Attributes:
         kind: Kind of kernel.
         reason: Where the counts come from.
-        macs: Multiply-accumulates; only for matrix operators.
-        vector_flops: FLOPs of everything else that computes.
+        macs: Multiply-accumulates; only of matrix operators.
+        vector_flops: All other FLOPs.
         dimensions: Size of the kernel; None for the elements of its first output.
     """
 
@@ -131,11 +127,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A traced value as fvcore's handles see it: a `torch._C.Value` with a shape or a constant."""
+    """A `torch._C.Value` with a shape or a constant, as fvcore's handles see it."""
 
     value: Any
     flat: bool
-    """Whether it presents a tensor's shape as [1, elements]."""
+    """Whether a tensor's shape is presented as [1, elements]."""
 
     def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore's name
         return isinstance(self.value, torch.Tensor)
@@ -157,13 +153,13 @@ def fvcore_count(
     inputs: int | None = None,
     flat: bool = False,
 ) -> int:
-    """The count of one of `fvcore.nn.jit_handles`, whose flop is a MAC of a matrix operator.
+    """The count of one of `fvcore.nn.jit_handles`; of matrix operators, its flop is a MAC.
 
     Args:
         handle: The handle.
         call: The call.
-        inputs: Number of arguments the handle expects (`aten::bmm` has one more); None for all.
-        flat: Present shapes as [1, elements], for handles that reject some numbers of dimensions.
+        inputs: Number of arguments that the handle expects; None for all.
+        flat: Whether to present shapes as [1, elements], as some handles need.
     """
     arguments = [*map(partial(_Value, flat=flat), call.args[:inputs])]
     counted = handle(arguments, [_Value(call.outputs[0], flat)])

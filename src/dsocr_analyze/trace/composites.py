@@ -1,8 +1,7 @@
 """Composite operators, counted as called: PyTorch decomposes them differently on each device.
 
-A function mode intercepts linear, matmul, einsum, attention, softmax and RMS norm before that, so
-that each counts as one operator, identically on `meta`, CPU and CUDA. Copies made on the way (for a
-softmax in another type, or an operand's layout) are operators of their own.
+A function mode intercepts linear, matmul, einsum, attention, softmax and RMS norm, so that each is
+one operator everywhere. Copies made on the way, to another type or layout, are counted apart.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _WIDEST: Final = frozenset(
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot"
     " scatter_add cat stack".split()
 )
-"""Functions whose arguments are all cast to the widest type among them."""
+"""Functions whose arguments are all cast to the widest among their types."""
 
 
 _MATRICES: Final = ("input", "other")
@@ -78,7 +77,7 @@ _COMPOSITES: Final[dict[Function, tuple[str, tuple[str, ...]]]] = {
     torch.rms_norm: ("rms_norm", _OF_RMS_NORM),
     F.rms_norm: ("rms_norm", _OF_RMS_NORM),
 }
-"""Names of operators, and of the parameters that a rule looks at, in its order, by function."""
+"""By function, the operator's name and the parameters that a rule looks at, in its order."""
 
 _MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
 
@@ -86,24 +85,24 @@ Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
 
 
 class Composites(TorchFunctionMode):
-    """Passes each composite to `record` as one operator, as called.
+    """Passes each composite to `record` as one operator.
 
-    In a region of autocast in this thread, their arguments are cast first as it would: the region
-    of the arguments' device; for `meta`, CUDA's, whose casts torch does not make there.
+    In a region of autocast in this thread, arguments are cast first: as in the region of their
+    device, and for `meta` as on CUDA, since torch makes no casts there.
 
     Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 
     Args:
-        record: Receives the operator's name, its arguments in schema order, its remaining keyword
-            arguments, a function that runs it, and whether it is a single kernel on the device;
-            returns the output.
+        record: Given the operator's name, its arguments in schema order, its other keyword
+            arguments, a
+            function that runs it, and whether it is a single kernel, returns the output.
     """
 
     def __init__(self, record: Record) -> None:
         super().__init__()
         self._record = record
         self._weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Weights cast in the outermost region and their casts, kept until it ends."""
+        """Weights and their casts in the outermost region, kept until it ends."""
 
     def __torch_function__(
         self,
@@ -160,10 +159,9 @@ class Composites(TorchFunctionMode):
         return self._record(name, ordered, rest, run, is_fused)
 
     def _opened(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-        """Runs a Python function that torch passes to a mode as a whole, and records what it calls.
+        """Runs a Python function that torch would pass to a mode as a whole, and records its calls.
 
-        The function asks `has_torch_function` whether to pass itself to the mode; in this thread,
-        the answer is now no.
+        The function asks `has_torch_function`, which in this thread now says no.
         """
         asks, here = vars(F)["has_torch_function"], threading.get_ident()
 
@@ -233,10 +231,9 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
 
 
 def _laid_out_as_on_cuda(attention: Callable[[], Any]) -> Any:
-    """Lays attention's output [B, H, T, D] out as [B, T, H, D] in memory.
+    """Lays attention's output [B, H, T, D] out as [B, T, H, D] in memory, as CUDA's kernels do.
 
-    CUDA's fused kernels do that, so merging heads is a view; `meta` puts heads first, and the CPU's
-    kernel uses the layout of its queries, which would make it a copy.
+    Then merging heads is a view. `meta` puts heads first; the CPU's kernel follows its queries.
     """
     output = attention()
     if output.is_cuda or output.dim() != 4 or output.transpose(1, 2).is_contiguous():

@@ -1,13 +1,13 @@
 """Brings a pass on the CPU to the convention of every report: kernels and memory are CUDA's.
 
-Where kernels differ, the CPU's results are given the form of CUDA's. And where the CPU is both host
-and device, this tells the host's tensors from the device's, by what the model's code asks for:
+Results of kernels that differ get the form of CUDA's. Where the CPU is both host and device, what
+the model's code asks for tells their tensors apart:
 
-* a tensor made without a device, or for the device `"cpu"` by that name, is on the host, and so is
-  what `.cpu()` or `.to("cpu")` return; what is computed from tensors of the host alone stays there;
-* a move between the two is a transfer, which makes a tensor of its own;
-* every other tensor is on the device. That includes what no name tells: a tensor for
-  `torch.device("cpu")`, which may be the model's own device, and one shared with numpy.
+* on the host is a tensor made without a device or for `"cpu"` by that name, what `.cpu()` or
+  `.to("cpu")` return, and what is computed from tensors of the host alone;
+* a move between the two is a transfer, into a tensor of its own;
+* all other tensors are on the device, such as one for `torch.device("cpu")`, which may be the
+  model's own device, and one shared with numpy.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ __all__ = ["cpu_as_cuda"]
 
 Place = Literal["host", "device"]
 Transfer = Callable[[torch.Tensor, Callable[[], torch.Tensor]], torch.Tensor]
-"""Records the move of a tensor by a function that returns it where it goes."""
+"""Records a tensor's move by a function that returns it at its destination."""
 
 
 @contextlib.contextmanager
 def cpu_as_cuda(memory: LiveTensors, transfer: Transfer) -> Iterator[None]:
-    """Runs the body's operators on the CPU as if they ran on CUDA.
-
-    Belongs below the modes that record operators, so that those see the results as CUDA's.
+    """Runs the body's operators on the CPU as on CUDA; belongs below modes that record them.
 
     Args:
         memory: The tensors alive, which learns those of the host.
@@ -54,10 +52,10 @@ class _Places:
     def __init__(self, memory: LiveTensors, transfer: Transfer) -> None:
         self._memory, self._transfer = memory, transfer
         self._named: list[Place] = []
-        """Where the results of the calls now running belong, the innermost last."""
+        """Where results of the running calls belong, the innermost last."""
 
     def call(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-        """Makes a call, reading from it where its results belong, with the moves of CUDA."""
+        """Makes a call, which may say where its results belong, with CUDA's moves."""
         if torch._C._are_functorch_transforms_active():
             return func(*args, **kwargs)
         if func in _MOVES:
@@ -87,7 +85,7 @@ class _Places:
         return result
 
     def finish(self, func: Operator, args: Arguments, kwargs: Keywords) -> Value:
-        """Runs an operator, places its results, and gives them the form of CUDA's."""
+        """Runs an operator, places its results, and gives them CUDA's form."""
         output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             statistics = _STATISTICS.get(func)
@@ -104,7 +102,7 @@ class _Places:
         return output
 
     def _destination(self, func: Function, args: Arguments, kwargs: Keywords) -> Place | None:
-        """Where a call of `.to` or the like moves its tensor; None if it names no device."""
+        """Where a call such as `.to` moves its tensor; None if it names no device."""
         if func in (torch.Tensor.cpu, torch.Tensor.cuda):
             return "host" if func is torch.Tensor.cpu else "device"
         for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
@@ -147,7 +145,7 @@ def _by_row(_: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
 
 
 def _by_channel(x: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
-    """A batch norm's: likewise, and there even if it only applies statistics."""
+    """A batch norm's: likewise, and even if it only applies statistics."""
     wide = _by_row(x, statistic)
     return wide if wide.numel() else wide.new_zeros(x.shape[1])
 
@@ -160,4 +158,4 @@ _STATISTICS: Final = {
     torch.ops.aten.native_layer_norm.default: _by_row,
     torch.ops.aten.native_batch_norm.default: _by_channel,
 }
-"""Operators whose statistics CUDA's kernels return in another form."""
+"""Operators whose statistics have another form on CUDA."""

@@ -31,14 +31,14 @@ __all__ = ["MATRIX_RULES", "is_contraction", "keys_after_first", "keys_after_las
 
 
 def _linear_macs(call: Call) -> int:
-    """fvcore reads the weight's first dimension as output features; a vector has none."""
+    """fvcore takes the weight's first dimension for output features; a vector has none."""
     if call.args[1].dim() == 1:
         return int(call.args[0].numel())
     return fvcore_count(jit_handles.linear_flop_jit, call)
 
 
 def _convolution_macs(call: Call) -> int:
-    """fvcore expects `aten::_convolution`, which has three more flags than `convolution`."""
+    """fvcore expects the three flags more of `aten::_convolution`."""
     flags = (False, False, False)
     with_flags = replace(call, args=(*call.args[:9], *flags))
     return fvcore_count(jit_handles.conv_flop_jit, with_flags)
@@ -74,8 +74,8 @@ def _convolution_dimensions(call: Call) -> Convolution:
 def _product_dimensions(first: int, call: Call) -> Gemm:
     """Sizes of [..., M, K] @ [..., K, N] with broadcast batch dimensions; a vector is M or N = 1.
 
-    `first` is the position of the left operand, which the right one follows. fvcore multiplies the
-    first shape by N, which misses batch dimensions that only the second has.
+    `first` is the position of the left operand. fvcore misses batch dimensions that only the second
+    operand has.
     """
     left, right = call.args[first], call.args[first + 1]
     rows = int(left.shape[-2]) if left.dim() > 1 else 1
@@ -90,7 +90,7 @@ _AFTER_ADDED: Final = partial(_product_dimensions, 1)
 
 
 def _scaled_flops(call: Call) -> int:
-    """For `_scaled_mm`, per output: each factor's scale, a bias, and the output's own scale."""
+    """`_scaled_mm`, per output: each factor's scale, a bias, and the output's scale."""
     given = (call.argument(4, "bias"), call.argument(5, "scale_result"))
     return call.outputs[0].numel() * (2 + sum(argument is not None for argument in given))
 
@@ -114,10 +114,10 @@ def _einsum_sizes(
 
 
 def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
-    """Whether an einsum is one matrix product: two operands with a shared summed label.
+    """Whether an einsum is one matrix product: two operands that share a summed label.
 
-    Without such a label torch multiplies elementwise. A label that an operand repeats (a diagonal)
-    or broadcasts (size 1 against n), and `...`, take extra preparatory steps.
+    Else torch multiplies elementwise. `...`, and a label that an operand repeats or broadcasts,
+    take preparatory steps.
     """
     if not isinstance(equation, str) or len(operands) != 2 or "." in equation:
         return False
@@ -134,10 +134,9 @@ def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
 
 
 def _einsum_dimensions(call: Call) -> Gemm:
-    """Labels of both operands and the output are the batch; labels of only the operands are summed.
+    """Labels of all three are the batch; those of only the operands are summed.
 
-    A label of one operand that the output lacks is summed before the product (as torch does), so
-    it does not multiply.
+    A label of just one operand is summed before the product, as torch does, and does not multiply.
     """
     left, right, output = _einsum_sizes(*call.args[:2])
     batch = m = n = k = 1
@@ -150,7 +149,7 @@ def _einsum_dimensions(call: Call) -> Gemm:
 
 
 def _einsum_vector_flops(call: Call) -> int:
-    """Additions that sum over labels carried by only one operand."""
+    """Additions that sum over labels of just one operand."""
     left, right, output = _einsum_sizes(*call.args[:2])
     total = 0
     for own, other, operand in zip((left, right), (right, left), call.args[1], strict=True):
@@ -175,7 +174,7 @@ def _grouped_dimensions(call: Call) -> Gemm:
 
 
 def _grouped_reads(call: Call) -> int:
-    """All inputs; of the groups' matrices, at most as many as there are rows to multiply."""
+    """All inputs, but at most as many of the groups' matrices as there are rows."""
     left, right = call.args[0], call.args[1]
     read = all_inputs(call)
     if left.dim() == 2 and right.dim() == 3:
@@ -200,11 +199,9 @@ def keys_after_last(queries: int, keys: int) -> int:
 
 
 def _heads_first(causal_at: int, call: Call) -> Attention:
-    """Sizes of q [..., Hq, T, D], k [..., Hk, K, D], v [..., Hk, K, Dv].
+    """Sizes of q [..., Hq, T, D], k [..., Hk, K, D], v [..., Hk, K, Dv]; in 3-D, one head.
 
-    The output's batch dimensions are the broadcast ones; a three-dimensional tensor has one head
-    per
-    batch element. `is_causal` is at position `causal_at`.
+    Batch dimensions are the output's, broadcast. `is_causal` is at position `causal_at`.
     """
     query, key, value = call.args[:3]
     output = call.outputs[0].shape
@@ -229,13 +226,13 @@ def _heads_first(causal_at: int, call: Call) -> Attention:
 def _tokens_first(offsets_at: int, causal_at: int, call: Call) -> Attention:
     """Sizes of q [B, T, Hq, D], k [B, K, Hk, D], v [B, K, Hk, Dv], or packed ones [T, Hq, D].
 
-    Packed sequences are concatenated, and a tensor of offsets holds where each begins. Their
-    lengths
-    are values, which `meta` lacks: each counts as the longest, an upper bound.
+    Packed sequences begin at the offsets in a tensor. Their lengths are values, which `meta` lacks:
+    each counts as the longest, an upper bound.
 
     Args:
         offsets_at: Position of the queries' offsets; the keys' and the two longest lengths follow.
-            A bias, if the kernel takes one, comes before them.
+            A
+            bias, if any, comes before.
         causal_at: Position of `is_causal`.
         call: The call.
     """
@@ -271,7 +268,7 @@ def _gemm(
     vector_flops: Count = nothing,
     bytes_read: Count = all_inputs,
 ) -> Rule:
-    """Rule for matrix products: their macs are the product of all sizes, unless fvcore counts."""
+    """Matrix products, whose macs are the product of all sizes unless fvcore counts."""
 
     def product(call: Call) -> int:
         return math.prod(dimensions(call))
@@ -280,7 +277,7 @@ def _gemm(
 
 
 def _attention(dimensions: Callable[[Call], Attention], reason: str) -> Rule:
-    """Rule for fused attention: q k^T and the product with v; the full T x K product."""
+    """Fused attention: q k^T and the product with v, the full T x K."""
 
     def macs(call: Call) -> int:
         size = dimensions(call)

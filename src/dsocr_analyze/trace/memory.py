@@ -16,9 +16,9 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a storage made during the pass.
 
     Attributes:
-        key: Its address, which another storage may get once it is freed.
-        nbytes: Its size in bytes.
-        birth: Number of storages made so far, including this one.
+        key: Its address, which may be reused once it is freed.
+        nbytes: Its size.
+        birth: Number of storages made up to this one.
     """
 
     __slots__ = ("birth", "key", "nbytes")
@@ -28,14 +28,13 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
 
 
 class LiveTensors:
-    """Memory of the tensors made during a pass; one storage counts once, until it is freed.
+    """Memory of the tensors made during a pass, each storage once, until it is freed.
 
-    A freed storage is only appended to a list, by a C function: Python would drop an exception of a
-    signal handler within a callback, and the update would be lost.
+    A C function appends freed storages to a list: in a Python callback, a signal handler's
+    exception would be dropped, and the update lost.
 
     Args:
-        existing: Tensors from before the pass. If they are all on one device, only its memory
-            counts; otherwise every device's.
+        existing: Tensors from before the pass. If all are on one device, only its memory counts.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
@@ -65,10 +64,7 @@ class LiveTensors:
         return self._nbytes
 
     def add(self, tensor: torch.Tensor) -> bool:
-        """Counts a tensor's memory as alive until its storage is freed.
-
-        Returns whether it is newly counted: on the device, and not alive before.
-        """
+        """Counts a tensor's memory until it is freed; whether it is new, and on the device."""
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         if self._is_known(storage) or not nbytes or self.device not in (None, storage.device):
@@ -88,7 +84,7 @@ class LiveTensors:
         return tensor
 
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """Counts a tensor in place of another, whose memory would have been its own."""
+        """Counts a tensor in place of another, in whose memory it would be."""
         self._book_freed()
         living = self._live.pop(old.untyped_storage()._cdata, None)
         if living is not None:

@@ -1,7 +1,7 @@
 """Follows module calls: the path of the module whose own forward is running.
 
-A wrapper around each module's `forward` tracks it, for direct `.forward()` calls too; on modules
-with other code's hooks, whose work belongs to the module, hooks around those.
+Each module's `forward` is wrapped, for direct calls too. Hooks of other code on a module work for
+it, so such modules get hooks of ours around those.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Frame:
 
 
 class RunningModules:
-    """The stack of the model's modules whose forward is running; `only` those at some paths."""
+    """The stack of modules whose forward is running; if given, of `only` these paths."""
 
     def __init__(self, model: torch.nn.Module, *, only: frozenset[str] | None = None) -> None:
         self._model = model
@@ -47,11 +47,11 @@ class RunningModules:
         self.stack: list[_Frame] = []
         """The modules whose forward is running; empty in code around the model."""
         self.path = ""
-        """Path of the module whose own forward is running; empty for the model itself."""
+        """Path of the innermost of them; empty for the model itself."""
         self.calls: list[str] = []
-        """Paths of the modules called so far, one item per call."""
+        """Paths of the modules called so far."""
         self.customized: set[str] = set()
-        """Paths at or below which other code has hooked a module or replaced its forward."""
+        """Paths at or above modules with other code's hooks or forward."""
 
     def begin(self, calls: list[str]) -> None:
         """Starts another pass, whose calls are appended to `calls`."""
@@ -61,11 +61,12 @@ class RunningModules:
 
     @contextlib.contextmanager
     def attached(self, run: Run) -> Iterator[None]:
-        """Follows calls while the body runs; afterwards, even on errors, restores the modules.
+        """Follows calls while the body runs, and then restores the modules, even on errors.
 
         Args:
-            run: Called instead of a module's forward, with the module, its path, that forward and
-                its arguments. Not kept: a method of what holds this would keep the model alive.
+            run: Called with a module, its path, its forward and its arguments in place of that
+                forward. Not
+                kept: if a method of this object's owner, it would keep the model alive.
         """
         for path, module in modules_in(self._model):
             if self._only is None or path in self._only:
@@ -101,7 +102,7 @@ class RunningModules:
             yield
 
     def _detach(self) -> None:
-        """Removes the hooks and wrappers from every module that has them, and forgets both."""
+        """Removes and forgets all hooks and wrappers."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -1,12 +1,11 @@
-"""The operator table: what each operator costs, one rule per family, each rule with its reason.
+"""The operator table: what each operator costs, by rules with reasons.
 
-Names are PyTorch's own, without overload and in-place suffix (`aten::add_.Tensor` is `add`).
-fvcore's handles count the operators that they count correctly; this project's own rules cover the
-rest. An operator is
+Names are PyTorch's, without overload and in-place suffix (`aten::add_.Tensor` is `add`). fvcore's
+handles count what they count correctly. An operator is
 
-* counted: it has a rule in `RULES` (its FLOPs may be 0: a copy computes nothing but moves bytes);
-* free: it is in `FREE`, because it neither computes nor moves anything on the device;
-* unknown: anything else. Unknown operators are reported, never guessed.
+* counted: by a rule in `RULES` (a copy computes nothing but moves bytes);
+* free: in `FREE`, as it neither computes nor moves anything on the device;
+* unknown: reported, never guessed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["COMPOSITE", "FREE", "RULES", "Traits", "kernels_of", "traits_of"]
 
 
 def _source(call: Call) -> int:
-    """The last tensor: the only one of a `_to_copy`; in a `copy_` it follows the target."""
+    """The last tensor, which in a `copy_` follows the target."""
     return occupied_bytes(call.tensors[-1])
 
 
@@ -57,7 +56,7 @@ def _parameters(call: Call) -> int:
 
 
 def _gathered(call: Call) -> int:
-    """The rows taken and the indices; the rest of the table is not read."""
+    """The rows taken and the indices."""
     return first_output(call) + inputs_but_first(call)
 
 
@@ -66,12 +65,12 @@ def _is_in_place(call: Call) -> bool:
 
 
 def _written(reached: Count, call: Call) -> int:
-    """Bytes written: only what is reached if in place, otherwise a whole copy."""
+    """Only what is reached if in place, otherwise a whole copy."""
     return reached(call) if _is_in_place(call) else first_output(call)
 
 
 def _reads(values: Count, added_to: Count, call: Call) -> int:
-    """Bytes read: indices, values, and the part of the target that is added to or copied."""
+    """Indices, values, and what is added to or copied of the target."""
     target = added_to(call) if _is_in_place(call) else occupied_bytes(call.args[0])
     return values(call) + target
 
@@ -82,12 +81,12 @@ def _put_reads(call: Call) -> int:
 
 
 def _scattered(call: Call) -> int:
-    """As many elements of the target as there are indices; the rest stays untouched."""
+    """As many elements of the target as there are indices."""
     return int(call.args[2].numel()) * int(call.args[0].element_size())
 
 
 def _scatter_values(call: Call) -> int:
-    """The indices, and one source element for each (the source may be larger)."""
+    """The indices, and one source element for each."""
     index, source = call.args[2], call.argument(3, "src")
     read = occupied_bytes(index)
     if isinstance(source, torch.Tensor):
@@ -101,7 +100,7 @@ def _added_rows(call: Call) -> int:
 
 
 def _filled_rows(call: Call) -> int:
-    """The rows of the target selected by the indices."""
+    """The target's rows at the indices."""
     target, dim, index = call.args[:3]
     length = int(target.shape[dim]) if target.dim() else 1
     row = target.numel() // length if length else 0
@@ -109,7 +108,7 @@ def _filled_rows(call: Call) -> int:
 
 
 def _put(call: Call) -> int:
-    """Rows written through indices: the size of the values, broadcast to the indexed rows."""
+    """The size of the values, broadcast to the indexed rows."""
     target, indices = call.args[0], [*filter(torch.is_tensor, call.args[1])]
     if {torch.bool, torch.uint8} & {*map(attrgetter("dtype"), indices)}:
         return occupied_bytes(target)
@@ -265,10 +264,9 @@ FREE: Final[frozenset[str]] = frozenset(
 
 
 def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
-    """The kernel records of one call under its rule, not yet assigned to a module.
+    """The kernels of one call under its rule, without a path: copies of operands, then its own.
 
-    Copies of operands come first. None without a rule, or if it does not cover complex numbers and
-    there are some.
+    None without a rule, or if there are complex numbers that it does not cover.
     """
     output, tensors = call.outputs[0], call.tensors
     if rule is not None and any(map(torch.is_complex, (*call.outputs, *tensors))):
@@ -317,12 +315,12 @@ class Traits(NamedTuple):
     """What decides how a dispatched operator is recorded."""
 
     name: str
-    """Without overload and in-place suffix; prefixed with its library unless that is ATen."""
+    """Without overload and in-place suffix; with its library's prefix unless that is ATen."""
     rule: Rule | None
     is_composite: bool
     """Whether PyTorch decomposes it earlier; it arrives here whole only in inference mode."""
     can_be_taken_apart: bool
-    """True also for one that arrives whole in any mode, has a rule and is counted as called."""
+    """Likewise, or it arrives whole in any mode and is counted as called."""
     may_grow: bool
     """Whether it may enlarge the memory of an argument, as with `out=` or `resize_`."""
     makes_tensors: bool

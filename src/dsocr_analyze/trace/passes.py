@@ -34,7 +34,7 @@ __all__ = [
 
 
 RunStep = Callable[[int], Trace]
-"""Returns the trace of the decode step with a given number, running it if it has not run."""
+"""Returns the trace of a decode step by number, running it if need be."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,9 @@ class PassTraces:
         kv_cache_bytes: Size of the cache after the prefill pass.
         inputs_bytes: Size of the prefill pass's inputs.
         step_cache_bytes: Size of the cache after each step.
-        stretches: Ranges of steps within which a step's work is linear in the cache length, if
-            declared or explored.
-        longer_step: A step over one cached token more than the last of `decode_steps`, if asked
-            for.
+        stretches: Ranges of steps whose work is linear in the cache length, if declared or
+            explored.
+        longer_step: If asked for, a step over one cached token more than the last.
     """
 
     prefill: Trace
@@ -83,12 +82,13 @@ def trace_passes(
         workload: The page, the text and the batch.
         architecture: Knows how to call the model's forward.
         step_numbers: Decode steps to run, ascending from 0, if the model decodes. Step i finds the
-            cache that the steps before it would leave, zeros for those that do not run.
-        with_longer_step: Whether to run another step after those, over one cached token more.
+            cache
+            of those before it, with zeros for those that do not run.
+        with_longer_step: Whether to run another step, over one cached token more than the last.
         explore: Runs further steps in any order, and returns the stretches that it found.
         repeats: On `meta`, equal calls of modules with the same name are recorded once. None runs
             every module.
-        recorder_type: Makes what records the passes, of the model and what repeats.
+        recorder_type: Makes the recorder, of the model and what repeats.
         on_progress: Called with the name of each step as it starts.
 
     Raises:
@@ -156,7 +156,7 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
 
 
 class CallRecorder(Recorder):
-    """Keeps the trace's `modules`; of equal calls of alike modules, which run once, the first."""
+    """Keeps the trace's `modules`; of equal calls that run once, the first."""
 
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
@@ -187,7 +187,7 @@ def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
 
 
 def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
-    """Bytes of keys and values in a call's cache: of the module's own layer, if it has one."""
+    """Bytes of keys and values in a call's cache, or of the module's own layer of it."""
     cache = given.get("past_key_value", given.get("past_key_values"))
     if cache is None:
         cache = getattr(output, "past_key_values", None)
@@ -199,7 +199,7 @@ def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value)
 
 
 class FunctionModule(torch.nn.Module):
-    """Wraps a function as a module, so that it can be traced like one."""
+    """A function as a module, to be traced like one."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ def trace_module(
     repeats: Alike | None = None,
     **kwargs: Any,
 ) -> tuple[Trace, Any]:
-    """Runs one call under the recorder; returns the trace, and what the module returned.
+    """Runs one call under the recorder; returns the trace and the module's output.
 
     Args:
         module: Any module.
@@ -233,7 +233,7 @@ def trace_calls(
     repeats: Alike | None = None,
     *args: Any,
 ) -> list[tuple[Trace, Any]]:
-    """As `trace_module`, for several calls, each with its keyword arguments."""
+    """The same for several calls, by their keyword arguments."""
     recorder = CallRecorder(module, repeats if device.type == "meta" else None)
     flash = recorded_flash_attention(recorder)
     with left_as_it_was(module), running(device, flash, assign=recorder.assign), recorder:

@@ -21,8 +21,7 @@ class Level(NamedTuple):
 
     Attributes:
         path: Module whose own forward called the operator that made it.
-        operator: As in its kernel record; that of a whole operator, such as an einsum, for any
-            tensor made within it.
+        operator: As in its kernel record: that of a whole operator for tensors made within it.
         nbytes: Bytes on the device, this tensor included, beyond those alive before the pass.
     """
 
@@ -32,13 +31,13 @@ class Level(NamedTuple):
 
 
 class TracedCall(NamedTuple):
-    """What one call of a module, with all that it calls, did.
+    """What one call of a module did, with all that it calls.
 
     Attributes:
         kernels: Records of its operators.
-        peak_bytes: The most bytes alive during the call, beyond those alive before it.
-        cache_bytes: Bytes of keys and values in its cache: of its own layer, if it belongs to one.
-        shapes: Shapes of the tensors that it was given, by parameter, and of the first `returned`.
+        peak_bytes: The most bytes alive beyond those alive before.
+        cache_bytes: Bytes of keys and values in its cache, or in its own layer of it.
+        shapes: Shapes of the tensors given, by parameter, and of the first `returned`.
     """
 
     kernels: tuple[Kernel, ...]
@@ -52,16 +51,15 @@ class Trace:
     """The record of one forward pass, or of a call within it.
 
     Attributes:
-        kernels: One record per counted operator, in order, under the path of the module whose own
-            forward called it.
+        kernels: Counted operators in order, each under the module whose own forward called it.
         free: Calls of operators that neither compute nor move anything, by name.
         unknown: Calls of operators without a rule, by name.
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
-        peak: The most bytes of tensors alive at once, not counting those alive before.
-        levels: If asked for, one for each new piece of the device's memory, in order: of an output,
-            of an operand copied because it must be contiguous, or of memory that grows, while both
-            sizes are alive. Views, tensors written in place and those on the host make none.
+        peak: The most bytes of tensors alive at once beyond those alive before.
+        levels: If asked for, one for each new piece of the device's memory, in order: an output, a
+            copy
+            of an operand, or memory that grows, while both sizes are alive.
         modules: If asked for, the calls of every module, by path.
     """
 
@@ -75,18 +73,11 @@ class Trace:
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)
 
     def own_work(self) -> dict[str, Work]:
-        """Own work of every module that has any, by path in the order of first operators."""
+        """Own work of every module that has any, by path in order of first operators."""
         return work_by(self.kernels, "path")
 
     def add(self, call: Trace, alive: int, old: str, new: str) -> None:
-        """Adds the record of a call of the module `old` as one of `new`.
-
-        Args:
-            call: The record.
-            alive: Bytes alive before the call.
-            old: Path of the module that was called.
-            new: Path of the module for which it stands.
-        """
+        """Adds a call of the module `old`, with `alive` bytes before it, as one of `new`."""
         here: Callable[[str], str] = str
         if new == old:
             self.kernels += call.kernels
@@ -104,7 +95,7 @@ class Trace:
 
 
 def _moved(old: str, new: str, path: str) -> str:
-    """Moves a path at or below `old` to below `new`; any other path is unchanged."""
+    """Moves a path at or below `old` to `new`; others stay."""
     if path == old:
         return new
     below = old + "." if old else ""

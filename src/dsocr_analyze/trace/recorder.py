@@ -1,8 +1,8 @@
 """Records a forward pass: which module called which operator, and what that cost.
 
 `RunningModules` knows whose forward is running, `Composites` intercepts operators as called, and a
-dispatch mode all others below Python, including those in scripted functions. If modules are
-declared alike, `Repetition` skips their equal calls.
+dispatch mode those below Python, also in scripted functions. `Repetition` skips equal calls of
+modules that are declared alike.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Recorder:
 
     Args:
         model: Any module tree. It is restored afterwards, even on errors.
-        alike: Maps the path of a module to the name that alike modules share, or to None if it must
-            always run. On `meta`, their equal calls are recorded once and repeated.
-        with_levels: Whether to keep the trace's `levels`; if so, everything runs.
+        alike: The name that a module shares with alike ones, by path; None if it must always run.
+            On
+            `meta`, their equal calls are recorded once and repeated.
+        with_levels: Whether to keep the trace's `levels`; then every module runs.
     """
 
     def __init__(
@@ -79,17 +80,17 @@ class Recorder:
         self._repetition: Repetition | None = None
         self._kernels: dict[Key, list[Kernel] | None] = {}
         self._calls: dict[Key | None, tuple[list[Look], list[Kernel]]] = {}
-        """Outputs and kernels of calls on `meta` that did no more than make these outputs."""
+        """Outputs and kernels of calls on `meta` that only made these outputs."""
         self._assignments: dict[Key | None, tuple[Trace, str]] = {}
         self._operators: DispatchMode | None = None
         self._modes: int | None = None
-        """Dispatch modes below and including this one's; None if other code's are among them."""
+        """Dispatch modes up to this one; None if there are other code's below."""
         self._whole = ""
-        """Name of the operator that was last recorded as a whole."""
+        """Operator that was last recorded as a whole."""
         self.inside_operator = 0
-        """Number of operators now running that are recorded as a whole."""
+        """Number of running operators that are recorded as a whole."""
         self.inside_kernel = 0
-        """Number of those that are single kernels, whose inner calls never reach the device."""
+        """Number of those that are single kernels: inner calls never reach the device."""
         self._exit = contextlib.ExitStack()
 
     # lifetime
@@ -140,7 +141,7 @@ class Recorder:
             refuse_functions(error)
 
     def begin(self) -> Trace:
-        """Starts the record of another pass; existing tensors don't count toward it."""
+        """Starts another pass; existing tensors don't count toward it."""
         self.trace = Trace()
         self._memory.clear()
         self._modules.begin(self.trace.calls)
@@ -191,10 +192,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _own_trace(self, path: str) -> Iterator[Trace]:
-        """Yields what the body does, a call of a module, in a record of its own.
-
-        Its peak is in bytes beyond those alive before it, once the body has run.
-        """
+        """Yields what the body, a call of a module, does; its peak is beyond bytes alive before."""
         outer, alive = self.trace, self._memory.nbytes
         trace = Trace(peak=Peak(alive, path), levels=outer.levels, modules=outer.modules)
         self.trace, self._modules.calls = trace, trace.calls
@@ -221,8 +219,8 @@ class Recorder:
             name: The operator's name, which has a rule.
             args: Its arguments in schema order.
             kwargs: Its remaining keyword arguments.
-            run: Runs it, and returns what is returned.
-            is_kernel: Whether it is a single kernel on the device, without intermediate results.
+            run: Runs it, and returns its output.
+            is_kernel: Whether it is a single kernel, without intermediate results.
         """
         if torch._C._are_functorch_transforms_active():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
@@ -255,7 +253,7 @@ class Recorder:
     def _run_operator(
         self, func: Operator | HigherOrderOperator, args: Arguments, kwargs: Keywords
     ) -> Any:
-        """Runs a dispatched operator, and assigns it to the module whose forward is running.
+        """Runs a dispatched operator, and assigns it to the running module.
 
         Inside an operator that is recorded as a whole, only memory and copies are recorded.
         """
@@ -311,7 +309,7 @@ class Recorder:
     def assign(self, tensor: torch.Tensor, place: Any, value: Any) -> None:
         """Runs an assignment to items, or repeats the record of an equal one.
 
-        A mask may be written row by row: a handful of operators for each of a thousand rows.
+        A mask may be written row by row, with several operators for each of a thousand rows.
         """
         with uncounted():
             key = self._assignment(tensor, place, value)
@@ -327,9 +325,9 @@ class Recorder:
             self._assignments[key] = trace, path
 
     def _assignment(self, tensor: torch.Tensor, place: Any, value: Any) -> Key | None:
-        """What the record of writing a number at some indices depends on; None if that is unclear.
+        """What the record of writing a number depends on; None if that is unclear.
 
-        Which indices these are matters only if they are beyond the tensor.
+        Indices matter only if they are beyond the tensor.
         """
         is_alone = self._modes == torch._C._len_torch_dispatch_stack()
         if self._repetition is None or self.inside_operator or torch.is_grad_enabled():
@@ -381,7 +379,7 @@ class Recorder:
         output: Any,
         call: Key | None = None,
     ) -> None:
-        """Records an operator that has run; `call` tells equal ones, if they may be repeated."""
+        """Records an operator that has run; `call` is its key if it may be repeated."""
         with torch._C.DisableTorchFunction():
             trace, is_counted = self.trace, bool(self._modules.stack)  # not around the model
             if name in FREE:
@@ -412,7 +410,7 @@ class Recorder:
         kwargs: Keywords,
         outputs: Sequence[torch.Tensor],
     ) -> list[Kernel] | None:
-        """The kernels of a call, counted if no call had equal arguments and outputs."""
+        """The kernels of a call, counted once for equal arguments and outputs."""
         # A returned argument is an `out=`: it is written, not read.
         written = {*map(id, outputs)} if kwargs else ()
         read = {given: each for given, each in kwargs.items() if id(each) not in written}
@@ -431,7 +429,7 @@ class Recorder:
         outputs: Iterable[torch.Tensor],
         existing: Container[int] = (),
     ) -> None:
-        """Adds kernels to the trace, and their outputs to memory, beside copies of operands."""
+        """Adds kernels to the trace, and their copies of operands and outputs to memory."""
         path, copied = self._modules.path, 0
         for kernel in kernels:
             self.trace.kernels.append(kernel.at(path))
@@ -447,7 +445,7 @@ class Recorder:
         copied: int = 0,
         existing: Container[int] = (),
     ) -> None:
-        """Counts what an operator has made as alive, beside the copies that it still holds."""
+        """Counts what an operator has made as alive, beside copies that it still holds."""
         for tensor in made:
             if id(tensor) not in existing and self._memory.add(tensor):
                 self._note_alive(self._memory.nbytes + copied, self._modules.path, name)
@@ -464,7 +462,7 @@ _COPIES: Final = frozenset({"clone", "_to_copy"})
 
 
 def _signature(values: Values) -> Key:
-    """Everything a rule may look at: layouts of tensors, values of all other arguments."""
+    """All that a rule may look at: layouts of tensors, and other arguments."""
     signature: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -477,7 +475,7 @@ def _signature(values: Values) -> Key:
 
 
 def _shapes(value: Value) -> Shapes:
-    """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for others."""
+    """Shapes of tensors in nested tuples, lists and dictionaries; None for others."""
     if isinstance(value, torch.Tensor):
         refuse_uncountable("a module's inputs or outputs", (value,))
         return tuple(value.shape)

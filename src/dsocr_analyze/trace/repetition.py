@@ -36,7 +36,7 @@ __all__ = ["Alike", "FirstCall", "RecordedCall", "Repetition", "caches_in"]
 
 
 Alike = Callable[[str], str | None]
-"""Maps a module path to the name that alike modules share; None if it is never repeated."""
+"""The name that alike modules share, by path; None for one that is never repeated."""
 
 _PLAIN: Final = (
     type(None), bool, int, float, complex, str, bytes,
@@ -47,7 +47,7 @@ _is_plain: Final = functools.cache(lambda kind: issubclass(kind, _PLAIN))
 _version_of: Final = attrgetter("_version")
 
 _NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
-"""Attributes that number a layer, which may differ between alike layers."""
+"""Attributes that number a layer, in which alike layers may differ."""
 
 _OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps on each module: hooks, parameters, buffers, children."""
@@ -72,7 +72,7 @@ class RecordedCall:
     extensions: list[Extension]
 
     def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
-        """Leaves what an equal call would: its output, which is returned, and longer caches."""
+        """Leaves what an equal call would: longer caches and an output, which is returned."""
         caches = caches_in(arguments)
         made: list[Value] = [
             memory.made(item) if isinstance(item, Look) else None if item is None else caches[item]
@@ -98,16 +98,16 @@ class Repetition:
         self._descriptions: dict[Key, int] = {}
         self._modules: dict[torch.nn.Module, tuple[int, frozenset[int]]] = {}
         self.spans: dict[Key, RecordedCall | None] = {}
-        """Records by key; None while a call has yet to show whether it may be repeated."""
+        """Records by key; None where calls may not be repeated, or not yet."""
 
     def key_of(
         self, module: torch.nn.Module, path: str, args: Arguments, kwargs: Keywords
     ) -> tuple[Key, int | None] | None:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
-        It has the module's shared name, settings and children, and of the arguments: how they are
-        passed, layouts, known values, and which are identical or share memory. With it comes the
-        number of the layer that the module is part of; None for several or none.
+        It has the module's shared name, settings and children, and of the arguments their layouts,
+        known values, and which are identical or share memory. With it comes the number of the
+        module's layer; None for several or none.
         """
         name = self._name_of(path)
         if name is None:
@@ -124,7 +124,7 @@ class Repetition:
     def _describe(
         self, arguments: Arguments, layer: int | None, described: list[Key], storages: list[int]
     ) -> bool:
-        """Appends all of some arguments that a record may depend on; False if that is unclear."""
+        """Appends all that a record may depend on; False if that is unclear."""
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
                 if not argument.is_meta or argument.is_inference():
@@ -145,9 +145,9 @@ class Repetition:
         return True
 
     def _variant_of(self, module: torch.nn.Module) -> tuple[int, frozenset[int]]:
-        """A number for the module's state when first asked for, and the layers it belongs to.
+        """A number for class, settings, parameters and children, and the module's layers.
 
-        Equal numbers mean equal class, settings, parameters and children.
+        Of its state when first asked for.
         """
         if module in self._modules:
             return self._modules[module]
@@ -172,7 +172,7 @@ class Repetition:
 
 
 class FirstCall:
-    """The first call with its key, made before it runs: the state of memory and arguments."""
+    """The first call with its key: the state of memory and arguments before it runs."""
 
     def __init__(
         self,
@@ -186,14 +186,13 @@ class FirstCall:
         self._versions, self._attributes = self._state()
         self._caches = [_CachedLayer(each, layer or 0, memory) for each in caches_in(arguments)]
         self._made: dict[int, int] = {}
-        """Bytes of the memory that the call made and leaves behind, by storage."""
+        """Bytes of the memory that the call leaves behind, by storage."""
 
     def span(self, path: str, trace: Trace, output: Value) -> RecordedCall | None:
         """The record of the call, which has run; None if it may not be repeated.
 
-        It must have extended no more than its own layer of a cache, written to no argument, and
-        stored nothing on the module or below; and all memory that it leaves must be that of its
-        output or extensions.
+        It may have extended its own layer of a cache alone, written to no argument, stored nothing
+        on the module or below, and left no memory but its output's and extensions'.
         """
         extensions, held, places = list[Extension](), 0, dict[int, int]()
         for place, cache in enumerate(self._caches):
@@ -221,7 +220,7 @@ class FirstCall:
         return RecordedCall(path, trace, items, type(output) is tuple, extensions)
 
     def _is_made(self, tensor: Value) -> bool:
-        """Whether a tensor has memory of its own that the call made; if so, notes it."""
+        """Whether a tensor has memory of its own that the call made; notes it."""
         if type(tensor) is not torch.Tensor or not tensor.is_meta:
             return False
         if tensor.requires_grad or tensor.is_inference():
@@ -236,7 +235,7 @@ class FirstCall:
     def _state(self) -> tuple[list[int], list[Any]]:
         """Versions of the arguments, and attributes and buffers at or below the module.
 
-        Tensors among these are weak references, so they can die.
+        Tensors are weak references, so they can die.
         """
         attributes, parts = list[Any](), [self._module]
         for part in parts:
@@ -259,7 +258,7 @@ _Cache: TypeAlias = Any
 Extension: TypeAlias = tuple[dict[str, tuple[bool, list[Look]]], dict[str, int]]
 """What a call leaves in a cache for its layer.
 
-By list, whether a tuple stands in it, and how its tensors look; and the layer's numbers by name.
+By list, whether a tuple stands in it and how its tensors look; and the layer's numbers by name.
 """
 
 _State: TypeAlias = tuple[dict[str, list[Any]], dict[str, dict[int, int]], list[list[torch.Tensor]]]
@@ -328,7 +327,7 @@ def _described(value: _Cache, layer: int, memory: LiveTensors) -> Key | None:
 
 
 class _CachedLayer:
-    """A cache and the layer of it that a call may extend, as the call finds them."""
+    """A cache and the layer of it that a call may extend, before the call."""
 
     def __init__(self, cache: _Cache, layer: int, memory: LiveTensors) -> None:
         state = _state_of(cache)
@@ -347,9 +346,9 @@ class _CachedLayer:
         return [*tensors_in(layers[: self._layer] + layers[self._layer + 1 :])]
 
     def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
-        """What the call has left for its layer; None if it did anything else to the cache.
+        """What the call left for its layer; None if it did anything else to the cache.
 
-        `is_made` tells whether a tensor has memory of its own that the call made.
+        `is_made` tells whether the call made a tensor's memory.
         """
         state, layer = _state_of(self.cache), self._layer
         if state is None or len(state[2]) != max(self._length, layer + 1):

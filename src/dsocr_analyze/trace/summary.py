@@ -36,8 +36,8 @@ def stage_figures(
 ) -> dict[str, StageFigures]:
     """Divides the prefill pass and the first decode step among stages.
 
-    Vision stages get the work of their own modules in the prefill pass, `prefill` gets the rest of
-    that pass, `decode` the whole decode step.
+    Of the prefill pass, vision stages get the work of their own modules and `prefill` the rest;
+    `decode` gets the decode step.
 
     Args:
         traces: The passes.
@@ -78,7 +78,7 @@ def stage_figures(
 
 
 def count_experts(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
-    """Routed experts of all layers that ran in a stage, each counted once."""
+    """Routed experts of all layers that ran in a stage."""
     if routed_expert is None:
         return 0
     paths = {*map(attrgetter("path"), stage.kernels)}
@@ -109,11 +109,9 @@ def batch_work(
 ) -> Work:
     """Adds up the prefill pass and all decode steps, each over one more cached token.
 
-    Within a stretch, step i costs as much as the first plus i times the difference between the
-    second
-    and the first: every operator ignores the cache or is linear in its length. Routed experts
-    ignore
-    it, but are different ones at each step, so they are left out of the difference.
+    Within a stretch, step i costs the first plus i times the difference of the second: every
+    operator ignores the cache or is linear in its length. Routed experts ignore it, but differ
+    between steps, so the difference leaves them out.
 
     Args:
         prefill: Work of the prefill pass.
@@ -138,9 +136,8 @@ def causal_savable_flops(
 ) -> int:
     """Matrix FLOPs of eager attention over the prompts that a causal kernel may skip.
 
-    A pair of a query and a key costs what one more cached token adds to a decode step, and in a
-    prompt
-    of T tokens T (T - 1) / 2 pairs have their key after the query.
+    A query and a key cost what one more cached token adds to a decode step; in a prompt of T
+    tokens, T (T - 1) / 2 pairs have their key after the query.
 
     Args:
         traces: The passes, with `longer_step` or with the first two steps.
@@ -157,7 +154,7 @@ def causal_savable_flops(
 
 
 def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
-    """Ranges of decode steps, cut where the work of a step changes in kind.
+    """Ranges of decode steps, cut where their work changes in kind.
 
     Args:
         new_tokens: Tokens to generate: the prefill pass yields one, each step another.
@@ -171,8 +168,8 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
     """Ranges of decode steps within which the work is linear in the step number.
 
-    Runs the first two steps of a range, the middle one and the last. If those are not on a line (a
-    window has filled up, rotary angles are recomputed), examines each half.
+    Runs the first two steps, the middle one and the last. If those are not on a line (a window has
+    filled up, rotary angles are recomputed), examines each half.
 
     Args:
         steps: Consecutive step numbers.
@@ -199,7 +196,7 @@ def growing_work(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
 
 
 def traced_modules(trace: Trace) -> dict[str, TracedModule]:
-    """Calls, shapes and FLOPs (including all modules below) of every path that took part."""
+    """Calls, shapes and FLOPs (with all modules below) of every path that took part."""
     total = with_ancestors(trace.own_work())
     calls = Counter(trace.calls)
     found = {}
@@ -213,7 +210,7 @@ def traced_modules(trace: Trace) -> dict[str, TracedModule]:
 
 
 def _tensors_only(shapes: Shapes) -> NestedShapes:
-    """Nested shapes without arguments that hold no tensor; a single shape is unwrapped."""
+    """Nested shapes without empty items; a single shape is unwrapped."""
     if shapes is None:
         return None
     if isinstance(shapes, tuple):

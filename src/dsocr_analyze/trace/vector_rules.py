@@ -1,8 +1,7 @@
 """Rules of operators that compute without a matrix product; their work is `vector_flops`.
 
-Complex numbers count in real operations: an addition is 2, a product 6. Their bytes follow from the
-dtype as always. Movement computes nothing and keeps its rules; matrix products and the operators in
-`_REAL_FLOPS` are restated here; any other operator is unknown for complex numbers.
+Complex numbers count in real operations: an addition is 2, a product 6. Movement keeps its rules;
+matrix products and the operators in `_REAL_FLOPS` are restated; others are unknown for them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _trailing_norm(call: Call) -> Rows:
 
 
 def _group_norm(call: Call) -> Rows:
-    """Arguments: x, weight, bias, N, C, H W, groups; the channels of a group form one row."""
+    """Arguments: x, weight, bias, N, C, H W, groups; a group's channels form one row."""
     channels, positions, groups = call.args[4:7]
     return _rows(call.args[0].numel(), channels * positions // groups)
 
@@ -94,13 +93,13 @@ def _sort_flops(call: Call) -> int:
 
 
 def _unique_flops(call: Call) -> int:
-    """n ceil(log2 n) comparisons to sort n elements, and n to find where each value ends."""
+    """n ceil(log2 n) comparisons to sort, and n to find where each value ends."""
     elements = int(call.tensors[0].numel())
     return elements * (max(elements - 1, 0).bit_length() + 1)
 
 
 def _search_flops(boundaries: int, call: Call) -> int:
-    """ceil(log2(n + 1)) comparisons per value, among the n boundaries of that argument."""
+    """ceil(log2(n + 1)) comparisons per value, among that argument's n boundaries."""
     return int(call.outputs[0].numel()) * int(call.args[boundaries].shape[-1]).bit_length()
 
 
@@ -108,25 +107,22 @@ def _search_flops(boundaries: int, call: Call) -> int:
 
 
 def _taps(filter_size: int, call: Call) -> int:
-    """2 FLOPs per tap: `filter_size` taps along each resized dimension, all at once."""
+    """2 FLOPs for each of `filter_size` taps along each resized dimension, all at once."""
     spatial = call.outputs[0].dim() - 2
     return int(2 * filter_size**spatial * call.outputs[0].numel())
 
 
 def _sampled_taps(call: Call) -> int:
-    """`grid_sampler_2d(x, grid, mode, ...)`: taps along each dimension.
-
-    Bilinear (mode 0) takes 2 taps, bicubic (2) takes 4; nearest (1) only copies.
-    """
+    """Taps of `grid_sampler_2d(x, grid, mode, ...)`: bilinear (0) 2 a dimension, bicubic (2) 4."""
     return _taps({0: 2, 1: 0, 2: 4}[call.args[2]], call)
 
 
 def _antialiased_taps(support: int, call: Call) -> int:
     """2 FLOPs per tap of the window, one dimension after another, last first: an upper bound.
 
-    Shrinking by s widens the filter s times, to 2 support s entries; ATen's window is then
-    2 ceil(support s) + 1 taps (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1), and
-    those outside the filter have weight zero.
+    Shrinking by s widens the filter s times; ATen's window has 2 ceil(support s) + 1 taps
+    (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1), those outside the filter of weight
+    0.
     """
     source, target = list(map(int, call.args[0].shape)), call.outputs[0].shape
     flops = 0
@@ -139,7 +135,7 @@ def _antialiased_taps(support: int, call: Call) -> int:
 
 
 def _window_flops(call: Call) -> int:
-    """One operation per element of each window; a single size applies to all dimensions."""
+    """One operation per element of each window; a single size is of all dimensions."""
     window: list[int] = call.args[1]
     spatial = call.outputs[0].dim() - 2
     return call.outputs[0].numel() * math.prod(window if len(window) > 1 else window * spatial)
@@ -468,7 +464,7 @@ for _flops, _names in _REAL_FLOPS.items():
     _FLOPS_OF.update(dict.fromkeys(_names.split(), _flops))
 
 _PER_MAC: Final = 8 - 2
-"""A complex multiply-accumulate is 8 real FLOPs; `macs` accounts for 2 of them."""
+"""A complex multiply-accumulate is 8 real FLOPs, of which `macs` has 2."""
 
 
 def _scaled(counts: tuple[tuple[int, Count], ...], call: Call) -> int:
@@ -480,8 +476,8 @@ def _scaled(counts: tuple[tuple[int, Count], ...], call: Call) -> int:
 def complex_rule(name: str, rule: Rule) -> Rule | None:
     """The rule for an operator with a complex tensor; None if there is none.
 
-    Matrix FLOPs stay 2 per multiply-accumulate, as `FlopCounterMode` counts them for every type;
-    the other 6 real FLOPs of a complex one are vector FLOPs, in addition to those of a bias.
+    Matrix FLOPs stay 2 per multiply-accumulate, as in `FlopCounterMode`; the other 6 real FLOPs of
+    a complex one are vector FLOPs, beside those of a bias.
     """
     if rule.macs is not None:
         if rule.kind == "attention":
