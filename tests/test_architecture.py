@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rooms import ROOMS, drawn, nodes_in, parsed, room_imports
+from sampling import first, sampled
 
 from dsocr_analyze.cli import commands
 
@@ -175,8 +176,7 @@ class TestImports:
         assert list(complaints()) == []
 
     def test_every_exception_is_needed(self):
-        for importer, imported in EXCEPTIONS:
-            assert imported in imports()[importer]
+        assert all(imported in imports()[importer] for importer, imported in EXCEPTIONS)
 
     def test_the_forwards_know_nothing_of_a_trace(self):
         reached = reached_from(forwards())
@@ -193,9 +193,9 @@ class TestImports:
     def test_no_file_imports_itself_by_way_of_others(self):
         assert cycles(imports()) == []
 
-    @pytest.mark.parametrize(
-        ("code", "found"),
-        [
+    def test_every_kind_of_import_is_seen(self):
+        modules = {"p", "p.a", "p.a.x", "p.a.y", "p.b"}
+        for code, found in (
             ("import p.a.x", {"p.a.x"}),
             ("from p.a import x", {"p.a.x"}),
             ("from p.a import NAME", {"p.a"}),
@@ -208,13 +208,9 @@ class TestImports:
             ("if TYPE_CHECKING:\n    from p import b", {"p.b"}),
             ("import os, pathlib", set()),
             ("from pandas import a", set()),
-        ],
-    )
-    def test_every_kind_of_import_is_seen(self, code, found):
-        modules = {"p", "p.a", "p.a.x", "p.a.y", "p.b"}
-        assert set(imports_in("p.a.x", ast.parse(code), modules)) == found
-
-    def test_a_package_is_its_own_parent_in_relative_imports(self):
+        ):
+            assert set(imports_in("p.a.x", ast.parse(code), modules)) == found, code
+        # A package is its own parent in relative imports.
         assert set(imports_in("p.a", ast.parse("from . import x"), {"p.a", "p.a.x"})) == {"p.a.x"}
 
     def test_cycles_are_seen(self):
@@ -330,31 +326,26 @@ class TestNames:
     def test_every_exception_is_needed(self):
         assert set(UNIMPORTED) - unimported() == set()
 
-    @pytest.mark.parametrize(
-        "code",
-        [
+    def test_every_kind_of_use_is_seen(self):
+        for code in (
             "from p.b import NAME",
             "from .b import NAME as other",
             "from p import b; b.NAME()",
             "from p import b as other\nlist(other.NAME)",
             "from p import b\nmonkeypatch.setattr(b, 'NAME', 1)",
-        ],
-    )
-    def test_every_kind_of_use_is_seen(self, code):
-        assert set(names_used_in("p.a", ast.parse(code), {"p", "p.a", "p.b"})) == {("p.b", "NAME")}
+        ):
+            used = set(names_used_in("p.a", ast.parse(code), {"p", "p.a", "p.b"}))
+            assert used == {("p.b", "NAME")}, code
 
-    @pytest.mark.parametrize(
-        ("code", "types"),
-        [
+    def test_types_are_found_where_a_name_shows_them(self):
+        for code, types in (
             ("def f(x: Shown) -> list[Other]: pass", {"Shown", "Other"}),
             ("class f:\n    x: Shown\n    def y(self) -> Other: pass", {"Shown", "Other"}),
             ("f: Final = (Shown(1), LENGTH)", {"Final", "Shown"}),
             ("def private(x: Hidden): pass", set()),
             ("def f(): Hidden()", set()),
-        ],
-    )
-    def test_types_are_found_where_a_name_shows_them(self, code, types):
-        assert set(types_shown_by(ast.parse(f"__all__ = ['f']\n{code}"))) == types
+        ):
+            assert set(types_shown_by(ast.parse(f"__all__ = ['f']\n{code}"))) == types, code
 
 
 RENDERABLES = {
@@ -456,14 +447,15 @@ class TestReading:
         assert found == []
 
     @pytest.mark.parametrize(
-        "code",
-        ["open(path)", "path.open()", "path.read_text()", "os.open(path, 0)", "Image.open(path)"],
+        ("code", "lines"),
+        [
+            ("open(path)\npath.open()\npath.read_text()", [1, 2, 3]),
+            ("os.open(path, 0)\nImage.open(path)", [1, 2]),
+            ("Image.open(content)", []),  # of a file that is open
+        ],
     )
-    def test_every_way_to_open_one_is_seen(self, code):
-        assert list(openings_in(ast.parse(code))) == [1]
-
-    def test_an_image_in_a_file_that_is_open_is_none(self):
-        assert list(openings_in(ast.parse("Image.open(content)"))) == []
+    def test_every_way_to_open_one_is_seen(self, code, lines):
+        assert list(openings_in(ast.parse(code))) == lines
 
 
 class TestPrinting:
@@ -477,9 +469,8 @@ class TestPrinting:
         ]
         assert found == []
 
-    @pytest.mark.parametrize(
-        "code",
-        [
+    def test_what_prints_is_seen_and_nothing_else(self):
+        prints = [
             "print(1)",
             "map(print, [])",
             "import builtins; builtins.print(1)",
@@ -499,14 +490,8 @@ class TestPrinting:
             "open(1, 'w')",
             "import traceback; traceback.print_exc()",
             "import contextlib, sys\nwith contextlib.redirect_stdout(sys.stderr): pass",
-        ],
-    )
-    def test_what_prints_is_seen(self, code):
-        assert list(printing_in(ast.parse(code)))
-
-    @pytest.mark.parametrize(
-        "code",
-        [
+        ]
+        does_not = [
             "def print_nothing(): pass",
             "printed = 'print(1)'",
             "from rich.console import Group, RenderableType",
@@ -516,10 +501,9 @@ class TestPrinting:
             "self.stdout = model.stdout",
             "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): pass",
             "open('file')",
-        ],
-    )
-    def test_what_does_not_print_is_left_alone(self, code):
-        assert list(printing_in(ast.parse(code))) == []
+        ]
+        found = {code: bool([*printing_in(ast.parse(code))]) for code in (*prints, *does_not)}
+        assert found == {**dict.fromkeys(prints, True), **dict.fromkeys(does_not, False)}
 
 
 def test_torch_is_not_imported_by_what_needs_none():
@@ -545,60 +529,52 @@ def test_nothing_is_imported_before_an_interruption_can_be_answered():
     assert set(done.stdout.split()) <= {PACKAGE, f"{PACKAGE}.__main__", "__future__", "gc", "os"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [(["--version"], None), (["--engine", "analytic", "-q"], None), (["devices"], "devices")],
-    ids=["version", "analytic", "devices"],
+PROGRAM = (
+    "typer annotated_doc annotated_types pydantic pydantic_core rich shellingham"
+    f" typing_extensions typing_inspection {PACKAGE} dsocr_analyze_remote msgspec markdown_it mdurl"
+    " pygments"
 )
-def test_only_the_command_that_is_called_is_imported_and_no_torch(arguments, command, tmp_path):
-    code = (
-        "import sys; from dsocr_analyze.cli import main;"
-        f" code = main({arguments!r}); print(*sys.modules, file=sys.stderr); sys.exit(code)"
-    )
-    run = [sys.executable, "-c", code]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
-    imported = set(done.stderr.split())
-    found = [name for name in commands.COMMANDS if f"{PACKAGE}.cli.{name}" in imported]
-    assert found == [command] * (command is not None)
-    assert "torch" not in imported
+TRACE = (
+    "torch functorch torchgen numpy typing_extensions tqdm"
+    " transformers charset_normalizer chardet certifi filelock huggingface_hub idna jinja2"
+    " markupsafe packaging PIL regex requests safetensors socks tokenizers urllib3 yaml"
+    " fvcore iopath portalocker tabulate termcolor"
+)
+"""Packages that the program imports, and those that a trace does: all that its start-up costs."""
 
 
-_MAIN_JOB_IMPORTS = {
-    "torch": "torch functorch torchgen numpy typing_extensions tqdm",
-    "transformers": "transformers charset_normalizer chardet certifi filelock huggingface_hub idna"
-    " jinja2 markupsafe packaging PIL regex requests safetensors socks tokenizers tqdm urllib3"
-    " yaml",
-    "fvcore": "fvcore iopath portalocker tabulate termcolor yaml",
-    "typer": "typer annotated_doc annotated_types pydantic pydantic_core rich shellingham"
-    " typing_extensions typing_inspection",
-    "this program": f"{PACKAGE} dsocr_analyze_remote msgspec markdown_it mdurl pygments rich",
-}
-"""Packages that the main job imports, by what needs them: all that its start-up costs."""
-
-
-def test_the_main_job_imports_nothing_that_it_does_not_use(tmp_path):
+@sampled(
+    ("line", "command", "packages"),
+    [
+        ("--engine analytic -q", None, PROGRAM),
+        ("--version", None, PROGRAM),
+        ("devices", "devices", PROGRAM),
+        ("--model reference -q", None, f"{PROGRAM} {TRACE}"),
+    ],
+    first(1),
+)
+def test_nothing_is_imported_that_a_command_does_not_use(tmp_path, line, command, packages):
     code = (
         "import sys; before = set(sys.modules); from dsocr_analyze.cli import main;"
-        " code = main(['--model', 'reference', '-q']);"
+        f" code = main({line.split()!r});"
         " print(*(name for name in set(sys.modules) - before"
         " if getattr(sys.modules[name], '__file__', None)), file=sys.stderr); sys.exit(code)"
     )
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
-    imported = {name.partition(".")[0] for name in done.stderr.split()} - sys.stdlib_module_names
-    allowed = {name for names in _MAIN_JOB_IMPORTS.values() for name in names.split()}
-    assert {name for name in imported if not name.startswith("_")} <= allowed
+    modules = set(done.stderr.split())
+    found = [name for name in commands.COMMANDS if f"{PACKAGE}.cli.{name}" in modules]
+    assert found == [command] * (command is not None)
+    imported = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
+    assert {name for name in imported if not name.startswith("_")} <= set(packages.split())
 
 
 class TestSizes:
     """A function fits on a screen, a file has one subject."""
 
-    def test_no_file_is_longer_than_550_lines(self):
-        lines = {file.name: len(file.read_text().splitlines()) for file in FILES.values()}
-        assert {name: count for name, count in lines.items() if count > 550} == {}
-
-    def test_no_function_is_longer_than_70_lines(self):
-        long = [
+    def test_no_file_is_longer_than_550_lines_and_no_function_than_70(self):
+        long = [name for name, file in FILES.items() if len(file.read_text().splitlines()) > 550]
+        long += [
             f"{module}.{node.name}"
             for module, file in FILES.items()
             for node in nodes_in(parsed(file))

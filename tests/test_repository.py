@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -19,8 +20,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from sampling import every, first, sampled
 
-from dsocr_analyze.cli import main
+from dsocr_analyze.cli.commands import COMMANDS
 from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,20 +68,13 @@ def project_files() -> list[Path]:
 # Tasks -------------------------------------------------------------------------------------------
 
 
-def test_make_and_the_run_script_have_the_same_tasks():
-    listed = re.search(r"^TASKS := (.+)$", read("Makefile"), re.MULTILINE)
-    assert listed is not None
-    assert set(listed[1].split()) == set(runner().TASKS)
-
-
-def test_pixi_and_the_run_script_have_the_same_tasks():
-    tasks = tomllib.loads(read("pixi.toml"))["tasks"]
-    assert tasks == {name: f"python scripts/run.py --active {name}" for name in runner().TASKS}
-
-
-def test_contributing_lists_every_task():
-    listed = set(re.findall(r"^\| `make (\w+)` \|", read("CONTRIBUTING.md"), re.MULTILINE))
-    assert listed == set(runner().TASKS)
+def test_every_list_of_tasks_is_that_of_the_run_script():
+    tasks = runner().TASKS
+    [makefile] = re.findall(r"^TASKS := (.+)$", read("Makefile"), re.MULTILINE)
+    contributing = re.findall(r"^\| `make (\w+)` \|", read("CONTRIBUTING.md"), re.MULTILINE)
+    assert set(makefile.split()) == set(contributing) == set(tasks)
+    pixi = tomllib.loads(read("pixi.toml"))["tasks"]
+    assert pixi == {name: f"python scripts/run.py --active {name}" for name in tasks}
 
 
 def test_contributing_names_files_that_exist():
@@ -89,11 +84,13 @@ def test_contributing_names_files_that_exist():
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
 
 
-def test_ci_runs_the_test_command_of_the_readme():
-    assert "make test" in read("README.md")
-    assert re.search(r"^make test\b", read(".ci/run"), re.MULTILINE)
-    assert re.search(r"^make newest\b", read(".ci/run"), re.MULTILINE)
-    assert re.search(r"^make ratios\b", read(".ci/run"), re.MULTILINE)
+def test_readme_shows_the_commands_that_ci_runs_with_and_without_make():
+    first_screen = "\n".join(read("README.md").splitlines()[:45])
+    for task in ("analyze", "test"):
+        assert f"make {task}" in first_screen
+        assert f"python3 scripts/run.py {task}" in first_screen
+    run = re.findall(r"^make (\w+)", read(".ci/run"), re.MULTILINE)
+    assert {"test", "newest", "ratios"} <= set(run)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +115,6 @@ def test_commits_in_a_row_run_every_part_of_what_the_test_command_leaves_out(
     assert done.stdout == f"exhaustive ARGS=--part {part}\n"
 
 
-def test_readme_shows_both_commands_with_and_without_make_early():
-    first_screen = "\n".join(read("README.md").splitlines()[:45])
-    for task in ("analyze", "test"):
-        assert f"make {task}" in first_screen
-        assert f"python3 scripts/run.py {task}" in first_screen
-
-
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no executable bit")
 @pytest.mark.parametrize("name", [".ci/run", "scripts/run.py"])
 def test_scripts_are_executable(name):
@@ -136,26 +126,12 @@ def test_every_subcommand_that_a_task_or_workflow_calls_exists():
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         calls = re.findall(r"\bdsocr-analyze .*", path.read_text(encoding="utf-8"))
         commands += [tuple(shlex.split(call)) for call in calls]
-    subcommands = {
-        command[1]
-        for command in commands
-        if command[0] == "dsocr-analyze" and not command[1].startswith("-")
-    }
+    subcommands = {command[1] for command in commands if command[0] == "dsocr-analyze"}
     assert "docs" in subcommands
-    for subcommand in sorted(subcommands):
-        assert main([subcommand, "--help"]) == 0, subcommand
+    assert {name for name in subcommands if name[0] != "-"} <= set(COMMANDS)
 
 
 # The run script ----------------------------------------------------------------------------------
-
-
-def run_script(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "run.py"), *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **variables},
-    )
 
 
 COPIED = ("pyproject.toml", *(f"requirements/{name}.txt" for name in ("torch", *LOCKS)))
@@ -183,20 +159,17 @@ def bare_project(tmp_path, monkeypatch):
     return script, steps, tmp_path
 
 
-def installed(steps: list[list[str]]) -> list[list[str]]:
-    return [step for step in steps if "install" in step]
-
-
-def is_hashed(step: list[str]) -> bool:
-    return {"--require-hashes", "--no-deps", "--no-build-isolation"}.issubset(step)
+def installed(steps: list[list[str]]) -> list[str]:
+    """The file or package of every installation."""
+    return [step[-1].rpartition("/")[2] for step in steps if "install" in step]
 
 
 def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bare_project):
     script, steps, folder = bare_project
     script.ensure_environment("dev.txt")
-    build, everything, torch, project = installed(steps)
+    build, everything, torch, project = [step for step in steps if "install" in step]
     for step, name in ((build, "build.txt"), (everything, "dev.txt")):
-        assert is_hashed(step)
+        assert {"--require-hashes", "--no-deps", "--no-build-isolation"}.issubset(step)
         assert step[-2:] == ["--requirement", str(folder / "requirements" / name)]
         assert step[step.index("--only-binary") + 1] == ":all:"
         assert step[step.index("--no-binary") + 1] == "fvcore,iopath"
@@ -225,47 +198,49 @@ def test_what_does_not_compile_does_not_stop_a_setup(bare_project, tmp_path):
     assert [each.name.partition(".")[0] for each in (folder / "src").rglob("*.pyc")] == ["own"]
 
 
-def test_setup_does_nothing_where_nothing_changed(bare_project):
-    script, steps, _ = bare_project
-    script.ensure_environment("dev.txt")
-    steps.clear()
-    script.ensure_environment("dev.txt")
-    script.ensure_environment("analyze.txt")
-    assert steps == []
+DEV = ["build.txt", "dev.txt", "torch", "."]
+FLASH = {"packages": ["flash-attn"]}
 
 
-def test_setup_runs_again_for_changed_locks_and_keeps_what_was_there(bare_project):
+@pytest.mark.parametrize(
+    ("before", "changed", "after", "expected"),
+    [
+        ([("dev", {})], None, ["dev", "analyze"], []),
+        # What was there is kept.
+        ([("dev", FLASH)], "analyze", ["analyze"], [*DEV[:3], "flash-attn", "."]),
+        # The main job needs less than the tests, which add to it.
+        ([], None, ["analyze"], ["build.txt", "analyze.txt", "torch", "."]),
+        ([("analyze", {})], None, ["dev"], DEV),
+        # The newest environment has a lock of its own.
+        ([], None, ["newest"], ["build.txt", "newest.txt", "torch", "."]),
+        ([("dev", {}), ("newest", {})], "newest", ["dev"], []),
+        (
+            [("dev", {}), ("newest", {})],
+            "newest",
+            ["newest"],
+            ["build.txt", "newest.txt", "torch", "."],
+        ),
+    ],
+)
+def test_setup_installs_what_is_missing_or_changed(bare_project, before, changed, after, expected):
     script, steps, folder = bare_project
-    script.ensure_environment("dev.txt", packages=["flash-attn"])
+
+    def ensure(name: str, **options: Any) -> None:
+        environment = script.NEWEST if name == "newest" else script.PINNED
+        script.ensure_environment(f"{name}.txt", environment, **options)
+
+    for name, options in before:
+        ensure(name, **options)
     steps.clear()
-    with (folder / "requirements/analyze.txt").open("a", encoding="utf-8") as file:
-        file.write("# changed\n")
-    script.ensure_environment("analyze.txt")
-    assert any(str(folder / "requirements/dev.txt") in step for step in steps)
-    (flash_attention,) = [step for step in steps if step[-1] == "flash-attn"]
-    assert {"--no-deps", "--no-build-isolation", "--constraint"}.issubset(flash_attention)
-
-
-def test_the_main_job_needs_less_than_the_tests_which_add_to_it(bare_project):
-    script, steps, folder = bare_project
-    script.ensure_environment("analyze.txt")
-    assert not any(str(folder / "requirements/dev.txt") in step for step in steps)
-    steps.clear()
-    script.ensure_environment("dev.txt")
-    assert any(str(folder / "requirements/dev.txt") in step for step in steps)
-
-
-def test_the_newest_environment_has_a_lock_of_its_own(bare_project):
-    script, steps, folder = bare_project
-    script.ensure_environment("newest.txt", script.NEWEST)
-    assert any(str(folder / "requirements/newest.txt") in step for step in steps)
-    assert not any(str(folder / "requirements/dev.txt") in step for step in steps)
-    steps.clear()
-    with (folder / "requirements/newest.txt").open("a", encoding="utf-8") as file:
-        file.write("# changed\n")
-    script.ensure_environment("dev.txt")
-    script.ensure_environment("newest.txt", script.NEWEST)
-    assert len([step for step in steps if is_hashed(step)]) == 4
+    if changed:
+        with (folder / f"requirements/{changed}.txt").open("a", encoding="utf-8") as file:
+            file.write("# changed\n")
+    for name in after:
+        ensure(name)
+    assert installed(steps) == expected
+    for step in steps:
+        if step[-1] == "flash-attn":
+            assert {"--no-deps", "--no-build-isolation", "--constraint"}.issubset(step)
 
 
 def test_setup_refuses_what_is_no_package_built_against_torch(bare_project):
@@ -338,30 +313,28 @@ def test_what_is_compared_runs_in_turn_after_a_round_that_does_not_count():
     assert calls == ["a", "b"] * 3
 
 
-def test_unknown_task_is_refused_with_the_known_ones():
-    result = run_script("tset")
-    assert result.returncode == 2
-    assert "analyze" in result.stderr
-
-
 def test_interpreter_that_does_not_run_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHON", str(tmp_path / "no-such-python"))
     with pytest.raises(runner().SetupError, match="no-such-python does not run"):
         runner().find_python()
 
 
-def test_active_runs_the_task_here_and_hands_its_exit_status_on():
-    assert run_script("--active", "types", "--version").returncode == 0
-    assert run_script("--active", "types", "--no-such-option").returncode == 2
-
-
-def test_static_analysis_script_is_the_command_line():
-    script = ROOT / "scripts" / "deepseek-ocr-static-analysis.py"
-    result = subprocess.run(
-        [sys.executable, str(script), "--version"], capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    assert pyproject()["project"]["version"] in result.stdout
+@sampled(
+    ("line", "status", "said"),
+    [
+        ("run.py tset", 2, "analyze"),  # the tasks that there are
+        ("run.py --active types --no-such-option", 2, "--no-such-option"),
+        ("run.py --active types --version", 0, "mypy"),
+        ("deepseek-ocr-static-analysis.py --version", 0, metadata.version("dsocr-analyze")),
+    ],
+    first(2),
+)
+def test_scripts_run_and_hand_their_exit_status_on(line, status, said):
+    name, *arguments = line.split()
+    command = [sys.executable, ROOT / "scripts" / name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr
 
 
 # Dependencies ------------------------------------------------------------------------------------
@@ -420,12 +393,13 @@ def needs_of(package: str) -> list[Requirement]:
     return [Requirement(line) for line in metadata.requires(package) or []]
 
 
-@pytest.mark.parametrize("python", ["3.11.9", "3.12.9", "3.13.5"])
-@pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
-def test_what_a_locked_package_needs_is_locked(python, system):
+SYSTEMS = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
+
+
+@sampled(("python", "name"), itertools.product(["3.11.9", "3.12.9", "3.13.5"], SYSTEMS), every(4))
+def test_what_a_locked_package_needs_is_locked(python, name):
     """By the metadata of what is installed here, for every Python and system that is supported."""
-    described = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
-    name = next(key for key, value in described.items() if value == system)
+    system = SYSTEMS[name]
     here = {
         "python_version": python.rpartition(".")[0], "python_full_version": python,
         "sys_platform": system, "platform_system": name, "platform_machine": "x86_64",
