@@ -1,7 +1,4 @@
-"""From counts to seconds: how long a page takes, and how many pages per second a GPU does.
-
-Here is what a report says of it: one entry per GPU and runtime.
-"""
+"""From counts to seconds; here is what a report says of them, one entry per GPU and runtime."""
 
 from __future__ import annotations
 
@@ -24,13 +21,13 @@ __all__ = [
 
 _SECONDS_PER_HOUR: Final = 3600.0
 
-Seconds = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
+Seconds = Share
 Bound = Literal["launches", "memory", "compute", "host"]
 
 
 def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any:
-    """Cost of a thousand pages on one GPU, in the currency of the price; accepts arrays."""
+    """Cost of a thousand pages on one GPU, in the price's currency; accepts arrays."""
     return 1000 * price_per_hour / (_SECONDS_PER_HOUR * pages_per_second)
 
 
@@ -47,7 +44,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def within(cls, value: float, error: float) -> Self:
-        """The band of a figure with the same relative error, as a ratio, in both directions."""
+        """The band of a figure with a relative error in both directions."""
         return cls(low=value / (1 + error), high=value * (1 + error))
 
 
@@ -56,8 +53,8 @@ class TimeProfile(Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Measurements that the coefficients were fitted to.
-        extrapolated: Kinds of kernels that use another GPU's coefficients.
-        assumed: Kinds of kernels whose error is assumed, not measured.
+        extrapolated: Kinds of kernels with another GPU's coefficients.
+        assumed: Kinds of kernels whose error is assumed.
     """
 
     source: str
@@ -66,17 +63,17 @@ class TimeProfile(Struct, frozen=True, kw_only=True):
 
 
 class TimeStage(Struct, frozen=True, kw_only=True):
-    """Seconds of a stage; for the last stage, of one decode step with the prompt cached.
+    """Seconds of a stage; for the last one, of a decode step with the prompt cached.
 
     Attributes:
         seconds: Predicted seconds.
         low: Lower end of the band.
         high: Upper end of the band.
         bound: What takes most of that time.
-        peak_share: Matrix FLOPs, less those that a causal kernel skips, as a share of what the GPU
-            could do in that time at the peaks of their types; at most 1.
-        bandwidth_share: Bytes to and from device memory as a share of what it could move in that
-            time; at most 1. Bytes that the L2 cache serves are left out.
+        peak_share: Matrix FLOPs, less those that a causal kernel skips, as a share of the peaks of
+            their types; at most 1.
+        bandwidth_share: Bytes to and from device memory, without those that L2 serves, as a share
+            of its bandwidth; at most 1.
     """
 
     seconds: Seconds
@@ -91,17 +88,17 @@ class LoadedGpu(Struct, frozen=True, kw_only=True):
     """A GPU with several pages in flight; seconds are per page.
 
     Attributes:
-        concurrency: Pages in flight at a time.
+        concurrency: Pages in flight.
         pages_per_second: Throughput of the GPU.
         pages_per_second_band: Its band.
         tokens_per_second: Tokens generated per second.
         ttft_seconds: Until the first token, preprocessing and waiting included.
-        tpot_seconds: Per token after the first; null if a page has one token.
+        tpot_seconds: Per token after the first; null for pages of one token.
         page_seconds: From sending the page to its last token.
-        memory_bytes: Memory needed for that many pages.
+        memory_bytes: Memory that so many pages need.
         bound: What limits the throughput; `host` is the CPU.
-        fits: Whether the memory suffices; if not, as many pages run as fit and the others wait.
-        cost_per_thousand_pages: In the currency of the price; null without a price.
+        fits: Whether they fit in memory; if not, some wait.
+        cost_per_thousand_pages: In the price's currency; null without a price.
         cost_band: Its band; null without a price.
     """
 
@@ -120,7 +117,7 @@ class LoadedGpu(Struct, frozen=True, kw_only=True):
 
 
 class TimeCorrection(Struct, frozen=True, kw_only=True):
-    """The correction from a server's benchmarks; predicted figures already include it.
+    """The correction from a server's benchmarks, included in predicted figures.
 
     Attributes:
         server_version: The server's version; `unknown` if not given.
@@ -128,9 +125,9 @@ class TimeCorrection(Struct, frozen=True, kw_only=True):
         per_token: Factor on the time of each later token.
         first_token_error: Largest deviation of a benchmark from the others, as a ratio minus 1;
             null for a single benchmark, which does not narrow the band.
-        per_token_error: The same for each later token.
+        per_token_error: The same for later tokens.
         benchmarks: Names of their files, oldest first.
-        requests: Requests answered in all benchmarks together.
+        requests: Requests answered in all of them.
         kept: When the last one was kept, in UTC.
     """
 
@@ -148,18 +145,18 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
     """What a prediction assumes.
 
     Attributes:
-        host: The runtime's host: `eager`, or the serving engine.
+        host: `eager`, or the serving engine.
         new_tokens_mean: Mean tokens generated per page.
         new_tokens_longest: Most tokens generated for a page.
-        preprocess_seconds: CPU seconds to prepare a page for the model.
-        preprocess_estimated: Whether that is an estimate from the page's pixels.
+        preprocess_seconds: CPU seconds to prepare a page.
+        preprocess_estimated: Whether they are estimated from its pixels.
         workers: Pages that the CPU prepares at a time.
-        offline: Whether the CPU prepares all pages before the first one runs.
-        weights_dtype: Data type of the decoder's quantized weights; null for the model's own.
-        kv_dtype: Data type of cached keys and values; null for the model's own.
+        offline: Whether all pages are prepared before the first one runs.
+        weights_dtype: Type of the decoder's quantized weights; null for the model's own.
+        kv_dtype: Type of cached keys and values; null for the model's own.
         reserved: Fraction of the memory that is kept free.
-        price_per_hour: Price of one GPU per hour; null if none was given.
-        correction: Correction from the server's benchmarks; null without benchmarks.
+        price_per_hour: Price of one GPU per hour; null if not given.
+        correction: Correction from the server's benchmarks; null without any.
         sentences: All assumptions in words.
     """
 
@@ -182,17 +179,17 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
     """Seconds of a page on a GPU under a runtime: predicted, not measured.
 
     Attributes:
-        gpu: Name of the GPU in the catalogue.
+        gpu: Name of the GPU.
         runtime: `eager` or `serving`.
         profile: Where the kernels' times come from.
         stages: By stage, in the architecture's order.
         ttft_seconds: Until the first token of a page alone, preprocessing included.
-        tpot_seconds: Mean per token after the first; null if a page has one token.
+        tpot_seconds: Mean per token after the first; null for pages of one token.
         page_seconds: From start to last token of a page alone.
         bands: Bands of these figures, by key.
         largest_concurrency: Most pages at a time that fit in memory.
-        ridge_flops_per_byte: FLOPs per byte above which the GPU's matrix peak is the bound rather
-            than its memory; null in earlier reports.
+        ridge_flops_per_byte: FLOPs per byte above which the matrix peak, not memory, is the bound;
+            null in earlier reports.
         throughput: One entry per concurrency.
         assumptions: What the prediction assumes.
     """

@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dsocr_analyze.architectures.page_pixels import (
-    PixelWork,
-    pixel_work,
-    pixel_work_of_pages,
-)
+from dsocr_analyze.architectures.page_pixels import PixelWork, pixel_work, pixel_work_of_pages
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -32,20 +28,20 @@ _RESIZED_S = 4.45e-9
 _VIEWED_S = 8.05e-9
 """Seconds per pixel of `PixelWork`.
 
-Least squares over 30 pages (A4 at 72 to 300 dpi in six modes): Pillow 13 and torch 2.13 on one
-thread of an AMD EPYC, CPU time, minimum of 14 runs; median error 2.5 %, 90th percentile 8 %.
+Least squares over 30 pages (A4 at 72 to 300 dpi in six modes), Pillow 13 and torch 2.13, CPU time
+on an AMD EPYC, minimum of 14 runs; median error 2.5 %, 90th percentile 8 %.
 """
 
 
 def estimated_preprocessing(architecture: Architecture, workload: PageWorkload) -> float:
-    """Seconds in which one CPU thread resizes a page and turns its views into tensors."""
+    """Seconds in which a CPU thread resizes a page and makes tensors of its views."""
     return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload)))
 
 
 def estimated_preprocessing_of_pages(
     architecture: Architecture, mode: Mode, widths: Any, heights: Any
 ) -> Any:
-    """The same for pages of `widths` x `heights` pixels in one mode, `[n]`."""
+    """The same for pages in one mode; sizes in pixels, `[n]`."""
     grids = architecture.forms.crop_grids
     columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
     work = pixel_work_of_pages(
@@ -61,7 +57,7 @@ def _seconds_of(work: PixelWork) -> Any:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Everything that is assumed of all pages of a job.
+    """What is assumed of all pages of a job.
 
     Attributes:
         host: The runtime's; a device's profile may have measured its figures.
@@ -69,9 +65,8 @@ class Assumptions:
         preprocess_seconds: CPU seconds per page before the model runs; None to estimate them.
         workers: Pages that the CPU prepares in parallel.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Of one GPU; None if none was given.
-        is_offline: Whether the CPU prepares all pages before the first one runs; otherwise it works
-            ahead of the GPU.
+        price_per_hour: Of one GPU, if it was given.
+        is_offline: Whether the CPU prepares all pages before the first one runs, not ahead of it.
         corrections: From benchmarks of servers.
 
     Raises:
@@ -90,25 +85,17 @@ class Assumptions:
 
     def __post_init__(self) -> None:
         prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
-        if not 0 <= prepared < 1e6:
-            raise WorkloadError(
-                f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more",
-                arguments=["preprocess_ms"],
-            )
-        if self.workers < 1:
-            raise WorkloadError(
-                f"workers {self.workers} is too small; give 1 or more", arguments=["workers"]
-            )
-        if price is not None and not 0 < price < 1e9:
-            raise WorkloadError(
-                f"price {price:g} is out of range; give an amount above 0", arguments=["price"]
-            )
-        if not 0 <= self.reserved < 1:
-            raise WorkloadError(
-                f"reserved {self.reserved} is out of range; give a fraction, at least 0 and below"
-                " 1",
-                arguments=["reserved"],
-            )
+        for argument, is_right, said in (
+            ("preprocess_ms", 0 <= prepared < 1e6,
+             f"{1e3 * prepared:g} is out of range; give 0 or more"),
+            ("workers", self.workers >= 1, f"{self.workers} is too small; give 1 or more"),
+            ("price", price is None or 0 < price < 1e9,
+             f"{price or 0:g} is out of range; give an amount above 0"),
+            ("reserved", 0 <= self.reserved < 1,
+             f"{self.reserved} is out of range; give a fraction, at least 0 and below 1"),
+        ):  # fmt: skip
+            if not is_right:
+                raise WorkloadError(f"{argument} {said}", arguments=[argument])
 
     @property
     def runtime(self) -> Literal["eager", "serving"]:
@@ -118,10 +105,9 @@ class Assumptions:
     def sentences(
         self, lengths: str, profiles: Iterable[Device] = (), prepare: float | None = None
     ) -> list[str]:
-        """What is assumed on some devices, one sentence per assumption, corrections left out.
+        """What is assumed on some devices, in sentences, without corrections.
 
-        `lengths` says how many tokens pages generate; `prepare` are the CPU seconds of a page if
-        one page is meant.
+        `lengths` says how many tokens pages generate; `prepare` are CPU seconds of a single page.
         """
         devices_of: dict[Host, list[str]] = {}
         for profile in profiles:

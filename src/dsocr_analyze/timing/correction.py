@@ -1,9 +1,9 @@
 """Corrections of a server's predictions by benchmarks of that server.
 
-A benchmark gives two factors, measured over predicted: for the first token and for each token after
-it. Those of the same GPU, server, version and model are combined by the geometric mean; the error
-is how far each lies from the mean of the others. A factor applies only to predictions made with the
-kernel times and host figures that it was measured against.
+A benchmark gives two factors, measured over predicted: for the first token and for each later one.
+Those of the same GPU, server, version and model have a geometric mean; the error is how far each
+lies from the mean of the others. A factor applies to predictions with the kernel times and host
+figures against which it was measured.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 LARGEST_FACTOR: Final = 5.0
-"""A factor above this, or below its reciprocal, means that something else was measured."""
+"""Beyond this factor or its reciprocal, something else was measured."""
 
 UNKNOWN_VERSION: Final = "unknown"
-"""Recorded if neither the file nor the user gives the server's version."""
+"""The version if neither the file nor the user gives it."""
 
 Factor = Annotated[float, Meta(ge=1 / LARGEST_FACTOR, le=LARGEST_FACTOR)]
 Count = Annotated[int, Meta(ge=1)]
@@ -50,14 +50,14 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         format: Format version of this record.
-        id: Digest of the result and of what was measured; identifies the record in lists.
+        id: Digest of the result and of what was measured.
         gpu: Name of the GPU.
         server: Name of the serving engine.
         version: The engine's version; `UNKNOWN_VERSION` if nobody gave it.
         architecture: Name of the model's architecture.
         basis: Digest of the figures behind the prediction; see `basis_of`.
         first_token: Measured over predicted seconds until the first token.
-        per_token: The same for each token after it.
+        per_token: The same for each later token.
         requests: Number of answered requests.
         concurrency: Requests in flight.
         file: Name of the file.
@@ -81,12 +81,12 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True)
 class Correction:
-    """The combined correction from benchmarks of one GPU, server, version and model.
+    """The correction from benchmarks of one GPU, server, version and model.
 
     Attributes:
-        benchmarks: Oldest first; if empty, nothing is corrected.
+        benchmarks: Oldest first; without any, nothing is corrected.
         other_versions: Other versions with stored benchmarks.
-        left_out: Benchmarks of this version compared with other kernel times or host figures.
+        left_out: Benchmarks of this version with another basis.
     """
 
     benchmarks: tuple[KeptBenchmark, ...] = ()
@@ -95,11 +95,12 @@ class Correction:
 
     @cached_property
     def found(self) -> TimeCorrection | None:
-        """The factors, their errors and where they are from; None without a benchmark."""
+        """The factors, their errors and sources; None without a benchmark."""
         if not self.benchmarks:
             return None
-        first_tokens = [each.first_token for each in self.benchmarks]
-        per_tokens = [each.per_token for each in self.benchmarks]
+        first_tokens, per_tokens = zip(
+            *((each.first_token, each.per_token) for each in self.benchmarks), strict=True
+        )
         return TimeCorrection(
             server_version=self.benchmarks[0].version,
             first_token=_geometric_mean(first_tokens),
@@ -124,7 +125,7 @@ class Correction:
         return duration.corrected(self.found.per_token, self.found.per_token_error)
 
     def sentences(self) -> list[str]:
-        """What was corrected, by how much and from which benchmarks; what was left out."""
+        """What was corrected, by which benchmarks, and what was left out."""
         said, found = [], self.found
         if found is not None:
             text = (
@@ -167,7 +168,7 @@ def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
 
 @dataclass(frozen=True)
 class Corrections:
-    """All stored benchmarks, in any order; `version` is to be used, by default the latest's."""
+    """All stored benchmarks; those of a version are used, by default of the latest's."""
 
     benchmarks: tuple[KeptBenchmark, ...] = ()
     version: str | None = None
@@ -191,24 +192,23 @@ class Corrections:
         )
 
     def versions(self, gpu: str, server: str) -> list[str]:
-        """Versions of a serving engine with stored benchmarks on a GPU."""
+        """Versions of an engine with benchmarks on a GPU."""
         return sorted(
             {each.version for each in self.benchmarks if (each.gpu, each.server) == (gpu, server)}
         )
 
     def with_these(self, benchmarks: Iterable[KeptBenchmark]) -> Corrections:
-        """A copy with more benchmarks; one with a known id replaces the old one."""
+        """A copy with more benchmarks, which replace those of the same id."""
         every = {each.id: each for each in (*self.benchmarks, *benchmarks)}
         return Corrections(tuple(every.values()), self.version)
 
 
 _NO_CORRECTION: Final = Correction()
 NO_CORRECTIONS: Final = Corrections()
-"""No stored benchmarks: nothing is corrected."""
 
 
 def basis_of(profile: Device, host: Host) -> str:
-    """Digest of what a prediction uses: a GPU's kernel times and an engine's host figures."""
+    """Digest of a GPU's kernel times and an engine's host figures."""
     fitted = [(key, each.coefficients) for key, each in sorted(profile.kinds.items())]
     return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
@@ -218,7 +218,7 @@ def _geometric_mean(factors: Sequence[float]) -> float:
 
 
 def _left_out_error(factors: Sequence[float]) -> float | None:
-    """Largest ratio, less 1, of a factor to the mean of the others; None with fewer than two."""
+    """Largest ratio, less 1, of a factor to the mean of the others, if there are any."""
     if len(factors) < 2:
         return None
     logarithms = [math.log(each) for each in factors]

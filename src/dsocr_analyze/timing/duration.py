@@ -1,7 +1,4 @@
-"""Time on one stream: its length, what fills it, and how accurate it is.
-
-A kernel starts once it has been issued and the previous one has ended.
-"""
+"""Time on one stream: its length, what fills it, and how accurate it is."""
 
 from __future__ import annotations
 
@@ -33,15 +30,15 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 Figure: TypeAlias = "float | NDArray[np.float64]"
-"""A float, or an array with one element per workload."""
+"""A float, or an array of workloads."""
 
 
 HOST_ERROR = KindError("host", 0.25, 0.5, False, True)
-"""Accuracy of the host's time; assumed, since hosts differ."""
+"""Accuracy of the host's time, assumed."""
 
 
 class Duration(NamedTuple):
-    """Time on the stream; figures are floats, or arrays with one element per workload.
+    """Time on the stream.
 
     Attributes:
         kinds: Seconds of kernels, by kind.
@@ -50,9 +47,9 @@ class Duration(NamedTuple):
         host: Seconds that it waits for other work of the host.
         nbytes: Bytes read and written, including those that caches serve.
         least_compute: Seconds of the necessary matrix FLOPs at peak.
-        least_memory: Seconds of the bytes that L2 does not serve at memory's bandwidth.
-        measured_error: Relative half-width of the band, if benchmarks of a server give it for the
-            whole duration; None if it follows from the kinds.
+        least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
+        measured_error: Relative half-width of the band if a server's benchmarks give it; None if it
+            follows from the kinds.
     """
 
     kinds: Mapping[KindError, Figure] = MappingProxyType({})
@@ -82,7 +79,7 @@ class Duration(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative half-width of the band: errors add up within a kind, kinds are independent."""
+        """Relative half-width of the band: kinds are independent, kernels of a kind are not."""
         if self.measured_error is not None:
             return self.measured_error
         parts = (*self.kinds.items(), (HOST_ERROR, self.launches + self.host))
@@ -91,10 +88,9 @@ class Duration(NamedTuple):
         return math.sqrt(squares) / seconds if seconds else 0.0
 
     def band(self, seconds: float | None = None) -> Interval:
-        """The band of seconds of which this duration is a part, the rest exact; default: its own.
+        """The band of seconds of which this is a part, by default the whole, and the rest is exact.
 
-        Errors are ratios, so it never reaches 0. A measured error of the duration applies to all of
-        them, because that is what was measured.
+        Errors are ratios, so it never reaches 0. A measured error is one of all the seconds.
         """
         own, error = float(self.seconds), self.error
         if seconds is None or self.measured_error is not None:
@@ -109,17 +105,16 @@ class Duration(NamedTuple):
         return Duration._make([changed, *map(change, figures), error])
 
     def times(self, factor: Figure) -> Duration:
-        """A duration `factor` times as long, with `factor` times the work."""
+        """So many times the duration and its work."""
         return self.mapped(functools.partial(operator.mul, factor))
 
     def corrected(self, factor: float, error: float | None) -> Duration:
         """The duration with its seconds times a factor, measured over predicted.
 
-        `error` is how far the benchmarks disagree, as a ratio; None for a single benchmark.
+        `error` is how far benchmarks disagree, as a ratio; None for a single one.
         """
         duration = self.times(factor)
-        # The work does not change with the seconds, unless it cannot be done in them: then the
-        # server was spared some of it, such as prompts that it had cached.
+        # The same work is done, unless it takes longer: then the server was spared some of it.
         return duration._replace(
             nbytes=self.nbytes,
             least_compute=np.minimum(self.least_compute, duration.seconds),
@@ -137,7 +132,7 @@ class Duration(NamedTuple):
 
 
 def _error_of_both(duration: Duration, other: Duration) -> float | None:
-    """The measured error of two durations: absolute errors add up (floats only, if they differ)."""
+    """The measured error of both: absolute errors add up (floats only, if they differ)."""
     if duration.measured_error == other.measured_error:
         return duration.measured_error
     seconds = float(duration.seconds), float(other.seconds)
@@ -151,9 +146,9 @@ def total_duration(durations: Iterable[Duration]) -> Duration:
 
 
 def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Duration:
-    """Mean of all decode steps from one number of cached tokens to another, by Simpson's rule.
+    """Mean of decode steps from one number of cached tokens to another, by Simpson's rule.
 
-    A step's seconds are nearly linear in them, so the first, middle and last steps suffice.
+    A step's seconds are nearly linear in them.
     """
     ends = step(first).plus(step(last))
     return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)
@@ -162,7 +157,7 @@ def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Dura
 def duration_of_kernels(
     priced: KernelSeconds, *, launches: Figure = 0.0, host: Figure = 0.0
 ) -> Duration:
-    """Kernels one after the other, plus the seconds in which the GPU waits."""
+    """Kernels one after the other, and seconds in which the GPU waits."""
     numbers: dict[KindError, list[int]] = {}
     for number, error in enumerate(priced.errors):
         numbers.setdefault(error, []).append(number)
@@ -179,9 +174,9 @@ def duration_of_kernels(
 
 
 def finish_times(issued: Floats, device: Floats) -> Floats:
-    """Time at which each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
+    """When each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
 
-    Times of issue ascend; `device` are the seconds of each.
+    Times of issue ascend; `device` are the kernels' seconds.
     """
     done: Floats = np.cumsum(device)
     ends: Floats = done + np.maximum.accumulate(issued - (done - device))
@@ -192,8 +187,7 @@ def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure
     """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
     A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them.
-    It ends once its kernels have run after the previous stretch, and no earlier than its last
-    kernel is issued.
+    It ends when they have run, after the previous stretch, and no earlier than the last is issued.
     """
     issued: Figure = 0.0
     end: Figure = 0.0

@@ -1,7 +1,6 @@
-"""The eager runtime: the host launches every kernel, one after the other.
+"""The eager runtime: the host launches one kernel after the other.
 
-Kernels are sorted first, because a trace and the closed forms list them in different orders but
-must give the same seconds.
+They are sorted first, since a trace and the closed forms list them in different orders.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _US: Final = 1e-6
 
 
 def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The records in the assumed launch order: by module path, layers by number."""
+    """The records in the assumed order: by module path, layers by number."""
     return sorted(kernels, key=_place)
 
 
 @cache
 def _layer(path: str) -> list[tuple[int, str]]:
-    """Sort key that puts layer 2 before layer 10."""
+    """A key that puts layer 2 before layer 10."""
     return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
 
 
@@ -44,9 +43,7 @@ def _place(kernel: Kernel) -> tuple[list[tuple[int, str]], str, str, Dimensions,
 def eager_pass(
     stages: Mapping[str, Sequence[Kernel]], device: Device, host: Host
 ) -> dict[str, Duration]:
-    """The stages of a prefill pass, run back to back on one stream, in execution order.
-
-    A stage's time runs from the end of the previous stage to its own end.
+    """The stages of a prefill pass on one stream, each from the end of the previous one.
 
     Raises:
         DeviceError: The GPU lacks a data type.
@@ -62,7 +59,7 @@ def eager_pass(
 
 
 def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Duration:
-    """One decode step of some sequences, then the work of `generate` before the next one."""
+    """A decode step of some sequences, and the work of `generate` before the next."""
     if device.cpu is not None:
         duration = _on_cpu(kernels, device, host)
     else:
@@ -79,9 +76,9 @@ def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Duration:
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
-    """Whether the host reads the result: tokens per expert, or the test for a blank image.
+    """Whether the host reads the result: tokens per expert, or the outermost test for a blank page.
 
-    That test is in the outermost module; the sums by which a router normalizes stay on the GPU.
+    Sums by which a router normalizes stay on the GPU.
     """
     if kernel.operator != "sum" or not isinstance(kernel.dimensions, Rows):
         return False
@@ -90,13 +87,13 @@ def _is_waited_for(kernel: Kernel) -> bool:
 
 
 class _Clock:
-    """The host's and the GPU's clocks, carried from stage to stage."""
+    """The host's and the GPU's clocks."""
 
     def __init__(self, host: Host) -> None:
         self.host, self.issued, self.ended = host, 0.0, 0.0
 
     def run(self, priced: KernelSeconds) -> Duration:
-        """Launches kernels; the time from the end of the previous ones to their end."""
+        """The time of kernels from the end of the previous ones."""
         began, waited, first = self.ended, 0.0, 0
         launch, seconds = self.host.launch_us * _US, priced.seconds
         for number, kernel in enumerate(priced.kernels):

@@ -1,7 +1,7 @@
 """Seconds of kernel records on a GPU, with what bounds each and how well it is known.
 
-Sizes are integers, or arrays of workloads, to whose shape they broadcast: what depends on `[1, B]`
-or `[K, 1]` alone is not priced B x K times.
+Sizes are integers, or arrays that broadcast to workloads: what depends on `[1, B]` or `[K, 1]`
+alone is not priced B x K times.
 """
 
 from __future__ import annotations
@@ -38,25 +38,24 @@ __all__ = [
 ]
 
 ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
-"""Products without weights: their inputs were just written, and may still be in L2."""
+"""Products without weights; their inputs may still be in L2."""
 
 UNQUANTIZED: Final = frozenset({"router", "last_logits"})
-"""Products of a served decoder that keep 16-bit weights when others are quantized."""
+"""Products of a served decoder that are never quantized."""
 
 _CACHED: Final = "paged_attention"
-"""The operator that reads a served decoder's cache."""
+"""Reads a served decoder's cache."""
 
 _RECORDED_SIZE: Final = 2
-"""Bytes of a weight in records of products in 16 bits."""
+"""Bytes of a weight in records in 16 bits."""
 
 _FLOAT32_SHARE: Final = 0.5
-"""Share of the fp32 rate that a product in fp32 reaches; assumed if the profile has no figure."""
+"""Of the fp32 rate; assumed for products in fp32 that the profile lacks."""
 
 _MASKED_SHARE: Final = 0.33
-"""Share of the `mma.sync` rate that attention with a bias tensor reaches on whole blocks; used if
-the profile has no such kernels.
+"""Of the `mma.sync` rate; of attention with a bias tensor on whole blocks that the profile lacks.
 
-Measured once: `fmha_cutlassF_bf16_aligned_64x64` on SAM's windows, 160.7 us on an RTX 5090
+`fmha_cutlassF_bf16_aligned_64x64` on SAM's windows, 160.7 us on an RTX 5090
 (github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
 """
 _MASKED_BLOCK: Final = 64
@@ -66,7 +65,7 @@ class KindError(NamedTuple):
     """How accurate the times of a kernel kind are."""
 
     kind: str
-    """Of the device profile, with the data type."""
+    """With the data type."""
     median: float
     """Median relative error."""
     p90: float
@@ -79,20 +78,19 @@ class KindError(NamedTuple):
 
 _FLOAT32_ERROR: Final = KindError("gemm.float32", 0.25, 0.5, extrapolated=False, assumed=True)
 _MASKED_ERROR: Final = KindError("masked_attention", 0.25, 0.5, extrapolated=False, assumed=True)
-"""Assumed, since a single size was measured."""
 
 
 class KernelSeconds(NamedTuple):
-    """Kernels and their times, per call, `[kernels]` or `[kernels, *workloads]`.
+    """Kernels and their times, per call, `[kernels, *workloads]`.
 
     Attributes:
         seconds: No less than either of the least seconds.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
         errors: Accuracy of each kernel's kind.
-        moved: Bytes read and written: the record's, the weights of the experts that are touched,
-            less what weights of fewer bits save.
-        least_compute: Seconds of the necessary matrix FLOPs at the peak of their type.
-        least_memory: Seconds of the bytes that L2 does not serve at memory's bandwidth.
+        moved: Bytes read and written: the record's, and the weights of touched experts, less what
+            weights of fewer bits save.
+        least_compute: Seconds of the necessary matrix FLOPs at peak.
+        least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
     """
 
     kernels: Sequence[Kernel]
@@ -104,7 +102,7 @@ class KernelSeconds(NamedTuple):
     least_memory: Floats
 
     def summed(self, per_call: Floats, numbers: Sequence[int] | slice = slice(None)) -> Floats:
-        """The sum over all calls of some kernels, by default of all, for each workload."""
+        """The sum over all calls of some kernels, by default of all."""
         calls = np.array([*map(attrgetter("calls"), self.kernels)], np.float64)
         every = per_call * calls.reshape(-1, *[1] * (per_call.ndim - 1))
         total: Floats = every[numbers].sum(axis=0)
@@ -123,8 +121,8 @@ def kernel_seconds(
 ) -> KernelSeconds:
     """Seconds of each kernel on a device, with a served decoder's types of weights and cache.
 
-    Weights are read from device memory in every call, unless all that are read until the next call,
-    by default those of `kernels`, fit in L2; activations may be in L2.
+    Weights come from device memory in every call, unless L2 holds all that are read until the next
+    one, by default those of `kernels`; activations may be in L2.
 
     Raises:
         DeviceError: The GPU lacks a data type.
@@ -162,7 +160,7 @@ def kernel_seconds(
 
 
 def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSeconds:
-    """Seconds on a CPU, where they do not depend on what ran before."""
+    """Seconds on a CPU, whatever ran before."""
     seconds = np.array([*map(cpu.seconds, kernels)])
     flops = np.array([2.0 * kernel.work.macs for kernel in kernels])
     rates = np.array([1e12 * peaks.tflops(kernel.dtype) for kernel in kernels])
@@ -181,9 +179,9 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
 
 
 def product_of(sizes: Dimensions) -> Dimensions:
-    """The product to which a convolution is equivalent; any other sizes as they are.
+    """The product to which a convolution is equivalent; other sizes as they are.
 
-    It has one row per output position and one column per channel.
+    It has a row per output position and a column per channel.
     """
     if not isinstance(sizes, Convolution):
         return sizes
@@ -204,7 +202,7 @@ def weight_bytes(kernels: Iterable[Kernel]) -> int:
 
 
 def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
-    """Shape to which all sizes of the kernels broadcast; `()` for integers."""
+    """Shape to which all sizes broadcast; `()` for integers."""
     sizes = chain(*map(attrgetter("dimensions", "work"), kernels))
     return np.broadcast_shapes(*set(map(np.shape, chain.from_iterable(sizes))))
 
@@ -231,7 +229,7 @@ def kind_of(sizes: Dimensions) -> str:
 
 
 def _group_of(kernel: Kernel) -> Hashable:
-    """What kernels that are priced together share."""
+    """What kernels have in common that are priced together."""
     kind = kind_of(kernel.dimensions)
     if kind == "movement":
         return kind
@@ -241,7 +239,7 @@ def _group_of(kernel: Kernel) -> Hashable:
 
 
 class _Group:
-    """Kernels that are priced together; weights are read from device memory if `cold`."""
+    """Kernels that are priced together; weights come from device memory if `cold`."""
 
     def __init__(
         self, members: Sequence[Kernel], device: Device, precision: Precision, cold: bool
@@ -272,10 +270,7 @@ class _Group:
             self.moved = self.recorded + extra
 
     def column(self, name: str) -> Floats:
-        """A size or a figure of the work of each kernel.
-
-        `[kernels, *width]`, or `[kernels, 1, ...]` if all are integers.
-        """
+        """A size or figure of the kernels, `[kernels, *width]`; of integers `[kernels, 1, ...]`."""
         sources: Sequence[object] = self.works if hasattr(Work, name) else self.sizes
         values = [*map(attrgetter(name), sources)]
         if {*map(type, values)} <= {int, bool}:
@@ -292,7 +287,7 @@ class _Group:
         return gpu.tflops(dtype) * 1e12
 
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats | float, Floats]:
-        """Whether memory bounds kernels, and the least seconds of compute and of memory."""
+        """Whether memory bounds them, and the least seconds of compute and of memory."""
         moved, bandwidth = self.moved, self.device.gpu.bandwidth_gb_s * 1e9
         is_cold = self.kind == "generation_attention"
         if self.kind in ("gemm", "experts"):
@@ -308,7 +303,7 @@ class _Group:
         return is_memory, 2 * macs / rate, memory
 
     def fitted(self) -> tuple[Floats | float, KindError]:
-        """Seconds of each kernel by the formula of its kind, and how accurate they are."""
+        """Seconds of each by the formula of the kind, and how accurate that is."""
         device, dtype, kind = self.device, self.dtype, self.kind
         if kind == "movement":
             dtype = device.gpu.tensor_dtype
@@ -344,7 +339,7 @@ class _Group:
         return seconds, KindError(name, found.median, found.p90, found.extrapolated, found.assumed)
 
     def _masked_attention(self) -> Floats:
-        """Whole blocks at a share of the peak, or the bytes if they take longer."""
+        """Whole blocks at a share of the peak, or the bytes."""
         names = ("batch", "queries", "keys", "heads", "head_dim", "value_dim")
         batch, queries, keys, heads, head_dim, value_dim = map(self.column, names)
         blocks = np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)

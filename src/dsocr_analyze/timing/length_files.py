@@ -27,7 +27,7 @@ from dsocr_analyze.workload import LARGEST_COUNT
 __all__ = ["read_lengths"]
 
 _LENGTH_COLUMN: Final = "new_tokens"
-"""Column of the tokens that a page generated; a file's only column may have any name."""
+"""Column of a page's tokens; a file's only column may have any name."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
@@ -35,9 +35,8 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> OutputLengths:
     """The distribution of the lengths in a Parquet or CSV file.
 
-    Each row is a page, with its tokens in the column `new_tokens` or in the only column. A CSV file
-    has a header and may be compressed. Memory holds one batch and a counter per length. `warn` is
-    called with a warning about columns that are not read.
+    A row is a page, with its tokens in the column `new_tokens` or the only one. A CSV file has a
+    header and may be compressed. `warn` is told of columns that are not read.
 
     Raises:
         WorkloadError: The file is missing, unreadable or has no rows, it has no such column or two

@@ -14,19 +14,19 @@ from dsocr_analyze.workload import LARGEST_COUNT
 __all__ = ["OutputLengths"]
 
 _SHARES_TOLERANCE: Final = 1e-9
-"""How far the sum of a million rounded shares may be from 1."""
+"""How far a million rounded shares may add up from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """A discrete distribution of the tokens that a page generates, the prefill pass's included.
+    """A distribution of the tokens that a page generates, the prefill pass's included.
 
     Attributes:
         lengths: Strictly ascending.
-        shares: Share of the pages with that length, each above 0; they add up to 1.
+        shares: Shares of pages of these lengths, above 0; they add up to 1.
 
     Raises:
-        WorkloadError: They are not so, or a length is not a whole number from 1 to `LARGEST_COUNT`.
+        WorkloadError: They do not, or a length is not a whole number from 1 to `LARGEST_COUNT`.
     """
 
     lengths: tuple[int, ...]
@@ -38,14 +38,12 @@ class OutputLengths:
                 f"{len(self.lengths)} lengths have {len(self.shares)} shares; "
                 "give one share for each length, and at least one length",
             )
-        before = 0
-        for length in self.lengths:
+        for before, length in zip((0, *self.lengths), self.lengths, strict=False):
             _check_count("a length of", length)
             if length <= before:
                 raise WorkloadError(
                     f"lengths have {length} after {before}; give each once, in ascending order",
                 )
-            before = length
         for share in self.shares:
             if not 0 < share <= 1 + _SHARES_TOLERANCE:  # also rejects NaN
                 raise WorkloadError(f"a share is {share}; give numbers above 0, up to 1")
@@ -66,14 +64,12 @@ class OutputLengths:
     def mean_and_limit(cls, mean: float, limit: int, share_at_limit: float) -> OutputLengths:
         """Some pages repeat themselves up to the limit; the others stop on their own.
 
-        The others have no spread: their length is the mean, or the two whole numbers around it in
-        proportion. Over all pages, the mean is `share_at_limit * limit + (1 - share_at_limit) *
-        mean`.
+        The others have the mean length, or the two whole numbers around it in proportion. The mean
+        of all pages is `share_at_limit * limit + (1 - share_at_limit) * mean`.
 
         Raises:
             WorkloadError: The limit is not a whole number from 2 to `LARGEST_COUNT`, the mean is
-                not
-                between 1 and the limit less 1, or the share is not at least 0 and below 1.
+                not between 1 and the limit less 1, or the share is not at least 0 and below 1.
         """
         _check_count("limit", limit, least=2)
         if not 1 <= mean <= limit - 1:
@@ -86,9 +82,8 @@ class OutputLengths:
                 f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
                 " below 1"
             )
-        shorter = math.floor(mean)
+        shorter, ending = math.floor(mean), 1 - share_at_limit
         part_longer = mean - shorter
-        ending = 1 - share_at_limit
         # If shorter + 1 is the limit, the mean is whole, so overwriting that entry loses nothing.
         parts = {shorter: ending * (1 - part_longer), shorter + 1: ending * part_longer}
         parts[limit] = share_at_limit
@@ -101,8 +96,7 @@ class OutputLengths:
 
         Raises:
             WorkloadError: There is no page, a count is below 0, or a length is not a whole number
-                from
-                1 to `LARGEST_COUNT`.
+                from 1 to `LARGEST_COUNT`.
         """
         for length, count in pages.items():
             if count < 0:
@@ -122,8 +116,7 @@ class OutputLengths:
     def running(self) -> int:
         """Mean tokens that a running page has generated so far, at least 1.
 
-        A page of n tokens runs n times as long as one of a single token, at n / 2 tokens on
-        average.
+        A page of n tokens runs n times as long as one of a single token, at n / 2 on average.
         """
         squares = sum(share * n**2 for n, share in zip(self.lengths, self.shares, strict=True))
         return max(1, round(squares / self.mean / 2))
@@ -134,14 +127,11 @@ class OutputLengths:
         return self.lengths[-1]
 
     def expected_longest(self, batch: int) -> float:
-        """Expected tokens of the longest output in a batch of n pages.
+        """Expected tokens of the longest output in a batch of n pages, independent draws.
 
-        The pages are independent draws. The largest is at most l with probability F(l)^n, where F
-        is the distribution function, so its expectation is
+        With the distribution function F and the distinct lengths l_1 < l_2 < ...,
 
             l_1 + sum over i of (l_(i+1) - l_i) * (1 - F(l_i)^n)
-
-        for the distinct lengths l_1 < l_2 < ...
 
         Raises:
             WorkloadError: `batch` is not a whole number from 1 to `LARGEST_COUNT`.

@@ -44,7 +44,7 @@ class TimedModel:
 
 @dataclass(frozen=True)
 class ManyPages:
-    """n prompts of one mode, arrays `[n]`; a prompt is a page, or several that are alike.
+    """n prompts of one mode, arrays `[n]`; a prompt is a page, or several alike.
 
     Attributes:
         kinds: One page per crop grid, whose token counts and size are not used.
@@ -83,7 +83,7 @@ class ManyPages:
 
 
 class PageTimer:
-    """Times pages on a GPU and caches what they have in common.
+    """Times pages on a GPU.
 
     Raises:
         ConfigError: Serving this model is not supported.
@@ -223,7 +223,7 @@ _STEPS: Final = 1 << 16
 
 
 class _ServedTimes(PageTimes):
-    """Continuous batching: pages join and leave the batch one by one."""
+    """Continuous batching: pages join and leave one by one."""
 
     def __init__(self, timer: PageTimer, pages: ManyPages, served: ServedModel) -> None:
         super().__init__(timer, pages)
@@ -350,7 +350,7 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
 
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
-    """The weighted sum of some of a duration's workloads, as floats."""
+    """The weighted sum of some workloads, as floats."""
 
     def summed(values: Figure) -> float:
         values = np.atleast_1d(values)
@@ -366,7 +366,7 @@ def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -
 class _EagerTimes(PageTimes):
     """The model's own code: a full batch runs until its longest page has ended.
 
-    Kernels of different pages share no array: the order of their launches depends on their sizes.
+    Pages share no arrays: the order of launches depends on sizes.
     """
 
     def __init__(self, timer: PageTimer, pages: ManyPages) -> None:

@@ -30,7 +30,7 @@ __all__ = ["TimeRequest", "entry_of", "predict", "times_of"]
 
 @dataclass(frozen=True)
 class TimeRequest:
-    """Predictions that are asked for: of pages in flight, on every GPU under every runtime."""
+    """Predictions of pages in flight, on every GPU under every runtime."""
 
     profiles: Sequence[Device]
     jobs: Sequence[Assumptions]
@@ -43,9 +43,9 @@ def predict(
     assumptions: Assumptions,
     concurrency: Sequence[int] = (1,),
 ) -> TimeEntry:
-    """Seconds of a page, and throughput with numbers of pages in flight, as a report has them.
+    """Seconds of a page, and throughput with numbers of pages in flight, for a report.
 
-    The page's `batch_size` is not used, since concurrency is given.
+    The page's `batch_size` is not used.
 
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.

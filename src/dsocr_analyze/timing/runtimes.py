@@ -1,14 +1,13 @@
-"""Runtimes: host overhead in microseconds, each figure with its source.
+"""Runtimes: host overhead in microseconds, with its sources; none is a fit to DeepSeek-OCR.
 
-`eager` is the vendor's own code under `generate`, with the figures that a device's profile may have
-measured; `serving` is one of the engines below. None was fitted to a measurement of DeepSeek-OCR.
+`eager` is the vendor's own code under `generate`, whose figures a device's profile may have
+measured; `serving` is one of the engines below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.errors import WorkloadError
@@ -24,14 +23,13 @@ _CHANNELS: Final = 3
 
 
 class Precision(NamedTuple):
-    """Types of a served decoder's weights and cache; None for the model's own type."""
+    """Types of a served decoder's weights and cache; None for the model's."""
 
     weights: str | None = None
     cache: str | None = None
 
 
 NATIVE: Final = Precision()
-"""Weights and cache in the model's own type."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,16 @@ class Host:
     """Time that a runtime's host code takes.
 
     Attributes:
-        launch_us: Per operator of uncompiled model code, including views and Python around it.
+        launch_us: Per operator of uncompiled code, with views and Python around it.
         compiled_launch_us: Per kernel of compiled code outside a graph.
         graph_us: Per launch of a CUDA graph.
         sync_us: Per value that the host waits for.
         step_us: Per decode step, while the GPU waits.
         sequence_us: Per running sequence in a step, while the GPU waits.
-        hidden_step_us: Per decode step, while the GPU computes; a step takes at least this long.
+        hidden_step_us: Per decode step, while the GPU computes; the least that a step takes.
         hidden_sequence_us: The same per running sequence.
         chunk_tokens: Most prompt tokens in one pass.
-        mixes_prefill: Whether a pass over a prompt also decodes one token per running sequence.
+        mixes_prefill: Whether a prefill pass also decodes a token of every running sequence.
         pixel_bytes: Bytes per pixel value copied to the GPU.
         link_gb_s: Rate of that copy, from memory that is not pinned.
         computes: Whether it is the device itself: a CPU, to which nothing is copied.
@@ -73,10 +71,9 @@ class Host:
     computes: bool = False
 
     def on(self, profile: Device) -> Host:
-        """The host with the figures measured on the profile's machine, if there are any.
+        """The host with figures measured on the profile's machine, if there are any.
 
-        They were measured with the model's own code under `generate`, so a serving engine's host
-        and figures given by the user stay as they are.
+        They are of the model's own code, so those of serving engines or of the user stay.
         """
         if self != EAGER:
             return self
@@ -84,8 +81,7 @@ class Host:
             return replace(
                 self, launch_us=profile.cpu.operator_us, source="measured", computes=True
             )
-        measured = profile.host
-        if measured is None:
+        if (measured := profile.host) is None:
             return self
         return replace(
             self,
@@ -101,7 +97,7 @@ class Host:
 
     @property
     def is_eager(self) -> bool:
-        """Whether this is the eager runtime's host, with any figures."""
+        """Whether it is the eager runtime's, with any figures."""
         return self.name == "eager"
 
     def copy_seconds(self, views: Iterable[ViewBatch]) -> float:
@@ -163,16 +159,14 @@ _SERVERS: Final = (
     ),
 )  # fmt: skip
 
-SERVERS: Final[dict[str, Host]] = dict(
-    zip(map(attrgetter("name"), _SERVERS), _SERVERS, strict=True)
-)
+SERVERS: Final = {each.name: each for each in _SERVERS}
 """Serving engines by name."""
 
 RUNTIMES: Final = ("eager", "serving")
 
 
 def server_named(name: str) -> Host:
-    """The engine with that name; raises WorkloadError with close matches if there is none."""
+    """The engine with that name; raises WorkloadError with close matches."""
     found = in_any_case(name, SERVERS)
     if found is None:
         near = did_you_mean(name, SERVERS)

@@ -17,11 +17,7 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.tape import Size, ceil_div, maximum, minimum
-from dsocr_analyze.timing.duration import (
-    Duration,
-    duration_of_kernels,
-    stretch_times,
-)
+from dsocr_analyze.timing.duration import Duration, duration_of_kernels, stretch_times
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 from dsocr_analyze.workload import PageWorkload, ViewBatch
@@ -76,7 +72,7 @@ class ServedModel:
         )
 
     def chunks(self, T: Size) -> Size:
-        """Number of passes through the decoder for a prompt of T tokens."""
+        """Passes through the decoder for a prompt of T tokens."""
         return ceil_div(T, self.server.chunk_tokens)
 
     def step_kernels(self, B: Size, K: Size) -> tuple[Kernel, ...]:
@@ -86,10 +82,7 @@ class ServedModel:
         )
 
     def prefill(self, views: tuple[ViewBatch, ...], T: Size, visual: Size) -> dict[str, Duration]:
-        """The stages of one page's prefill pass, with all calls of a stage added up.
-
-        T and `visual` are the tokens of the prompt and those of its views; T may be an array.
-        """
+        """The stages of a page's prefill pass; T may be an array of prompts' tokens."""
         chunks, kernels = self.chunks(T), self.prompt_kernels(T, visual)
         priced = kernel_seconds(kernels, self.device, self.precision)
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
@@ -103,7 +96,7 @@ class ServedModel:
         return durations
 
     def _vision(self, views: tuple[ViewBatch, ...]) -> list[tuple[str, Duration, float]]:
-        """Stage, GPU time and launch seconds of each part of each vision call."""
+        """Stage, GPU time and launch seconds of the parts of vision calls."""
         if views not in self._encoded:
             served, between = self.architecture.forms.served, self.weights_bytes
             first = self.architecture.stages[0].name
@@ -118,10 +111,9 @@ class ServedModel:
         return self._encoded[views]
 
     def step(self, B: Size, K: Size) -> Duration:
-        """One decode step of B sequences over K keys each; both may be arrays that broadcast.
+        """A decode step of B sequences over K keys each; arrays broadcast.
 
-        The engine's host prepares the next step while the GPU computes; the slower one sets the
-        pace.
+        The host prepares the next step while the GPU computes; the slower one sets the pace.
         """
         server = self.server
         priced = kernel_seconds(self.step_kernels(B, K), self.device, self.precision)
@@ -133,17 +125,13 @@ class ServedModel:
     def keys(self, T: Size, generated: Size) -> Size:
         """Keys of a sequence with T prompt tokens and `generated` more.
 
-        The window bounds an average of `generated` as if it were one length, which overestimates a
-        step by at most 1 %.
+        The window bounds their average like one length, which overestimates a step by up to 1 %.
         """
         window = self.dimensions.decoder.sliding_window
         return T + (generated if window is None else minimum(generated, window))
 
     def fixed_bytes(self, workload: PageWorkload) -> Size:
-        """Bytes of the weights and of a prefill pass of this page; `text_tokens` may be an array.
-
-        A prompt goes through the decoder in chunks.
-        """
+        """Bytes of the weights and a prefill pass, in chunks; `text_tokens` may be an array."""
         served = self.architecture.forms.served
         text_tokens = minimum(
             workload.text_tokens, self.server.chunk_tokens - workload.visual_tokens
@@ -153,12 +141,12 @@ class ServedModel:
         return self.weights_bytes + activations + served.inputs_bytes(workload, self.dtype)
 
     def page_bytes(self, T: Size, longest: Size) -> Size:
-        """Bytes of a page's cache with T prompt tokens and `longest` generated ones."""
+        """Bytes of the cache of a page with T prompt tokens and `longest` generated ones."""
         elements = self.architecture.forms.served.cache_elements(self.dimensions)
         return self.keys(T, longest - 1) * (elements * self.cache_bits // 8)
 
     def fitting(self, fixed: Size, page: Size, reserved: float) -> NDArray[np.int64]:
-        """Most pages of `page` bytes that fit beside the fixed and the reserved memory."""
+        """Most pages of so many bytes beside fixed and reserved memory."""
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
         pages: NDArray[np.int64] = np.maximum(free // page, 0.0).astype(np.int64)
         return pages

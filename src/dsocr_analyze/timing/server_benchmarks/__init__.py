@@ -1,4 +1,4 @@
-"""A server benchmark: its load and what it measured, from checked fields of a program's result."""
+"""A server benchmark, from checked fields of a program's result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS: Final[Mapping[type, str]] = {dict: "table", list: "list"}
 
 @dataclass(frozen=True)
 class Fields:
-    """A table of a result: its values, the file and place, and the keys that lead to it."""
+    """A table of a result: its values, the file, and the keys that lead to it."""
 
     values: Mapping[str, Any]
     where: str
@@ -59,7 +59,7 @@ class Fields:
         return self.number(key) if self.has(key) else None
 
     def count(self, key: str, *, least: int = 1) -> int:
-        """The whole number under a key, possibly written with a decimal point."""
+        """The whole number under a key, maybe with a decimal point."""
         what = f"a whole number, {least} or more"
         value = self.values.get(key)
         if value is None:
@@ -95,13 +95,13 @@ class Fields:
 
 _MOST_CONCURRENCY: Final = 65_536
 _ROUNDS: Final = 4
-"""Requests per client that make a load steady enough to compare first and later tokens."""
+"""Requests per client that make a load steady."""
 _TOLERATED_FAILURES: Final = 0.05
 
 
 @dataclass(frozen=True)
 class ServerBenchmark:
-    """One benchmark of a server; what was measured are means over requests.
+    """One benchmark of a server, whose figures are means over requests.
 
     Attributes:
         where: The file and the part of it, for messages.
@@ -110,14 +110,14 @@ class ServerBenchmark:
         model: The model's name in the result.
         engine: `vllm`, `sglang` or another name.
         concurrency: Requests in flight.
-        is_steady: Whether every client sent request after request. If not, most requests came at
-            once and waited for each other's prompts before their first token, while under a steady
-            load they wait for those between tokens. The whole request takes the same time.
+        is_steady: Whether every client sent request after request. If not, they waited for each
+            other's prompts before their first token, not between tokens; a whole request takes the
+            same time.
         prompt_tokens: Mean per request, as the program counts them.
         new_tokens: Mean generated tokens per request.
         ttft_seconds: To the first token.
         tpot_seconds: Per token after the first.
-        measured_seconds: To the last token; None if the program did not report it.
+        measured_seconds: To the last token, if the program reported it.
     """
 
     file: str
@@ -142,7 +142,7 @@ class ServerBenchmark:
 
     @property
     def request_seconds(self) -> float:
-        """Seconds per request; computed from the token times if it was not measured."""
+        """Seconds per request, if need be from the times of tokens."""
         if self.measured_seconds is not None:
             return self.measured_seconds
         return self.ttft_seconds + (self.new_tokens - 1) * self.tpot_seconds
@@ -177,10 +177,8 @@ class ServerBenchmark:
 def in_flight(fields: Fields, requests: int, failed: int, limit: int | None) -> tuple[int, bool]:
     """Requests in flight, at most `limit`, and whether they are a steady load.
 
-    Clients each send the next request as soon as the previous one returns.
-
     Raises:
-        BenchmarkError: Too many requests failed, or too many were in flight for a prediction.
+        BenchmarkError: Too many requests failed, or were in flight.
     """
     every = requests + failed
     if failed > _TOLERATED_FAILURES * every:
@@ -198,10 +196,10 @@ def in_flight(fields: Fields, requests: int, failed: int, limit: int | None) -> 
 
 
 def mean_new_tokens(fields: Fields, key: str, tokens: float) -> float:
-    """The mean number of tokens generated per request, checked; the key is for messages.
+    """Mean tokens generated per request, from a key.
 
     Raises:
-        BenchmarkError: It is at most one, or more than is possible.
+        BenchmarkError: They are at most one, or more than is possible.
     """
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(

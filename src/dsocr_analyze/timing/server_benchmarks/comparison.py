@@ -54,11 +54,11 @@ class BenchmarkFigure(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the figure.
-        predicted: Predicted without any correction.
+        predicted: Predicted without correction.
         measured: From the benchmark.
         error: Error of the prediction relative to the measurement.
         corrected: Predicted with the correction from all kept benchmarks, this one included.
-        corrected_error: Error of the corrected prediction relative to the measurement.
+        corrected_error: The same for the corrected prediction.
     """
 
     name: str
@@ -75,21 +75,20 @@ class BenchmarkEntry(Struct, frozen=True, kw_only=True):
     Attributes:
         file: Name of the file.
         program: The benchmark program.
-        date: Date as the program wrote it; null if it wrote none.
+        date: As the program wrote it, if it did.
         gpu: Name of the GPU.
         server: Name of the serving engine.
         server_version: Its version; `unknown` if not given.
-        model: The model, as the program calls it; null if it does not say.
-        requests: Number of requests answered.
-        failed: Number of requests that failed.
-        concurrency: Requests in flight at a time.
+        model: The model, as the program calls it, if it does.
+        requests: Requests that were answered.
+        failed: Requests that failed.
+        concurrency: Requests in flight.
         steady: Whether every client sent one request after another; if not, the time of the whole
-            request is what corrects predictions.
-        prompt_tokens: Mean prompt tokens per request, as the program counts them; null if it does
-            not.
+            request corrects predictions.
+        prompt_tokens: Mean per request, as the program counts them, if it does.
         new_tokens: Mean tokens generated per request.
-        first_token: Measured over predicted time of the first token: its correction factor.
-        per_token: Measured over predicted time of each later token: its correction factor.
+        first_token: Factor of correction: measured over predicted time of the first token.
+        per_token: The same for each later token.
         figures: Predicted and measured figures.
         doubts: Caveats about the file.
         time: The corrected prediction.
@@ -117,14 +116,14 @@ class BenchmarkEntry(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts a benchmark's load of these pages; the lengths of the job are not used."""
+    """Predicts a benchmark's load of these pages; lengths of the job are not used."""
 
     model: TimedModel
     workload: PageWorkload
     job: Assumptions
 
     def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
-        """The prediction for a benchmark's load and its measured output length."""
+        """The prediction for a benchmark's load and output length."""
         mean = benchmark.new_tokens
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
@@ -134,8 +133,7 @@ class Predictor:
         """The record to store for a benchmark of a server's version, at a time.
 
         Raises:
-            BenchmarkError: It is so far from its prediction that it must have measured something
-                else.
+            BenchmarkError: It is too far from its prediction to have measured the same.
         """
         first_token, per_token = self._factors(benchmark)
         device, host = self.model.device, self.job.host
@@ -159,15 +157,22 @@ class Predictor:
     def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
         """Measured over predicted seconds: for the first token, and for each after it."""
         predicted = _figures(self._prediction(benchmark, NO_CORRECTIONS))
-        if not benchmark.is_steady:
-            whole = benchmark.request_seconds / predicted["request_seconds"]
-            _check_factor(benchmark, "a request", whole)
-            return whole, whole
-        first_token = benchmark.ttft_seconds / predicted["ttft_seconds"]
-        per_token = benchmark.tpot_seconds / predicted["tpot_seconds"]
-        _check_factor(benchmark, "the first token", first_token)
-        _check_factor(benchmark, "a token after the first", per_token)
-        return first_token, per_token
+        factors = {"a request": benchmark.request_seconds / predicted["request_seconds"]}
+        if benchmark.is_steady:
+            factors = {
+                "the first token": benchmark.ttft_seconds / predicted["ttft_seconds"],
+                "a token after the first": benchmark.tpot_seconds / predicted["tpot_seconds"],
+            }
+        for what, factor in factors.items():
+            if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
+                raise BenchmarkError(
+                    f"{benchmark.where}: {what} took {factor:.3g} times as long as predicted, but"
+                    f" corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The"
+                    " benchmark probably ran another GPU, page, mode or weight type than the"
+                    " prediction, several GPUs, a prompt cache, or a server that had not warmed up"
+                )
+        values = [*factors.values()]
+        return values[0], values[-1]
 
     def entry(
         self,
@@ -176,10 +181,7 @@ class Predictor:
         corrections: Corrections,
         note: str | None,
     ) -> BenchmarkEntry:
-        """A benchmark compared with its predictions, without correction and with all stored ones.
-
-        The note is about its model.
-        """
+        """A benchmark and its predictions, without and with corrections; a note on its model."""
         bare, corrected = (
             self._prediction(benchmark, each) for each in (NO_CORRECTIONS, corrections)
         )
@@ -241,17 +243,6 @@ def _figures(prediction: TimeEntry) -> Mapping[str, float]:
         "tpot_seconds": load.tpot_seconds,
         "request_seconds": load.page_seconds,
     }
-
-
-def _check_factor(benchmark: ServerBenchmark, what: str, factor: float) -> None:
-    if 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
-        return
-    raise BenchmarkError(
-        f"{benchmark.where}: {what} took {factor:.3g} times as long as predicted, but"
-        f" corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The benchmark"
-        " probably ran another GPU, page, mode or weight type than the prediction, several GPUs, a"
-        " prompt cache, or a server that had not warmed up"
-    )
 
 
 def check_engine(benchmark: ServerBenchmark, server: str) -> None:

@@ -1,15 +1,14 @@
 """Reads a file of benchmark results from any of the known programs, whatever its name.
 
-`vllm bench serve` and `python -m sglang.bench_serving` have a common ancestor and share most keys;
-times are in milliseconds. Sources:
+`vllm bench serve` and `python -m sglang.bench_serving` share most keys; times are in milliseconds:
 
 - vllm/benchmarks/serve.py and, before 0.10, benchmarks/benchmark_serving.py (--save-result);
-- python/sglang/bench_serving.py (--output-file); later versions add what the server reports
-  about itself (`server_info`) and write an infinite rate as `Infinity`.
+- python/sglang/bench_serving.py (--output-file); later versions add `server_info` and write an
+  infinite rate as `Infinity`.
 
 genai-perf (`profile_export_genai_perf.json`) and its successor AIPerf: every metric is a table with
 its unit and its average; `input_config` holds the options: in sections since genai-perf 0.0.13
-(`perf_analyzer.stimulus`), in one flat table before (`concurrency`), and in AIPerf's own sections
+(`perf_analyzer.stimulus`), in one table before (`concurrency`), and in AIPerf's own sections
 (`loadgen.concurrency`). Inter-token latency is time per output token.
 """
 
@@ -125,9 +124,9 @@ class _ServingScript:
     """One of the two programs.
 
     Attributes:
-        marks: Keys that only its results have; one is enough.
-        request_ms: Key of the time of a whole request; vLLM writes it only on request.
-        engine: The engine it measures if `backend` does not name one; None for any.
+        marks: Keys of which only its results have any.
+        request_ms: Key of the time of a whole request, which vLLM need not write.
+        engine: What it measures if `backend` does not say; None for any.
     """
 
     program: str
@@ -145,7 +144,7 @@ class _ServingScript:
         )
 
     def benchmark(self, fields: Fields, file: str, digest: str) -> ServerBenchmark:
-        """The benchmark in a result; raises BenchmarkError for missing or impossible values."""
+        """The benchmark in a result; raises BenchmarkError."""
         for key in ("spec_decode_acceptance_length", "accept_length"):
             accepted = fields.values.get(key)
             if isinstance(accepted, int | float) and accepted > 1:
@@ -153,14 +152,15 @@ class _ServingScript:
                 raise fields.wrong(key, wanted)
         server, requests = fields.table("server_info"), fields.count("completed")
         tokens = fields.count("total_output_tokens") / requests
-        prompt, failed = (
-            fields.some_number("total_input_tokens"),
-            fields.some_count("failed", least=0),
-        )
+        prompt = fields.some_number("total_input_tokens")
+        failed = fields.some_count("failed", least=0)
         if failed is None:
             failed = max(0, (fields.some_count("num_prompts") or 0) - requests)
         _check_rate(fields)
-        limit, request_ms = fields.some_count("max_concurrency"), self.request_ms
+        limit, request_ms = (
+            fields.some_count("max_concurrency"),
+            fields.some_number(self.request_ms),
+        )
         new_tokens = mean_new_tokens(fields, "total_output_tokens", tokens)
         concurrency, is_steady = in_flight(fields, requests, failed, limit)
         backend = fields.text("backend") or fields.text("endpoint_type") or ""
@@ -187,7 +187,7 @@ class _ServingScript:
             tokens_per_second=fields.number("output_throughput"),
             ttft_seconds=fields.number("mean_ttft_ms") / 1e3,
             tpot_seconds=fields.number("mean_tpot_ms") / 1e3,
-            measured_seconds=fields.number(request_ms) / 1e3 if fields.has(request_ms) else None,
+            measured_seconds=None if request_ms is None else request_ms / 1e3,
         )
 
 
@@ -287,14 +287,13 @@ def _seconds(metric: Fields) -> float:
 
 
 def _requests(fields: Fields, config: Fields) -> int:
-    """Answered requests; versions without `request_count` give only how many were asked for."""
-    if fields.has("request_count"):
-        return fields.table("request_count").count("avg")
+    """Answered requests, or in versions without `request_count` how many were asked for."""
     measurement = config.table("perf_analyzer").table("measurement")
-    if measurement.text("mode") == "request_count" and measurement.has("num"):
-        return measurement.count("num")
-    if config.has("request_count"):
-        return config.count("request_count")
+    if not fields.has("request_count"):
+        if measurement.text("mode") == "request_count" and measurement.has("num"):
+            return measurement.count("num")
+        if config.has("request_count"):
+            return config.count("request_count")
     return fields.table("request_count").count("avg")
 
 
@@ -313,11 +312,8 @@ def _concurrency(config: Fields) -> int:
 
 
 def _model(config: Fields) -> str | None:
-    for place, key in (
-        (config, "model_names"),
-        (config, "model"),
-        (config.table("endpoint"), "model_names"),
-    ):
+    endpoint = config.table("endpoint")
+    for place, key in ((config, "model_names"), (config, "model"), (endpoint, "model_names")):
         if place.has(key):
             value = place.values[key]
             names = value if isinstance(value, list) else [value]
