@@ -263,10 +263,13 @@ class TestJudging:
         assert judged(again, first).outcome == "passed"
 
     def test_another_architecture_differs_by_whole_stages(self, report):
-        found = judged(report_of("deepseek-ocr-2"), report)
+        budget, gone = limited("stages.*.params", "max = 1e18"), "stages.clip.flops"
+        found = judged(report_of("deepseek-ocr-2"), report, budget)
         assert found.outcome == "failed"
         assert {each.name for each in found.moves("stage")} >= {"clip", "sam"}
-        assert ("stages.clip.flops", None) in {(each.key, each.after) for each in found.changed}
+        assert (gone, None) in {(each.key, each.after) for each in found.changed}
+        failed = {each.key for each in found.failures("failed")}
+        assert failed & {gone, "stages.clip.params"} == {gone}  # the other has a budget
 
     def test_a_relative_limit_without_its_baseline_is_not_kept_secret(self, report):
         workload = workload_of(limited("total.flops", "max_increase = '2 %'"))
@@ -293,6 +296,10 @@ class TestMoved:
                     if (each.level, each.stage, each.name)
                     == ("module", "decode", "model.layers.0.mlp.down_proj")]  # fmt: skip
         assert (decode.flops.difference, decode.modules) == (2 * 1280, 1)
+        batch = report.total.batch  # in which there are four such steps
+        assert decode.share == 4 * max(
+            decode.flops.difference / batch.flops, decode.bytes.difference / batch.bytes_moved
+        )
         assert [(each.key, each.before, each.after) for each in found.inputs] == [
             ("intermediate_size", "6848", "6849"),
             ("language_config.intermediate_size", "6848", "6849"),
@@ -362,13 +369,14 @@ class TestUpdating:
         found = judge(workload, Counted(report))
         assert all(each.value == each.limit for each in found.verdicts)
 
-    @pytest.mark.exhaustive
     def test_a_changed_figure_gets_a_budget_that_is_exactly_it(self, report):
         new, workload = self.updated(self.TEXT, report_of(num_experts_per_tok=7), report)
         again = judge(workload, Counted(report_of(num_experts_per_tok=8), report, is_compared=True))
         assert again.outcome == "failed"
         assert new.startswith(self.TEXT[:40])
         assert "[tool.other]\nlist = [\n 1,\n]\n" in new
+        tables = new.count(f"\n\n[{self.BEGIN[:-1]}.budgets]]\n")
+        assert tables == len(workload.budgets) > 5
 
 
 # Every leaf ---------------------------------------------------------------------------------------
@@ -515,10 +523,12 @@ class TestEveryLeaf:
     def test_a_stage_does_not_explain_another(self, full):
         path = ("stages", "sam", "by_module", "model.sam_model.net_3", "own", "flops")
         before = altered(altered(full, path, 1), ("stages", "clip", "flops"), 1)
-        assert [each.key for each in judged(full, before).failures("failed")] == [
+        found = judged(full, altered(before, ("metadata", "dtype"), "float16"))
+        assert [each.key for each in found.failures("failed")] == [
             "stages.sam.by_module.model.sam_model.net_3.own.flops",
             "stages.clip.flops",
         ]
+        assert [each.key for each in found.inputs] == ["dtype"]  # which follows from no figure
 
     def test_entries_of_lists_are_compared_with_their_like(self, full):
         other = msgspec.structs.replace(full.time[0], gpu="a100-80gb-sxm", page_seconds=1.0)

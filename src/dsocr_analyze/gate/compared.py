@@ -256,9 +256,9 @@ def _labels(entries: Sequence[Any]) -> Sequence[str]:
 
 
 def _numbers_in(value: Any) -> int:
-    if isinstance(value, Mapping):
-        return sum(map(_numbers_in, value.values()))
-    return sum(map(_numbers_in, value)) if isinstance(value, list | tuple) else is_number(value)
+    if isinstance(value, dict | list | tuple):
+        return sum(map(_numbers_in, value.values() if isinstance(value, dict) else value))
+    return is_number(value)
 
 
 def _nulls(differing: Iterable[Difference]) -> Iterator[Difference]:

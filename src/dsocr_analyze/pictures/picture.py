@@ -82,10 +82,8 @@ def picture_format(path: Path) -> str:
 
 def paler(colour: str) -> tuple[float, float, float]:
     """A colour halfway to white."""
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = ((1 + part) / 2 for part in to_rgb(colour))
-    return red, green, blue
+    red, green, blue = (1 + int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red / 2, green / 2, blue / 2
 
 
 @contextlib.contextmanager
@@ -207,9 +205,8 @@ class Picture:
             return
         room = self._room
         lines = (self.measure.wrapped(visible(each), room - 0.6 * _DPI, 9) for each in labels)
-        texts = ["\n".join(each) for each in lines]
         # matplotlib leaves out labels that start with an underscore.
-        texts = [f" {text}" if text.startswith("_") else text for text in texts]
+        texts = [re.sub("^_", " _", "\n".join(each)) for each in lines]
         for columns in range(min(len(handles), 8), 0, -1):
             self._legend = self.figure.legend(
                 handles, texts, loc="lower left", ncols=columns, frameon=False, fontsize=9,
@@ -356,12 +353,8 @@ class _TextMeasure:
         if wide <= room:
             return text
         columns = int(len(text) * room / wide) + 1
-        while columns > 2:
-            short = shortened(text, columns)
-            if self.width(short, size) <= room:
-                return short
-            columns -= 1
-        return "\u2026"
+        cut = (shortened(text, count) for count in range(columns, 2, -1))
+        return next((each for each in cut if self.width(each, size) <= room), "\u2026")
 
     def _pieces(
         self, text: str, separators: Sequence[re.Pattern[str]], room: float, size: float
