@@ -542,6 +542,8 @@ class TestEveryLeaf:
         )
         assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
         assert ReportKeys(full).figures(verdict.key) == {verdict.key: verdict.value}
+        mine = ReportKeys(altered(full, ("time", 0, "gpu"), "My_GPU"))
+        assert [*mine.figures("time[gpu=My_GPU].page_seconds").values()] == [verdict.value]
 
     @pytest.mark.parametrize(
         ("path", "before", "keys"),

@@ -155,7 +155,7 @@ def _is_selected(entry: Any, index: int, selector: str) -> bool:
 
 def _is_said(value: Any, name: str, text: str) -> bool:
     """Whether a text is the value of that name, or any name of a GPU."""
-    if name == "gpu" and isinstance(value, str):
+    if name == "gpu" and isinstance(value, str) and text != value:
         try:
             return catalogue_name(text, {value: value}) == value
         except DeviceError:
