@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
-import pytest
 from both_engines import LATENT, small_directory
 from sampling import first, sampled
 
@@ -71,23 +71,25 @@ _PLAIN = 2 * 3 * 5 * (64 + 64)  # FLOPs of a pair: layers, heads, a query's scor
 _LATENT = 2 * 3 * 5 * (32 + 64 + 64)  # the rotary key, and the latent for both
 
 
-@sampled("new_tokens", [2, 1, 3, 9], first(2))
+@sampled("new_tokens", [2, 1, 3, 9], first(1))
 def test_of_plain_attention(new_tokens):
     assert skipped(small_directory(), new_tokens) == _PLAIN * PAIRS
     grouped = small_directory(num_key_value_heads=1)
     assert skipped(grouped, new_tokens, batch_size=3) == 3 * _PLAIN * PAIRS
 
 
-@sampled("new_tokens", [2, 1, 3, 9], first(1))
-@pytest.mark.parametrize("trained", [8192, TOKENS, TOKENS + 1])
+@sampled(
+    ("new_tokens", "trained"),
+    [(2, TOKENS), *itertools.product([2, 1, 3, 9], [8192, TOKENS, TOKENS + 1])],
+    first(1),
+)
 def test_of_latent_attention_whenever_its_angles_change(new_tokens, trained):
     tuned = {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": trained}
     assert skipped(small_directory(**LATENT, **tuned), new_tokens) == _LATENT * PAIRS
 
 
-@sampled("new_tokens", [3, 1, 2, 7], first(1))
-@pytest.mark.parametrize("window", [1, 2, 5])
-def test_under_a_window_that_no_longer_grows(window, new_tokens):
+@sampled(("new_tokens", "window"), [(3, 2), *itertools.product([3, 1, 2, 7], [1, 2, 5])], first(1))
+def test_under_a_window_that_no_longer_grows(new_tokens, window):
     plain = 2 * 3 * 2 * (8 + 8)
     assert skipped(windowed(window), new_tokens, batch_size=2) == 2 * plain * PAIRS
     latent = windowed(

@@ -1,4 +1,8 @@
-"""The recorded workloads on the built-in reference, to the last digit."""
+"""The recorded workloads on the built-in reference, to the last digit.
+
+`make test` holds the closed forms to these records, and the trace to the closed forms
+(test_composition.py).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from both_engines import small_directory
-from sampling import every, sampled
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import DEFAULT
@@ -20,6 +23,8 @@ from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import ledger_of, stage_figures
+
+pytestmark = pytest.mark.exhaustive
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
 
@@ -33,10 +38,7 @@ def reference(*, flash_attention=False):
     )  # fmt: skip
 
 
-ATTENTIONS = [False, pytest.param(True, marks=pytest.mark.exhaustive)]
-
-
-@pytest.fixture(scope="module", params=ATTENTIONS, ids=["eager", "flash"])
+@pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
 def model(request):
     return reference(flash_attention=request.param)
 
@@ -55,26 +57,17 @@ def stages_of(traces) -> dict[str, StageFigures]:
 
 
 def workload_of(golden):
-    return DEFAULT.plan(
-        page=tuple(golden["page"]),
-        base_size=golden["base_size"],
-        image_size=golden["image_size"],
-        crop_mode=golden["crop_mode"],
-        text_tokens=golden["text_tokens"],
-    )
+    keys = ("base_size", "image_size", "crop_mode", "text_tokens")
+    return DEFAULT.plan(page=tuple(golden["page"]), **{key: golden[key] for key in keys})
 
 
 def flops_by_stage(traces) -> dict[str, int]:
     stages = stages_of(traces)
     head = with_ancestors(stages["prefill"].own)["lm_head"].matrix_flops
-    return {
-        "sam": stages["sam"].work.matrix_flops,
-        "clip": stages["clip"].work.matrix_flops,
-        "projector": stages["projector"].work.matrix_flops,
-        "layers": stages["prefill"].work.matrix_flops - head,
-        "lm_head": head,
-        "total": sum(s.work.matrix_flops for name, s in stages.items() if name != "decode"),
-    }
+    flops = {name: stage.work.matrix_flops for name, stage in stages.items() if name != "decode"}
+    of_head = {"lm_head": head, "total": sum(flops.values())}
+    layers = flops.pop("prefill") - head
+    return {**flops, "layers": layers, **of_head}
 
 
 def decode_flops(traces) -> dict[str, int]:
@@ -85,7 +78,7 @@ def decode_flops(traces) -> dict[str, int]:
     }
 
 
-@sampled("golden", GOLDENS, every(8), ids=lambda g: f"{g['page']}-{g['image_size']}")
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
 def test_every_stage_counts_what_was_recorded(model, golden):
     workload = workload_of(golden)
     assert (workload.visual_tokens, workload.seq_len) == (
@@ -101,14 +94,12 @@ def test_every_stage_counts_what_was_recorded(model, golden):
     )
 
 
-@pytest.mark.exhaustive
 def test_parameters_are_the_checkpoints():
     module = reference().module
     assert sum(p.numel() for p in module.parameters()) == 3_336_106_240
     assert len(list(module.parameters())) == 2_710
 
 
-@pytest.mark.exhaustive
 def test_the_outside_witness_counts_the_same():
     eager = reference()  # FlopCounterMode knows nothing of the package flash-attn
     workload = DEFAULT.plan(page=(1191, 1684))
@@ -120,7 +111,6 @@ def test_the_outside_witness_counts_the_same():
     assert flops_by_stage(traces)["total"] == counter.get_total_flops()
 
 
-@pytest.mark.exhaustive
 def test_declared_repetition_changes_nothing(model):
     workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
     repeated = traced(model, workload, step_numbers=range(2), repeats=repeats_of(model))
@@ -128,7 +118,6 @@ def test_declared_repetition_changes_nothing(model):
     assert repeated == every
 
 
-@pytest.mark.exhaustive
 def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
     workload = DEFAULT.plan(page=(640, 640), image_size=640, crop_mode=False)
     stages = stages_of(traced(model, workload))
@@ -139,14 +128,12 @@ def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
     assert stages["decode"].causal_savable_flops == 0
 
 
-@pytest.mark.exhaustive
 def test_a_decode_step_grows_by_the_same_with_every_token(model):
     traces = traced(model, DEFAULT.plan(page=(640, 640)), step_numbers=range(3))
     steps = [sum(k.total.flops for k in step.kernels) for step in traces.decode_steps]
     assert steps[1] - steps[0] == steps[2] - steps[1] > 0
 
 
-@pytest.mark.exhaustive
 def test_a_batch_is_so_many_pages(model):
     one, three = (
         flops_by_stage(traced(model, DEFAULT.plan(page=(640, 640), batch_size=n))) for n in (1, 3)
@@ -158,7 +145,6 @@ def test_a_batch_is_so_many_pages(model):
         assert flops in (3 * one[name], 3 * (one[name] - once) + once)
 
 
-@pytest.mark.exhaustive
 def test_the_cpu_runs_what_meta_counts():
     figures = []
     for device in ("meta", "cpu"):
