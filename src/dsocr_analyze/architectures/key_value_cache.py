@@ -19,7 +19,7 @@ class CacheStep:
 
     Attributes:
         prompt_tokens: S, all of which stay in the cache.
-        window: W, the most generated tokens that the cache keeps, at least 1; None for all.
+        window: W >= 1, the most generated tokens that the cache keeps; None for all.
     """
 
     prompt_tokens: int
@@ -28,7 +28,7 @@ class CacheStep:
 
     @property
     def position(self) -> int:
-        """Position of the step's token, from 0: S + k - 1, with or without a window."""
+        """Position of the step's token, from 0: S + k - 1."""
         return self.prompt_tokens + self.number - 1
 
     @property
@@ -38,12 +38,12 @@ class CacheStep:
 
     @property
     def keys(self) -> int:
-        """Keys that the step attends to, including its own: S + min(k, W)."""
+        """Keys that the step attends to, its own included: S + min(k, W)."""
         return self.prompt_tokens + min(self.number, self.window or self.number)
 
     @property
     def slot(self) -> int | None:
-        """Index of the cached generated token that the step overwrites; None if it appends."""
+        """Index of the generated token that the step overwrites; None if it appends."""
         if self.window is None or self.number <= self.window:
             return None
         return (self.number - 1) % self.window
@@ -51,10 +51,10 @@ class CacheStep:
 
 @dataclass(eq=False)
 class GrowingCache:
-    """Keys and values per layer, `[B, heads, K, head_dim]` each, grown by concatenation.
+    """Keys and values per layer, `[B, heads, K, head_dim]`, grown by concatenation.
 
-    It is `DynamicCache` of transformers 4.46.3. Later versions also copy the first keys and values;
-    this way a built-in reference costs the same under all versions.
+    As `DynamicCache` of transformers 4.46.3, whatever version is installed: later ones also copy
+    the first keys and values.
     """
 
     key_cache: list[Tensor] = field(default_factory=list)
@@ -72,7 +72,7 @@ class GrowingCache:
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends `[B, heads, T, head_dim]` to a layer; returns all its keys and values.
 
-        Raises IndexError for a layer filled before the one below it.
+        Raises IndexError if the layer below is empty.
         """
         import torch
 
@@ -94,25 +94,21 @@ class GrowingCache:
 
 
 KeyValueCache: TypeAlias = "GrowingCache | DynamicCache | tuple[tuple[Tensor, ...], ...]"
-"""A cache, or keys and values of every layer, as older models return them."""
+"""A cache, or keys and values by layer, as older models return them."""
 
 
 def lengthened(cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
-    """Extends a cache with zeros to the length that a decode step finds.
-
-    It may also be one pair of keys and values per layer, `[B, heads, K, head_dim]` each.
-    """
+    """A cache extended with zeros to the length that a decode step finds."""
     from transformers import DynamicCache
 
     longer = GrowingCache() if isinstance(cache, GrowingCache) else DynamicCache()
     for layer_idx, (key, value, *_) in enumerate(cache):
-        tokens = step.cached_tokens
-        longer.update(_padded(key, tokens), _padded(value, tokens), layer_idx)
+        missing = step.cached_tokens - key.shape[-2]
+        longer.update(key, value, layer_idx)
+        longer.update(_zeros(key, missing), _zeros(value, missing), layer_idx)
     return longer
 
 
-def _padded(held: Tensor, tokens: int) -> Tensor:
-    """`[B, heads, K, head_dim]` -> `[B, heads, tokens, head_dim]`."""
-    import torch
-
-    return torch.nn.functional.pad(held, (0, 0, 0, tokens - held.shape[-2]))
+def _zeros(held: Tensor, tokens: int) -> Tensor:
+    """`[B, heads, tokens, head_dim]`, like `[B, heads, K, head_dim]`."""
+    return held.new_zeros(*held.shape[:2], tokens, held.shape[3])

@@ -52,7 +52,7 @@ _pillow_settings = threading.Lock()
 
 
 def _free_lock() -> None:
-    """In a forked process, which may lack the thread that held the lock."""
+    """For a forked process, which may lack the thread that held the lock."""
     global _pillow_settings
     _pillow_settings = threading.Lock()
 
@@ -64,8 +64,8 @@ if sys.platform != "win32":
 def page_of_image(path: str | PathLike[str]) -> tuple[int, int]:
     """Width and height in pixels of an image file's first frame; raises PageError if it has none.
 
-    Reads only the header, so a huge image is no problem and later damage is not noticed. An EXIF
-    orientation that turns the image on its side swaps the two, as in the vendor's `load_image`.
+    Reads only the header. An EXIF orientation that turns the image on its side swaps the two, as
+    in the vendor's `load_image`.
     """
     size, _, _ = _header(Path(path))
     return check_page(*size)
@@ -75,13 +75,12 @@ def page_of_image(path: str | PathLike[str]) -> tuple[int, int]:
 class ImagePages:
     """The pages of an image file: every frame of a TIFF, the first frame of any other file.
 
-    An animated GIF, WebP or PNG is one moving picture, so its other frames are not pages. A TIFF's
-    reduced copies of a page and its transparency masks (bits 0 and 2 of NewSubfileType) are not
-    pages either, wherever they come after the first frame.
+    After the first frame, a TIFF's reduced copies and transparency masks (bits 0 and 2 of
+    NewSubfileType) are not pages.
 
     Attributes:
-        has_more_frames: Whether frames were skipped because they are not pages; never true for a
-            TIFF. Known once the first size has been read.
+        has_more_frames: Whether a file that is no TIFF has frames that are skipped; known once the
+            first size has been read.
         copies: Copies and masks of a TIFF skipped so far.
     """
 
@@ -96,30 +95,22 @@ class ImagePages:
             yield check_page(*size)
             return
         name = repr(str(self.path))
-        with opened(self.path) as file:
-            frames = enumerate(_tiff_frames(file), 1)
-            while True:
-                try:
-                    number, frame = next(frames, (0, None))
-                except _DAMAGE as error:
-                    why = _reason(error, name)
-                    raise PageError(f"cannot read the next frame of image {name}: {why}") from error
-                if frame is None:
-                    return
-                if number > MOST_FRAMES:
-                    raise PageError(f"image {name} has more than {MOST_FRAMES:,} frames")
-                size, is_copy = frame
-                if number > 1 and is_copy:
-                    self.copies += 1
-                else:
-                    yield check_page(*size)
+        try:
+            with opened(self.path) as file:
+                for number, (size, is_copy) in enumerate(_tiff_frames(file), 1):
+                    if number > MOST_FRAMES:
+                        raise PageError(f"image {name} has more than {MOST_FRAMES:,} frames")
+                    if number > 1 and is_copy:
+                        self.copies += 1
+                    else:
+                        yield check_page(*size)
+        except _DAMAGE as error:
+            why = _reason(error, name)
+            raise PageError(f"cannot read the next frame of image {name}: {why}") from error
 
 
 def _header(file: Path) -> tuple[tuple[int, int], bool, bool]:
-    """Width and height as displayed, and whether it is a TIFF, or else has several frames.
-
-    Raises PageError if it cannot be read.
-    """
+    """Width and height as displayed, and whether it is a TIFF, or else has several frames."""
     name = repr(str(file))
     try:
         return _opened_header(file)
@@ -130,7 +121,6 @@ def _header(file: Path) -> tuple[tuple[int, int], bool, bool]:
 
 
 def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
-    """The header, with width and height swapped if the orientation requires it."""
     # Pillow's guard against huge images is a process-wide setting. It protects the decoding of
     # pixels, which does not happen here.
     silence = logging.NullHandler()  # else a damaged TIFF also logs to stderr
@@ -159,11 +149,11 @@ def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
 
 
 _MOST_READS: Final = 1_000_000
-"""Limit for a header; some formats are read byte by byte and may have endless comments."""
+"""Limit for a header, which may have endless comments that are read byte by byte."""
 
 
 class _Bounded(io.BufferedReader):
-    """A file that raises OSError if its header takes more than `_MOST_READS` reads."""
+    """A file that raises OSError after `_MOST_READS` reads."""
 
     _reads = 0
 
@@ -177,7 +167,7 @@ class _Bounded(io.BufferedReader):
 def _exif_orientation(image: Image.Image) -> object:
     """Orientation of an opened image; None if missing or, as in `load_image`, broken.
 
-    Uses the base class's method, because PNG's decodes the pixels to find metadata after them.
+    By the base class's method: PNG's decodes the pixels to find metadata after them.
     """
     try:
         return Image.Image.getexif(image).get(_ORIENTATION)
@@ -186,7 +176,7 @@ def _exif_orientation(image: Image.Image) -> object:
 
 
 def _has_more_frames(image: Image.Image) -> bool:
-    """Whether an opened image has several frames; a broken second frame does not count."""
+    """Whether an opened image has several frames that can be read."""
     try:
         return bool(getattr(image, "is_animated", False))
     except _DAMAGE:
@@ -194,7 +184,7 @@ def _has_more_frames(image: Image.Image) -> bool:
 
 
 def _reason(error: Exception, name: str) -> str:
-    """What went wrong, on one line and without the path, which the message already has."""
+    """What went wrong, on one line and without the path."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image that Pillow can read; give a PNG, JPEG, TIFF or WebP file"
     if isinstance(error, OSError) and error.strerror:
@@ -217,14 +207,13 @@ _VALUE_OF_TYPE: Final = {1: "B", 3: "H", 4: "L", 16: "Q"}
 
 
 def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
-    """The frames of a TIFF, in the order of their chain, stopping if it loops.
+    """The frames of a TIFF in the order of their chain, which may loop.
 
-    Not done with Pillow, which compares each frame's offset with all earlier ones and, in some
-    versions, allocates its pixels: a scan of thousands of pages would take minutes.
+    Pillow would take minutes for a scan of thousands of pages: it compares each frame's offset
+    with all earlier ones and, in some versions, allocates its pixels.
 
     Yields:
-        Width and height as displayed, and whether it is a reduced copy of another frame or a
-        transparency mask.
+        Width and height as displayed, and whether it is a reduced copy or a transparency mask.
 
     Raises:
         EOFError: The file ends within a directory.
@@ -258,7 +247,7 @@ def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
 
 
 def _values(file: BinaryIO, entry: str, count: int) -> dict[int, int]:
-    """The values of the tags in `_READ`, by tag, from `count` entries of a directory."""
+    """Values of the tags in `_READ` from `count` entries of a directory."""
     size = struct.calcsize(entry)
     entries = file.read(size * count)
     if len(entries) < size * count:

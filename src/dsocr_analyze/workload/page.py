@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.names import did_you_mean
@@ -38,47 +38,44 @@ _NAMED: Final = re.compile(r"(?P<paper>[a-z0-9]+)(?:@(?P<dpi>[0-9]{1,6}))?")
 _PIXELS: Final = re.compile(r"(?P<width>-?[0-9]{1,18}) *x *(?P<height>-?[0-9]{1,18})")
 
 
-def check_page(width: object, height: object) -> tuple[int, int]:
+def check_page(width: Any, height: Any) -> tuple[int, int]:
     """The sides of a page; raises PageError unless both are from 1 to `LARGEST_SIDE` pixels."""
-    sides: list[int] = []
     for side in (width, height):
         if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST_SIDE:
             raise PageError(
                 f"a page of {width!r} x {height!r} pixels is invalid; "
                 f"give whole numbers from 1 to {LARGEST_SIDE} per side"
             )
-        sides.append(side)
-    return sides[0], sides[1]
+    return width, height
 
 
 def parse_page(text: str) -> tuple[int, int]:
     """Width and height in pixels of a page size; raises PageError for anything else.
 
     Args:
-        text: A name from `PAPERS` (portrait), optionally with a resolution (`a4@300`), or
-            `WIDTHxHEIGHT` in pixels; case does not matter.
+        text: A name from `PAPERS` (portrait), with a resolution or not (`a4@300`), or
+            `WIDTHxHEIGHT` in pixels, in any case.
     """
     wanted = text.strip().lower()
     if pixels := _PIXELS.fullmatch(wanted):
         return check_page(int(pixels["width"]), int(pixels["height"]))
-    named = _NAMED.fullmatch(wanted)
-    if named is None or named["paper"] not in PAPERS:
+    dpi = paper_dpi(wanted)
+    if dpi is None:
         near = did_you_mean(wanted.partition("@")[0], PAPERS)
         raise PageError(f"no page size {_shortened(text)}; {near}{_RIGHT}")
-    dpi = _DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
     if dpi < 1:
         raise PageError(f"no page size {_shortened(text)}: {dpi} dpi; {_RIGHT}")
-    width, height = PAPERS[named["paper"]]
+    width, height = PAPERS[wanted.partition("@")[0]]
     # Rounded to nearest; an inch is 254 tenths of a millimetre.
     return check_page((2 * width * dpi + 254) // 508, (2 * height * dpi + 254) // 508)
 
 
 def paper_dpi(text: str) -> int | None:
-    """Pixels per inch of a page that `parse_page` reads; None for one given in pixels."""
+    """Pixels per inch of a page that `parse_page` reads by name; None for others."""
     named = _NAMED.fullmatch(text.strip().lower())
     if named is None or named["paper"] not in PAPERS:
         return None
-    return _DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
+    return int(named["dpi"] or _DEFAULT_DPI)
 
 
 def _shortened(text: str) -> str:

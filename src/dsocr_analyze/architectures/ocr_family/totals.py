@@ -1,15 +1,17 @@
 """The cost of many pages at once: what `compose` says of each, evaluated on arrays.
 
-A page is its views, its text and its batch. Views depend on their sizes alone and are run once per
-distinct set. The decoder is run on symbols; its polynomials are evaluated on arrays, once per
-distinct page if these are few.
+Views are run once per distinct set of sizes. The decoder is run on symbols; its polynomials are
+evaluated on arrays, once per distinct page if these are few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
@@ -29,13 +31,9 @@ from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import Bounds, Values, highest
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 __all__ = ["distinct", "page_totals"]
 
-_Rows: TypeAlias = "NDArray[np.int64]"
+_Rows: TypeAlias = NDArray[np.int64]
 """Places: of pages, or of what several pages share."""
 
 _LEAST: Final = {
@@ -48,15 +46,15 @@ _LEAST: Final = {
     "batch_size": 1,
     "max_new_tokens": 1,
 }
-"""The least of each dimension of a page; the first five are those of its views."""
+"""The least of each dimension of a page, those of its views first."""
 
 _LARGEST: Final = 2**63 - 1
 
 _MOST_KEYS: Final = 1 << 24
-"""Widest range of distinct values looked up in a table."""
+"""Widest range of values looked up in a table."""
 
 _CHUNK: Final = 1 << 16
-"""Pages evaluated at a time, so that their arrays fit in the CPU cache."""
+"""Pages evaluated at a time, whose arrays fit in the CPU cache."""
 
 
 def page_totals(
@@ -74,12 +72,10 @@ def page_totals(
     dtype: Dtype = BFLOAT16,
     flash_attention: bool = False,
 ) -> PageTotals:
-    """The cost of pages, from arrays of their dimensions.
+    """The cost of pages, exact: `int64`, or Python integers in `object` arrays.
 
-    Each argument is an integer for all pages, or a one-dimensional array of integers with one
-    element per page. A page without local views has a grid of 1 x 1.
-
-    Results are exact: `int64` if they fit, otherwise Python integers in `object` arrays.
+    Each size is an integer for all pages, or an integer array `[n]`. A page without local views
+    has a grid of 1 x 1.
 
     Args:
         model: The relative.
@@ -90,10 +86,10 @@ def page_totals(
         local_resolution: Pixels per side of a local view.
         columns: Columns of local views.
         rows: Rows of local views.
-        batch_size: Pages per batch, all alike.
+        batch_size: Pages per batch.
         max_new_tokens: Tokens generated.
         dtype: Type of weights and features.
-        flash_attention: FlashAttention instead of the decoder's eager attention.
+        flash_attention: FlashAttention in place of eager attention.
 
     Raises:
         WorkloadError: An argument is not an integer, is too small, or differs in length.
@@ -127,7 +123,7 @@ def page_totals(
 
 
 def _checked_pages(given: Iterable[Size]) -> tuple[list[Size], int]:
-    """The dimensions of `_LEAST`, checked, and the number of pages; 0 if all are integers."""
+    """The dimensions of `_LEAST`, and the number of pages; 0 if all are integers."""
     pages = [_checked(name, values) for name, values in zip(_LEAST, given, strict=True)]
     lengths = {len(values) for values in pages if not isinstance(values, int)}
     if len(lengths) > 1:
@@ -138,12 +134,10 @@ def _checked_pages(given: Iterable[Size]) -> tuple[list[Size], int]:
 
 
 def _checked(name: str, values: Size) -> Size:
-    """Checks that this is an integer or a one-dimensional int64 array, with no value too small."""
+    """An integer or an int64 array `[n]`, with no value too small."""
     if isinstance(values, int) and not isinstance(values, bool):
         least = values
     else:
-        import numpy as np
-
         values = np.asarray(values)
         if values.ndim == 0 and values.dtype.kind in "iu":
             return _checked(name, int(values))
@@ -170,12 +164,7 @@ def _checked(name: str, values: Size) -> Size:
 
 
 def _looks(look: Callable[..., tuple[int, ...]], sizes: list[Size]) -> list[tuple[int, ...]]:
-    """What each set of views costs; of none, those of the smallest.
-
-    Args:
-        look: Returns what a set costs.
-        sizes: `ViewSizes`, each an integer for all sets or an array.
-    """
+    """What `look` says of each set of `ViewSizes`; of none, that of the smallest."""
     if all(isinstance(n, int) for n in sizes):
         return [look(tuple(sizes))]
     columns = [repeat(n) if isinstance(n, int) else n.tolist() for n in sizes]
@@ -184,11 +173,9 @@ def _looks(look: Callable[..., tuple[int, ...]], sizes: list[Size]) -> list[tupl
 
 
 def _table(values: tuple[int, ...], *, is_exact: bool) -> Size:
-    """A count by distinct set, as an array; one integer if all are equal."""
+    """A count by distinct set; one integer if all are equal."""
     if len(set(values)) == 1:
         return values[0]
-    import numpy as np
-
     return np.array(values, "O" if is_exact else np.int64)
 
 
@@ -199,11 +186,7 @@ class _Costs(NamedTuple):
     """A model, and how it runs.
 
     Attributes:
-        model: The relative.
-        c: Its dimensions.
-        dtype: Type of weights and features.
-        flash: FlashAttention instead of the eager product.
-        is_bound: Whether arguments are the largest of many, and what is found bounds their values.
+        is_bound: Whether arguments are the largest of many, and results are bounds.
     """
 
     model: OcrModel
@@ -213,7 +196,7 @@ class _Costs(NamedTuple):
     is_bound: bool = False
 
     def exceeds_int64(self, found: list[tuple[int, ...]], text: Size, B: Size, new: Size) -> bool:
-        """Whether a value may not fit, judged from the largest value of every argument at once."""
+        """Whether a value may not fit if every argument has its largest value."""
         look = ViewsCost.of([max(each) for each in zip(*found, strict=True)])
         most, costs = largest(B), self._replace(is_bound=True)
         try:
@@ -230,14 +213,8 @@ class _Costs(NamedTuple):
     def without_steps(self, look: ViewsCost, text: Size, B: Size) -> list[Size]:
         """What does not depend on the number of decode steps.
 
-        Args:
-            look: What a page's views cost.
-            text: Tokens besides those of the views.
-            B: Pages per batch.
-
-        Returns:
-            Visual tokens, tokens of the prompt, expected bytes read by a step, most bytes alive,
-            work of the prefill pass and of a step, and what `_steps` says of all steps.
+        Visual tokens, tokens of the prompt, expected bytes read by a step, most bytes alive, work
+        of the prefill pass and of a step, and what `_steps` says.
         """
         T = look.visual_tokens + text
         *prompts, layers, head = self._prompts(B, T)
@@ -256,13 +233,7 @@ class _Costs(NamedTuple):
         return [look.visual_tokens, T, expected, most, *prefill, *decode_step, *linear]
 
     def totals(self, without_steps: list[Size], B: Size, new: Size) -> list[Size]:
-        """The cost of pages: the counts of `PageTotals` in a row.
-
-        Args:
-            without_steps: What `without_steps` says of them.
-            B: Pages per batch.
-            new: Tokens generated.
-        """
+        """The counts of `PageTotals` in a row."""
         visual_tokens, T, expected, most, *works = without_steps
         window, steps = self.c.decoder.sliding_window, new - 1
         kept = T + (steps if window is None else minimum(steps, window))
@@ -276,7 +247,7 @@ class _Costs(NamedTuple):
     # --- prompts
 
     def _prompts(self, B: Size, T: Size) -> list[Size]:
-        """Work of prompts without their views; most bytes alive in the layers, and in the head."""
+        """Work of prompts without views; most bytes alive in the layers, and in the head."""
         is_long = changes_with_length(self.c) * (self.c.decoder.max_position_embeddings < T)
         return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
 
@@ -295,9 +266,9 @@ class _Costs(NamedTuple):
     # --- steps
 
     def _steps(self, B: Size) -> list[Size]:
-        """Work of a step in each stretch: without cached tokens, and for each of them.
+        """Work of a step in each stretch, without cached tokens and per cached token.
 
-        Last, the bytes of the expected number of experts beyond those that are counted.
+        Last, the bytes of experts expected beyond those counted.
         """
         experts = experts_touched(B, self.c.decoder, self.dtype)
         beyond_counted = 0 if experts is None else experts.bytes_beyond_counted
@@ -316,14 +287,14 @@ class _Costs(NamedTuple):
         return [values.of(count) for works in steps for work in works for count in work]
 
     def _with_steps(self, work: Work, linear: list[Size], T: Size, steps: Size) -> Work:
-        """Work, and that of all steps, from what `_steps` says of one."""
+        """Work, and that of all steps."""
         amounts = [amount for stretch in self._stretches(T, steps) for amount in stretch]
         return Work(*(_dot(linear[n::5], amounts, count) for n, count in enumerate(work)))
 
     def _stretches(self, T: Size, steps: Size) -> list[tuple[Size, Size]]:
-        """Steps whose work is affine in the cache: how many, and tokens in the caches of all.
+        """Steps whose work is affine in the cache: their number, and tokens in all their caches.
 
-        The second are those of a full window, or those beyond the trained length.
+        Those of a full window, or beyond the trained length, come second.
         """
         window, trained = self.c.decoder.sliding_window, self.c.decoder.max_position_embeddings
         if window is None and not changes_with_length(self.c):
@@ -336,15 +307,13 @@ class _Costs(NamedTuple):
         return [(first, _cached(T, first)), (rest, cached)]
 
     def _by_kind(self, function: Callable[..., list[Size]], kind: Size, *sizes: Size) -> list[Size]:
-        """`function(kind, *sizes)`, element by element; the largest of all kinds for a bound."""
+        """`function(kind, *sizes)` by element; for a bound, the largest of all kinds."""
         if self.is_bound:
             kinds = [each for each in range(kind + 1) if each % 2 <= kind % 2]
             bounds = [function(each, *sizes) for each in kinds]
             return [max(each) for each in zip(*bounds, strict=True)]
         if isinstance(kind, int):
             return function(kind, *sizes)
-        import numpy as np
-
         pages = np.bincount(kind.astype(np.int64), minlength=1)
         common, *others = np.argsort(-pages)[: max(1, np.count_nonzero(pages))].tolist()
         columns = function(common, *sizes)
@@ -360,15 +329,15 @@ class _Costs(NamedTuple):
 
 
 def _cached(first: Size, steps: Size) -> Size:
-    """Cached tokens that steps find, summed: `steps first + steps (steps - 1) / 2`.
+    """Cached tokens that all steps find: `steps first + steps (steps - 1) / 2`.
 
-    Either `steps` or `steps - 1` is halved before the product, which might not fit otherwise.
+    The even one of `steps` and `steps - 1` is halved first, so that the product fits.
     """
     return steps * first + (steps >> 1) * ((steps - 1) | 1)
 
 
 def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
-    """A total and the products of factors and amounts, but for those that are 0 for all pages."""
+    """A total and the products of factors and amounts."""
     for factor, amount in zip(factors, amounts, strict=True):
         if not isinstance(factor, int) or factor:
             if isinstance(amount, int) and amount == 1:
@@ -384,31 +353,23 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
 
 
 def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
-    """Every distinct combination of values, and the place of each page's among them.
+    """Every distinct combination of values, and each page's place among them.
 
-    If they span too wide a range for a table, the values of every page.
-
-    Args:
-        sizes: Integers, and arrays of equal length.
+    The values of every page if they span too wide a range for a table.
     """
     arrays = [each for each in sizes if not isinstance(each, int)]
     if not arrays:
         return list(sizes), 0
-    import numpy as np
-
     rows, place = distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
     return _rows_of(sizes, rows), place
 
 
 def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
-    """`function(*sizes)`, evaluated once per distinct combination of values if these are few.
+    """The columns of `function(*sizes)`, run once per distinct combination if these are few.
 
     Args:
-        function: A function of integers or arrays, computed element by element.
+        function: Works on integers or arrays, element by element.
         sizes: Integers, and arrays of equal length.
-
-    Returns:
-        The columns that `function` returns, numbers or arrays of that length.
     """
     arrays = [each for each in sizes if not isinstance(each, int)]
     if not arrays or any(each.dtype.kind == "O" for each in arrays):
@@ -435,10 +396,8 @@ def _taken(tables: Iterable[Size], place: _Rows) -> list[Size]:
 def distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
     """Rows with every distinct combination of values, and each row's place among them.
 
-    None for no rows, and if the values span too wide a range for a table.
+    None for no rows, and for too wide a range of values.
     """
-    import numpy as np
-
     n, count = len(arrays[0]), 1
     index: Size = 0
     for array in arrays:
@@ -463,12 +422,10 @@ def _rows_of(sizes: Iterable[Size], rows: _Rows | slice) -> list[Size]:
 
 
 def _in_chunks(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
-    """`function(*sizes)` in chunks small enough for their arrays to stay in the CPU cache."""
+    """`function(*sizes)`, chunk by chunk."""
     n = max((len(each) for each in sizes if not isinstance(each, int)), default=0)
     if n <= _CHUNK:
         return function(*sizes)
-    import numpy as np
-
     chunks = [slice(start, start + _CHUNK) for start in range(0, n, _CHUNK)]
     parts = [function(*_rows_of(sizes, chunk)) for chunk in chunks]
     lengths = [len(range(n)[chunk]) for chunk in chunks]
