@@ -1,9 +1,8 @@
-"""A network's forward, written once, from which all that it costs follows: a tape.
+"""A tape, on which a network's forward, written once, yields all that it costs.
 
-A forward is a function of a tape and of tensors, in the order of the vendor's code and with its
-names. An operator is a method of the tape: it notes a kernel record at the module that is running
-and returns its output. A tensor is a number of elements and a type; its memory is alive until
-Python drops the last reference to it, as in PyTorch.
+A forward is a function of a tape and tensors, in the vendor's order and with its names. An operator
+is a method of the tape: it notes a kernel record at the running module and returns its output. A
+tensor is a number of elements and a type, alive until Python drops the last reference to it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if platform.python_implementation() != "CPython":
 # --- sizes -----------------------------------------------------------------------------------
 
 Size: TypeAlias = Any
-"""An integer, an array of integers or a `Polynomial`, which support the same operators."""
+"""An integer, an array of integers or a `Polynomial`."""
 
 
 def maximum(a: Size, b: Size) -> Size:
@@ -68,7 +67,7 @@ def minimum(a: Size, b: Size) -> Size:
 
 
 def largest(counts: Size) -> int:
-    """The largest of an integer array; the integer itself; 0 for an empty array."""
+    """The largest of an integer array, 0 for an empty one; an integer itself."""
     if isinstance(counts, int):
         return counts
     return int(counts.max()) if len(counts) else 0
@@ -97,12 +96,12 @@ def ceil_log2(n: Size) -> Size:
 
 
 class Operand:
-    """A tensor: elements in memory of their own, or in that of another tensor.
+    """A tensor.
 
     Attributes:
         base: The tensor that owns the memory, if another does.
-        tape: Counts memory of its own, alive as long as this object; None for a weight, an input,
-            a tensor on the host, or a part of another.
+        tape: Counts the memory while this object lives; None for a weight, an input, a tensor on
+            the host, or a part of another.
     """
 
     __slots__ = ("base", "dtype", "n", "nbytes", "tape")
@@ -124,11 +123,11 @@ _NBYTES: Final = attrgetter("nbytes")
 
 
 Description: TypeAlias = tuple[Any, ...]
-"""Elements, type, whether the memory is its own, and the base of a tensor; or several in tuples."""
+"""Elements, type, whether the memory is its own, and base of a tensor; or a tuple of several."""
 
 
 def described(output: Any) -> Description:
-    """What `made` needs to make tensors like these."""
+    """What `made` makes tensors like these from."""
     if isinstance(output, tuple):
         return tuple(map(described, output))
     base = output.base and described(output.base)
@@ -144,7 +143,7 @@ def made(t: Tape, description: Description) -> Any:
 
 
 def size_of(x: Any) -> Hashable:
-    """Equal for arguments that a forward cannot tell apart."""
+    """A key that is equal for arguments that a forward cannot tell apart."""
     return (x.n, x.dtype) if isinstance(x, Operand) else x
 
 
@@ -156,7 +155,7 @@ Given = TypeVarTuple("Given")
 
 
 class Tape:
-    """Runs forwards, and notes what they run, what they need and what they hold.
+    """Runs forwards, and notes what they run, need and hold.
 
     Args:
         dtype: Type of weights and features.
@@ -164,12 +163,12 @@ class Tape:
         stage: Name of the stage of everything else.
         records: Whether to note more than memory.
         weights: Whether to note parameters.
-        spans: What calls left on other tapes of this type, for this one to copy and add to.
+        spans: What calls left on other tapes of this type, to copy and add to.
 
     Attributes:
-        path: Of the module whose forward is running.
-        kernels: One record per operator, with the number of equal calls it stands for.
-        calls: Path and stage of every module call, and how many equal calls it stands for.
+        path: Of the running module.
+        kernels: One record per operator, with the number of equal calls.
+        calls: Path and stage of every module call, with the number of equal calls.
         weights: Module path, name and elements of every parameter, as often as it is used.
         savings: Multiply-accumulates that causal kernels may skip.
         alive: Bytes of all tensors alive.
@@ -224,9 +223,9 @@ class Tape:
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> Output:
-        """Like `call`, but copies the records of an equal call: same forward, sizes and options.
+        """Like `call`, but copies the records of a call with the same forward, sizes and options.
 
-        For forwards that do nothing but run operators and return new tensors.
+        For forwards that only run operators and return new tensors.
         """
         path, now = f"{self.path}.{name}".strip("."), self._times
         stage = self._stages.get(path, self.stage)
@@ -273,13 +272,13 @@ class Tape:
         least: int = 0,
         most: Size | None = None,
     ) -> list[Operand]:
-        """Outputs of equal children, of `start` to below `stop`, between `least` and `most`."""
+        """Outputs of equal children `start` to below `stop`; `least` to `most` of them."""
         return [self.again(f"{name}.{i}", forward, *inputs) for i in range(start, stop)]
 
     def turns(self, count: Size) -> Iterator[Size]:
-        """Equal turns: the first is noted for all; the last one meets what others left alive.
+        """Equal turns: the first is noted for all; the last meets what others left alive.
 
-        Yields how many turns are skipped before this one.
+        Yields how many turns are skipped before each.
         """
         times = self._times
         self._times = times * count
@@ -319,7 +318,7 @@ class Tape:
             self.peak = Peak(self.alive, self.path)
 
     def check_nothing_is_left(self) -> None:
-        """Raises RuntimeError unless every tensor is gone, as after a forward."""
+        """Raises RuntimeError if a tensor is alive."""
         if self.alive != 0:
             raise RuntimeError(
                 f"{self.alive} bytes of tensors are still alive after a forward, so its peak is"
@@ -331,23 +330,23 @@ class Tape:
         return Operand(n, dtype, tape=self)
 
     def view(self, x: Operand, n: Size) -> Operand:
-        """n elements in the memory of `x`: some of them, or a tensor expanded without a copy."""
+        """n elements in the memory of `x`, some or expanded."""
         return Operand(n, x.dtype, x if x.tape else x.base)
 
     def host(self, n: Size, dtype: Dtype) -> Operand:
-        """A tensor on the host, or an input of the model, alive throughout: no activation."""
+        """A tensor on the host, or an input of the model: no activation."""
         return Operand(n, dtype)
 
     input = host
 
     def weight(self, n: Size, name: str = "weight") -> Operand:
-        """A parameter of the module that is running."""
+        """A parameter of the running module."""
         if self._times and self._has_weights:
             self.weights.append((self.path, name, n))
         return Operand(n, self.dtype)
 
     def hold(self, *tensors: Operand | None) -> None:
-        """Marks names that the vendor's code keeps up to here, and which therefore stay alive."""
+        """Marks names that the vendor's code keeps up to here, so that they stay alive."""
 
     def derived(
         self,
@@ -359,7 +358,7 @@ class Tape:
     ) -> Size:
         """A size that is no polynomial of others; formulas say `name`, with the sizes for `{}`.
 
-        Without `most`, what it never exceeds, the function grows with each of the sizes.
+        It never exceeds `most`; without it, the function grows with each size.
         """
         return function(*sizes)
 
@@ -373,7 +372,7 @@ class Tape:
     def record(
         self, kind: Kind, operator: str, shape: Dimensions, dtype: Dtype, output: Dtype, work: Work
     ) -> None:
-        """Notes one operator at the module that is running."""
+        """Notes one operator at the running module."""
         if self._times:
             self.kernels.append(
                 Kernel(kind, operator, shape, dtype.name, output.name, work, self._times,
@@ -383,7 +382,7 @@ class Tape:
     def product(
         self, operator: str, gemm: Gemm, a: Operand, b: Operand, bias: Operand | None = None
     ) -> Operand:
-        """Matrix products `[batch, m, k] x [batch, k, n]`, plus a bias, of what is in memory."""
+        """Matrix products `[batch, m, k] x [batch, k, n]`, plus a bias."""
         n, dtype = gemm.batch * gemm.m * gemm.n, a.dtype
         flops, biases = (0, 0) if bias is None else (n, bias.nbytes)
         work = Work(n * gemm.k, flops, n, a.nbytes + b.nbytes + biases, n * dtype.nbytes)
@@ -400,9 +399,9 @@ class Tape:
         kind: Kind = "elementwise",
         into: Operand | None = None,
     ) -> Operand:
-        """Computes every output element independently, with `flops` for each.
+        """An elementwise operator of `flops` per output element.
 
-        Number and type are the first input's unless given; a new tensor, or `into` one.
+        Its number of elements and type are the first input's unless given.
         """
         n = inputs[0].n if n is None else n
         dtype = inputs[0].dtype
@@ -412,7 +411,7 @@ class Tape:
         return into or Operand(n, output, tape=self)
 
     def reduce(self, operator: str, x: Operand, rows: Size, width: Size) -> Operand:
-        """Reduces rows of `width` elements to one element each: one FLOP per input element."""
+        """Reduces rows to one element each: one FLOP per input element."""
         shape, output = Rows(rows, width), (rows, x.dtype)
         return self.rows("reduction", operator, x, shape, output, flops=x.n)[0]
 
@@ -425,7 +424,7 @@ class Tape:
         *outputs: tuple[Size, Dtype],
         flops: Size,
     ) -> list[Operand]:
-        """Softmax, sorting, top k: independent rows, with several outputs."""
+        """Softmax, sorting or top k: independent rows, several outputs."""
         written = 0
         for n, dtype in outputs:
             written += n * dtype.nbytes
@@ -434,7 +433,7 @@ class Tape:
         return list(starmap(partial(Operand, tape=self), outputs))
 
     def softmax(self, x: Operand, rows: Size, width: Size) -> Operand:
-        """Softmax in fp32: 5 FLOPs per score; a cast comes first, except for fp16's fused one."""
+        """Softmax in fp32, 5 FLOPs per score, after a cast; fp16 has a fused one."""
         if x.dtype not in (FLOAT16, FLOAT32):
             x = self.cast(x, FLOAT32)
         shape, scores = Rows(rows, width), (x.n, FLOAT32)
@@ -450,10 +449,7 @@ class Tape:
         written: Size | None = None,
         into: Operand | None = None,
     ) -> Operand:
-        """Moves bytes: those of inputs and output, unless given; elements as for `map`.
-
-        A range or a constant has no inputs.
-        """
+        """Moves the bytes of inputs and output, unless given; a range has no inputs."""
         n = inputs[0].n if n is None else n
         output = dtype or inputs[0].dtype
         source = inputs[0].dtype if inputs else output
@@ -467,13 +463,13 @@ class Tape:
         return self.move("cat", *inputs, n=sum(map(attrgetter("n"), inputs)))
 
     def cast(self, x: Operand, dtype: Dtype) -> Operand:
-        """`x` in another type; `x` itself if it has that type."""
+        """`x` in a type; `x` itself if it has it."""
         return x if x.dtype == dtype else self.move("_to_copy", x, dtype=dtype)
 
     def gather(self, operator: str, index: Operand, n: Size, dtype: Dtype) -> Operand:
-        """n elements of a table in whole rows; reads those and `index`."""
+        """n elements of a table in whole rows, read by `index`."""
         return self.move(operator, n=n, dtype=dtype, read=n * dtype.nbytes + index.nbytes)
 
 
 Spans: TypeAlias = dict[Hashable, tuple[Tape, Description]]
-"""What calls left on tapes of their own, and their outputs, by forward, sizes and options."""
+"""What calls left on tapes of their own, and their outputs."""

@@ -1,4 +1,4 @@
-"""A tape whose sizes may be arrays: the same forwards, run once for many workloads."""
+"""A tape of arrays: a forward is run once for many workloads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ArrayTape"]
 
 
 class ArrayTape(Tape):
-    """A tape of integers and of arrays that broadcast; every workload has a peak of its own."""
+    """A tape of integers and arrays that broadcast; every workload has its own peak."""
 
     again = Tape.call
 
@@ -29,7 +29,7 @@ class ArrayTape(Tape):
         *inputs: *Given,
         **limits: Size,
     ) -> list[Operand]:
-        """The memory of equal children: the last of them meets the outputs of the others."""
+        """The memory of equal children: the last meets the outputs of the others."""
         count, t = stop - start, ArrayTape(self.dtype)
         output = forward(t, *inputs)
         last = (count - 1) * output.nbytes + t.peak.nbytes

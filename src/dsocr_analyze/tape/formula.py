@@ -1,8 +1,7 @@
-"""What each module of a forward costs, as formulas as well as numbers, and how people write these.
+"""What each module of a forward costs, as formulas and numbers, and how people write these.
 
-A size has both a name and a value: it is a polynomial that knows what it is for one workload. The
-values decide how a forward on such sizes runs, and what it asks of them is noted: a formula holds
-where the answers are the same.
+A size is a polynomial that knows its value for one workload. Values decide how a forward runs, and
+what it asks of them is noted: a formula holds where the answers are the same.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Example(Polynomial):
     """A polynomial with a value.
 
     Attributes:
-        decisions: Where answers are noted, by all examples alike; None for nowhere.
+        decisions: Where all examples note answers; None for nowhere.
     """
 
     __slots__ = ("value",)
@@ -87,7 +86,7 @@ class Example(Polynomial):
     __rmul__ = __mul__
 
     def __floordiv__(self, divisor: Size) -> Example:
-        """The quotient, rounded down: a polynomial if it can be one, else a size of its own."""
+        """The quotient, rounded down: a polynomial, or else a size of its own."""
         value, rest = divmod(self.value, value_of(divisor))
         quotient = _exact(self.terms, divisor)
         if quotient is None and not rest and isinstance(divisor, int):
@@ -144,7 +143,7 @@ def value_of(size: Size) -> int:
 
 
 def _exact(terms: Terms, divisor: Size) -> Terms | None:
-    """Terms divided, a number alone rounded down; None if some quotient may not be whole."""
+    """Terms divided, a number rounded down; None if a quotient may not be whole."""
     found = {}
     for monomial, each in terms.items():
         divided = _divided(monomial, each, divisor)
@@ -163,7 +162,7 @@ def _exact(terms: Terms, divisor: Size) -> Terms | None:
 def _divided(
     monomial: Monomial, coefficient: int | Fraction, divisor: Size
 ) -> tuple[Monomial, Fraction] | None:
-    """A term divided by a number or by another term; None if that is not among its factors."""
+    """A term divided by a number or a term; None if that is not a factor."""
     if len(Polynomial.of(divisor).terms) != 1:
         return None
     ((sizes, number),) = Polynomial.of(divisor).terms.items()
@@ -182,9 +181,9 @@ class Child(NamedTuple):
     """Equal calls of a module's children.
 
     Attributes:
-        name: Of the child, or of the first of several.
-        times: How many calls; None for children that are not called.
-        copies: How many children they belong to.
+        name: Of the first child.
+        times: Calls; None for children that are not called.
+        copies: Children that are called.
         call: One of the calls.
     """
 
@@ -198,11 +197,11 @@ class ModuleCall:
     """What one call of a module costs, with all that it calls. Every figure is an `Example`.
 
     Attributes:
-        own: Work of its own operators, by operator, in the order of their first calls.
-        own_params: Its own parameters, by name.
-        peak_bytes: The most bytes alive during the call, beyond those alive before it.
-        cache_bytes: Bytes of keys and values that it returns besides its features.
-        decisions: What its own forward asked of its sizes.
+        own: Work of its own operators, in the order of their first calls.
+        own_params: Its own parameters.
+        peak_bytes: The most bytes alive during the call beyond those before it.
+        cache_bytes: Bytes of keys and values that it returns.
+        decisions: What its own forward asked of sizes.
     """
 
     def __init__(self, path: str) -> None:
@@ -227,7 +226,7 @@ class ModuleCall:
 
     @cached_property
     def operators(self) -> dict[str, Work]:
-        """Work of all calls of each operator, with those below."""
+        """Work of each operator, with calls below."""
         found = dict(self.own)
         for child in self.called:
             for name, work in child.call.operators.items():
@@ -235,7 +234,7 @@ class ModuleCall:
         return found
 
     def by_module(self, below: str = "") -> dict[tuple[str, str], Work]:
-        """Work by path of a module below it and operator."""
+        """Work by path of a module below and operator."""
         found = {(below, operator): work for operator, work in self.own.items()}
         for child in self.called:
             path = f"{below}.{child.name}".removeprefix(".")
@@ -245,19 +244,19 @@ class ModuleCall:
 
     @cached_property
     def params(self) -> Size:
-        """Parameters of the module and of all modules below it."""
+        """Parameters of the module and those below."""
         below = {each.name: each.copies * each.call.params for each in self.children}
         return _sum([*self.own_params.values(), *below.values()])
 
     @cached_property
     def asked(self) -> tuple[Decision, ...]:
-        """What the forward and those below it asked of their sizes."""
+        """What the forward and those below asked of sizes."""
         below = (each for child in self.children for each in child.call.asked)
         return tuple(dict.fromkeys((*self.decisions, *below)))
 
 
 class FormulaTape(Tape):
-    """A tape of examples: what module calls cost, by path; of equal ones, the first."""
+    """A tape of examples: what module calls cost, by path; the first of equal ones."""
 
     def __init__(self, dtype: Dtype) -> None:
         super().__init__(dtype)
@@ -269,7 +268,7 @@ class FormulaTape(Tape):
         self._equal: dict[Hashable, tuple[ModuleCall, Description]] = {}
 
     def run(self, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> ModuleCall:
-        """Calls a forward as a module without a path, and returns what it costs."""
+        """What a forward costs that is called as a module without a path."""
         self.call("", forward, *inputs)
         return self.modules[""][-1]
 
@@ -304,7 +303,7 @@ class FormulaTape(Tape):
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> Output:
-        """Like `call`, but adds what an equal call cost: same forward, sizes and options."""
+        """Like `call`, but adds what a call with the same forward, sizes and options cost."""
         key = (forward, *map(size_of, inputs), *options.items())
         if key not in self._equal:
             output = self.call(name, forward, *inputs, **options)
@@ -381,14 +380,14 @@ class FormulaTape(Tape):
         least: int = 0,
         most: Size | None = None,
     ) -> Size:
-        """A size with a name of its own, which says what it is."""
+        """A size with a name that says what it is."""
         value = function(*map(value_of, sizes))
         if all(isinstance(size, int) for size in sizes):
             return value
         return Example({(_derived(name, function, sizes),): 1}, value)
 
     def weight(self, n: Size, name: str = "weight") -> Operand:
-        """A parameter of the module that is running."""
+        """A parameter of the running module."""
         if self._times:
             self._module.own_params[name] = n
         return Operand(n, self.dtype)
@@ -396,7 +395,7 @@ class FormulaTape(Tape):
     def record(
         self, kind: Kind, operator: str, shape: Dimensions, dtype: Dtype, output: Dtype, work: Work
     ) -> None:
-        """Adds the work of one operator to the module that is running."""
+        """Adds the work of one operator to the running module."""
         if self._times:
             own = self._module.own
             own[operator] = own.get(operator, NO_WORK).plus(work.times(self._times))
@@ -417,7 +416,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 
 def _cached(output: Any) -> Size:
-    """Bytes of the keys and values that a module returns: a list of all layers', or a pair."""
+    """Bytes of the keys and values that a module returns: a list of layers', or a pair."""
     match output:
         case list(kept) | (_, list(kept)):
             return sum(_bytes_of(each) for each in kept)
@@ -428,14 +427,13 @@ def _cached(output: Any) -> Size:
 
 
 def _bytes_of(kept: Any) -> Size:
-    """Bytes of keys and values; what a layer keeps besides is no part of the cache."""
     return kept.nbytes if isinstance(kept, Operand) else sum(each.nbytes for each in kept[:2])
 
 
 # --- notation ----------------------------------------------------------------------------------
 
 Relations: TypeAlias = tuple[tuple[tuple[str, ...], Polynomial], ...]
-"""Products of names, each with what is written in its place: `H D` is `d`."""
+"""Products of names, and what is written instead: `d` for `H D`."""
 
 _ORDER: Final = (
     *"B N T q n g R K L_0 E k l w H H_kv G d d_in d_out d_q d_c".split(),
@@ -446,10 +444,7 @@ _LINE: Final = 88
 
 
 def written(size: Size, relations: Relations = ()) -> str:
-    """A formula as people write it: `3 B T k d f`, highest degree first; `0` for none.
-
-    Relations say what is written in place of products of names.
-    """
+    """A formula as people write it: `3 B T k d f`, highest degree first; `0` for none."""
 
     def name(symbol: Symbol) -> str:
         """A size's name; one that is derived from others says how."""
@@ -459,7 +454,7 @@ def written(size: Size, relations: Relations = ()) -> str:
 
 
 def _rewritten(size: Polynomial, relations: Relations) -> Polynomial:
-    """The polynomial with each product of names replaced by what it is."""
+    """The polynomial with products of names replaced."""
     for product, instead in relations:
         found = Polynomial({})
         for monomial, coefficient in size.terms.items():
@@ -481,7 +476,7 @@ def _rank(name: str) -> tuple[int, str]:
 def conditions(asked: Iterable[Decision], relations: Relations = ()) -> list[str]:
     """What must hold for formulas of a forward that asked this of its sizes.
 
-    Whether there is one view, head or sequence is left out: it decides about copies alone.
+    Whether a size is one is left out: it decides about copies alone.
     """
     held = {
         _compared(each, relations)

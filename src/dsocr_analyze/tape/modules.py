@@ -40,7 +40,7 @@ def linear(
     bias: bool = False,
     operator: str = "linear",
 ) -> Operand:
-    """`torch.nn.Linear`: `[rows, d_in] -> [rows, d_out]`; a fused kernel has an operator's name."""
+    """`torch.nn.Linear`: `[rows, d_in] -> [rows, d_out]`; `operator` names a fused kernel."""
     weight = t.weight(d_in * d_out)
     biases = t.weight(d_out, "bias") if bias else None
     return t.product(operator, Gemm(1, rows, d_out, d_in), x, weight, biases)
@@ -53,9 +53,9 @@ def embedding(t: Tape, index: Operand, rows: int, d: int) -> Operand:
 
 
 def layer_norm(t: Tape, x: Operand, rows: Size, d: int, *, channels_first: bool = False) -> Operand:
-    """`torch.nn.LayerNorm` (Ba et al. 2016, eq. 4) of `[rows, d]` in one kernel.
+    """`torch.nn.LayerNorm` (Ba et al. 2016, eq. 4) of `[rows, d]`: 5 FLOPs per element.
 
-    5 FLOPs per element. Features that are stored channel by channel are copied first.
+    Features stored channel by channel are copied first.
     """
     if channels_first:
         x = t.move("clone", x)
@@ -69,9 +69,9 @@ def layer_norm(t: Tape, x: Operand, rows: Size, d: int, *, channels_first: bool 
 
 
 def fused_attention(t: Tape, operator: str, shape: Attention, *inputs: Operand) -> Operand:
-    """Fused attention over queries, keys and values, separate or in one tensor, and a mask.
+    """Fused attention over queries, keys and values, in one tensor or several, and a mask.
 
-    6 FLOPs per score (scale, and a softmax of five), 7 with a mask; no score leaves the kernel.
+    6 FLOPs per score (scale, softmax), 7 with a mask; no score leaves the kernel.
     """
     queries = shape.batch * shape.heads * shape.queries
     scores = queries * shape.keys
@@ -84,7 +84,7 @@ def fused_attention(t: Tape, operator: str, shape: Attention, *inputs: Operand) 
 
 
 def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
-    """`x / sqrt(mean(x^2) + eps) w` in fp32, operator by operator.
+    """`x / sqrt(mean(x^2) + eps) w` in fp32, by single operators.
 
     Source: Zhang and Sennrich 2019, eq. 4; `DeepseekV2RMSNorm` (`modeling_deepseekv2.py`).
     """
@@ -127,10 +127,9 @@ def conv2d(
 def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand:
     """`[d, source, source] -> [d, target, target]`, antialiased; fp32 in, the model's type out.
 
-    One dimension after another, last first, 2 FLOPs per tap of the window: an upper bound. A window
-    has 2 h + 1 taps with `h = ceil(2 max(1, source / target))`, as in ATen's
-    `_upsample_bicubic2d_aa`; the filter is only `4 max(1, source / target)` wide (Keys 1981), and
-    taps outside it have weight zero.
+    One dimension after another, last first, 2 FLOPs per tap of a window of 2 h + 1 with
+    `h = ceil(2 max(1, source / target))` (ATen, `_upsample_bicubic2d_aa`). An upper bound: the
+    filter is `4 max(1, source / target)` wide (Keys 1981); taps outside weigh nothing.
     """
     half = max(2, t.derived("ceil({} / {})", ceil_div, 2 * source, target))
     flops = 2 * (2 * half + 1) * d * target * (source + target)
@@ -138,7 +137,7 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
 
 
 def interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> Operand:
-    """An fp32 table as n elements, computed in fp32, in the model's type."""
+    """An fp32 table as n elements of the model's type."""
     work = Work(0, flops, 0, table.nbytes, n * FLOAT32.nbytes)
     t.record("interpolation", operator, Elements(n), FLOAT32, FLOAT32, work)
     return t.cast(Operand(n, FLOAT32, tape=t), t.dtype)
@@ -232,4 +231,4 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "tanh": _TANH,
     "linear": lambda _, x: x,
 }
-"""Forwards of activation modules by name of `hidden_act`: elements in, as many out."""
+"""Forwards of activation modules by `hidden_act`."""

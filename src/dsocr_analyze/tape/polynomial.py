@@ -1,7 +1,6 @@
-"""Sizes that are not numbers yet: polynomials in the sizes of a workload.
+"""Polynomials in the sizes of a workload.
 
-A forward uses only `+ - *` on sizes and asks whether one exceeds a number, so it runs on these
-unchanged, and yields how its costs depend on the sizes.
+A forward uses `+ - *` on sizes and asks whether one exceeds a number, so it runs on these as well.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ __all__ = [
 
 
 class Symbol(str):
-    """The name of a size, with all that is known of it.
+    """The name of a size, with what is known of it.
 
     Attributes:
         most: Its largest value, or a polynomial that it never exceeds; None for no limit.
-        function: What computes it from other `sizes`, if it is derived.
-        multiple: What divides it.
+        function: Computes it from other `sizes`, if it is derived.
+        multiple: Divides it.
         template: Its name, with `{}` in place of the other sizes.
     """
 
@@ -73,7 +72,7 @@ Terms: TypeAlias = Mapping[Monomial, Any]
 
 
 class Polynomial:
-    """A polynomial with integer coefficients: those that are not zero, by monomial."""
+    """A polynomial: coefficients that are not zero, by monomial."""
 
     __slots__ = ("terms",)
 
@@ -84,7 +83,7 @@ class Polynomial:
     def size(
         cls, name: str, *, least: int = 1, most: Size | None = None, multiple: int = 1
     ) -> Polynomial:
-        """A size of which only the limits are known, and what divides it."""
+        """A size of which only its limits and a divisor are known."""
         return cls({(Symbol(name, least, most, multiple=multiple),): 1})
 
     @classmethod
@@ -106,13 +105,13 @@ class Polynomial:
 
     @property
     def least(self) -> int | None:
-        """A value that no sizes within their limits fall below, if there is one."""
+        """A value that it never falls below, if there is one."""
         most = (-self).most
         return None if most is None else -most
 
     @property
     def most(self) -> int | None:
-        """A value that no sizes within their limits exceed, if there is one."""
+        """A value that it never exceeds, if there is one."""
         total = 0
         for monomial, coefficient in self.terms.items():
             if coefficient < 0:
@@ -226,7 +225,7 @@ def text_of(
 
 
 def worth_comparing(sizes: Iterable[Size]) -> tuple[Polynomial, ...]:
-    """Those that may be the largest for some values; drops those that another always covers."""
+    """Those that may be the largest for some values."""
     found: list[Polynomial] = []
     for size in dict.fromkeys(map(Polynomial.of, sizes)):
         if not any(_is_covered(size, by) for by in found):
@@ -236,10 +235,7 @@ def worth_comparing(sizes: Iterable[Size]) -> tuple[Polynomial, ...]:
 
 
 def _is_covered(size: Polynomial, by: Polynomial) -> bool:
-    """Whether every term that `by` lacks is covered by terms of which it is a factor.
-
-    The other factors must be at least 1.
-    """
+    """Whether each term that `by` lacks is a factor of more of its terms, the rest at least 1."""
     difference = Polynomial.sum([by, -size])
     lacking = [_within(m, a) for m, a in difference.terms.items() if a < 0]
     if not lacking:
@@ -267,7 +263,7 @@ def _is_covered(size: Polynomial, by: Polynomial) -> bool:
 
 
 def _within(monomial: Monomial, coefficient: int) -> Polynomial:
-    """A negative term, or one no larger, in which a size gives way to what it never exceeds."""
+    """A negative term with a size in it replaced by what that never exceeds."""
     term = Polynomial({monomial: coefficient})
     for place, size in enumerate(monomial):
         if isinstance(size.most, Polynomial):
@@ -334,10 +330,9 @@ class Values:
 
 
 class Bounds(Values):
-    """Bounds of sizes whenever others are no larger than these integers; none exceeds a limit.
+    """Bounds of sizes for all values up to these integers; none exceeds a limit.
 
-    The bound of a polynomial is the sum of its terms' amounts, so none of its partial sums exceeds
-    it either.
+    That of a polynomial, the sum of its terms' amounts, bounds its partial sums too.
     """
 
     def __init__(self, sizes: Mapping[str, int], limit: int) -> None:
@@ -345,11 +340,7 @@ class Bounds(Values):
         self._limit = limit
 
     def of(self, size: Size) -> int:
-        """What neither a size nor any sum of some of its terms exceeds.
-
-        Raises:
-            OverflowError: It is above the limit, or that of a size that it is derived from is.
-        """
+        """The bound of a size; raises OverflowError if it, or one that it needs, is too large."""
         terms = Polynomial.of(size).terms
         most: int = sum(abs(each) * self._product(monomial) for monomial, each in terms.items())
         if most > self._limit:

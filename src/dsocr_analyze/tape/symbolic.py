@@ -1,6 +1,6 @@
-"""A tape whose sizes may be polynomials: the same forwards, run once for many workloads.
+"""A tape of polynomials: a forward is run once for many workloads.
 
-It keeps sums instead of records, and every level that memory may peak at instead of the highest.
+It keeps sums instead of records, and every level that may be memory's peak.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["LevelSpans", "SymbolicTape"]
 
 
 class _Span(NamedTuple):
-    """What one call did: its work, the levels of memory above those before it, its outputs."""
+    """What one call did; its levels of memory are above what was alive before it."""
 
     work: Work
     levels: tuple[Size, ...]
@@ -37,11 +37,11 @@ class _Span(NamedTuple):
 
 
 LevelSpans: TypeAlias = dict[Hashable, _Span]
-"""What calls did, by forward, sizes and options."""
+"""What calls did."""
 
 
 class SymbolicTape(Tape):
-    """A tape of sizes that may be polynomials, on `levels` or not; it declares no weights."""
+    """A tape of integers and polynomials, with `levels` or not; it declares no weights."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SymbolicTape(Tape):
         return Work(*counts)
 
     def levels(self, stage: str) -> tuple[Size, ...]:
-        """Bytes alive in a stage: those that may be the most for some sizes."""
+        """Bytes alive in a stage that may be the most for some sizes."""
         levels = self._levels.get(stage, [0])
         if all(isinstance(level, int) for level in levels):
             return (max(levels),)
@@ -80,7 +80,7 @@ class SymbolicTape(Tape):
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> Output:
-        """Like `call`, but adds what an equal call did: same forward, sizes and options."""
+        """Like `call`, but adds what a call with the same forward, sizes and options did."""
 
         def noted(_: Tape, /, *inputs: Inputs.args, **options: Inputs.kwargs) -> Output:
             work, levels, description = self._span_of(forward, *inputs, **options)
@@ -97,7 +97,7 @@ class SymbolicTape(Tape):
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> _Span:
-        """What a call does, run apart from all others unless it has been run before."""
+        """What a call does, run apart unless it has been run before."""
         key = (forward, *map(size_of, inputs), *options.items())
         span = self._known.get(key)
         if span is None:
@@ -122,7 +122,7 @@ class SymbolicTape(Tape):
     ) -> list[Operand]:
         """The outputs of equal children, of which the last meets those of the others.
 
-        If there may be none, their levels of memory count only where there are.
+        Levels of children that may not exist count only where they do.
         """
         count = stop - start
         if isinstance(count, int):
@@ -155,10 +155,7 @@ class SymbolicTape(Tape):
         least: int = 0,
         most: Size | None = None,
     ) -> Size:
-        """A new size; `name` says which in formulas.
-
-        Without `most`, the function grows with each of its sizes.
-        """
+        """A new size called `name`; without `most`, the function grows with each of its sizes."""
         if all(isinstance(size, int) for size in sizes):
             return function(*sizes)
         key = (name, sizes)
@@ -172,7 +169,7 @@ class SymbolicTape(Tape):
         return self._derived[key]
 
     def allocated(self, nbytes: Size) -> None:
-        """Notes that a tensor of `nbytes` is alive; of levels that only rise, the last is kept."""
+        """Notes that a tensor of `nbytes` is alive; of rising levels, the last is kept."""
         before = self.alive
         self.alive += nbytes
         if self._follows_levels:
@@ -199,7 +196,7 @@ class SymbolicTape(Tape):
         output: Dtype,
         work: Work,
     ) -> None:
-        """Adds the work of one operator to the stage that is running."""
+        """Adds the work of one operator to the running stage."""
         self._add(work, self._times)
 
 
@@ -208,5 +205,5 @@ def _same(size: Size) -> Size:
 
 
 def _level_of_last(count: Size, output: Size, level: Size) -> Size:
-    """What the last of equal calls adds to memory, with the outputs of the others; 0 for none."""
+    """What the last of equal calls adds to memory beside the outputs of the others."""
     return minimum(count, 1) * ((count - 1) * output + level)
