@@ -17,17 +17,17 @@ __all__ = ["PageTotals"]
 
 @dataclass(frozen=True)
 class PageTotals:
-    """What n workloads cost; every count is an integer (for all alike) or an array `[n]`.
+    """What n workloads cost; every count is an integer for all, or an array `[n]`.
 
     Attributes:
-        prefill: The whole prefill pass of the batch.
+        prefill: The prefill pass of the batch.
         decode_step: One step of the batch over a cache of `seq_len` tokens.
-        batch: The prefill pass and all decode steps of the batch.
+        batch: The prefill pass and all decode steps.
         visual_tokens: Per page.
         seq_len: Tokens per prompt.
         kv_cache_bytes: Cache of the batch including its last token.
-        decode_step_bytes_read_expected: Bytes the step reads if it touches the expected number of
-            routed experts instead of the maximum; floats.
+        decode_step_bytes_read_expected: Bytes read by a step that touches the expected number of
+            routed experts; floats.
         peak_activation_bytes: Most bytes alive in the prefill pass, besides weights and inputs.
     """
 

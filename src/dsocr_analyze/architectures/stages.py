@@ -19,11 +19,10 @@ class StageScope:
     """A stage: a part of the prefill pass, or the decode step.
 
     Attributes:
-        prefixes: Paths of the modules that it owns, along with everything below them.
-        role: A `vision` stage gets the work of its own modules; `prefill` gets the rest of the
-            prefill pass; `decode` gets a whole decode step. Exactly one stage is `prefill`, and at
-            most one, the last, is `decode`.
-        notes: Notes on its figures for a reader.
+        prefixes: Paths of the modules that it owns, with all below them.
+        role: A `vision` stage gets the work of its modules, `prefill` the rest of the prefill
+            pass, `decode` a decode step. One stage is `prefill`, at most one, the last, `decode`.
+        notes: On its figures, for a reader.
     """
 
     name: str
@@ -33,7 +32,7 @@ class StageScope:
 
 
 def owner_among(stages: Sequence[StageScope], path: str) -> StageScope | None:
-    """The stage that owns the module or parameter at `path`: the one with the longest prefix."""
+    """The stage that owns what is at `path`: the one with the longest prefix."""
     owner, longest, held = None, 0, f"{path}."
     for stage in stages:
         for prefix in stage.prefixes:
@@ -44,9 +43,9 @@ def owner_among(stages: Sequence[StageScope], path: str) -> StageScope | None:
 
 @dataclass(frozen=True, slots=True)
 class IncidentalOperators:
-    """Incidental operators without a closed form, for a reason: of modules that call all of them.
+    """Incidental operators without a closed form, for a reason.
 
-    `modules` is a pattern of their paths.
+    `modules` is a pattern of the paths of modules that call all of them.
     """
 
     modules: str
@@ -56,7 +55,7 @@ class IncidentalOperators:
 
 @dataclass(frozen=True)
 class Composition:
-    """The closed forms of a workload; the attributes are those of `PageFigures`."""
+    """The closed forms of a workload, as in `PageFigures`."""
 
     stages: Mapping[str, StageFigures]
     parameters: Parameters

@@ -36,12 +36,12 @@ BOUNDS: Final = {
     "max_new_tokens": (1, LARGEST_COUNT, " tokens"),
     "batch_size": (1, LARGEST_COUNT, " pages"),
 }
-"""Least, most and unit of what is asked, for one page and for the rows of a sweep or a list."""
+"""Least, most and unit of arguments, for a page and for rows of a sweep or a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A named setting of the vision side: three arguments of the vendor's `infer()`.
+    """A named setting of three arguments of the vendor's `infer()`.
 
     Attributes:
         base_size: Pixels per side of the global view in crop mode.
@@ -69,17 +69,17 @@ class PageWorkload:
 
     Attributes:
         page: Width and height in pixels.
-        base_size: Pixels per side of the global view in crop mode, and of the blank patch that
-            replaces local views if there are none.
+        base_size: Pixels per side of the global view in crop mode, and of the blank patch in
+            place of local views.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the page is cut into local views.
         grid: Columns and rows of local views; (1, 1) for none.
-        views: One batch per vision call on one page: local views (if any), then the global view.
+        views: One batch per vision call on a page: local views, if any, then the global view.
         visual_tokens: Tokens of the prompt's pages, including newlines and separators.
         text_tokens: The other tokens, including BOS.
-        batch_size: Prompts, all equal.
+        batch_size: Equal prompts.
         max_new_tokens: Generated tokens; the prefill pass yields the first.
-        prompt_pages: Pages per prompt, all equal; each has its own vision calls.
+        prompt_pages: Equal pages per prompt, each with its own vision calls.
     """
 
     page: tuple[int, int]
@@ -106,12 +106,12 @@ class PageWorkload:
 
     @property
     def local_views(self) -> ViewBatch | None:
-        """Batch of local views; None if the page is not cut."""
+        """Local views; None if the page is not cut."""
         return self.views[0] if len(self.views) == 2 else None
 
     @property
     def global_view(self) -> ViewBatch:
-        """Batch of the one view that shows the whole page."""
+        """The view of the whole page."""
         return self.views[-1]
 
 
@@ -122,7 +122,7 @@ AnyWorkload: TypeAlias = "PageWorkload | Lengths"
 def check_count(argument: str, value: object, least: int, most: int, unit: str) -> None:
     """Raises WorkloadError unless an argument's value is a whole number from `least` to `most`.
 
-    The message ends in the unit, which has a leading space.
+    The unit has a leading space.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         wrong = "is not a whole number"
@@ -138,7 +138,7 @@ def check_count(argument: str, value: object, least: int, most: int, unit: str) 
 
 
 def position_warnings(workload: PageWorkload, max_positions: int) -> list[str]:
-    """Warnings if a workload exceeds the positions that the decoder was trained for."""
+    """Warnings about a workload beyond the positions that the decoder was trained for."""
     longest = workload.seq_len + workload.max_new_tokens - 1
     if workload.seq_len > max_positions:
         return [
@@ -163,7 +163,7 @@ IMAGE_TOKEN: Final = "<image>"
 
 
 def text_parts(prompt: str) -> list[str]:
-    """The texts to encode, each separately and without special tokens; BOS precedes them.
+    """The texts to encode apart and without special tokens, after BOS.
 
     White space at the ends is stripped, as in `format_messages` (`modeling_deepseekocr.py`).
     """

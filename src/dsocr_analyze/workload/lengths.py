@@ -12,9 +12,9 @@ class Lengths:
     """The workload of a model that does not read pages.
 
     Attributes:
-        seq_len: Tokens per prompt; 0 for a model without prompts.
-        batch_size: Prompts, all equal.
-        max_new_tokens: As of a `PageWorkload`; 0 for a model that does not decode.
+        seq_len: Tokens per prompt; 0 without prompts.
+        batch_size: Equal prompts.
+        max_new_tokens: As of a `PageWorkload`; 0 without decoding.
     """
 
     seq_len: int

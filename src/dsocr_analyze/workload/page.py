@@ -59,13 +59,14 @@ def parse_page(text: str) -> tuple[int, int]:
     wanted = text.strip().lower()
     if pixels := _PIXELS.fullmatch(wanted):
         return check_page(int(pixels["width"]), int(pixels["height"]))
-    dpi = paper_dpi(wanted)
-    if dpi is None:
+    named = _NAMED.fullmatch(wanted)
+    if named is None or named["paper"] not in PAPERS:
         near = did_you_mean(wanted.partition("@")[0], PAPERS)
         raise PageError(f"no page size {_shortened(text)}; {near}{_RIGHT}")
+    dpi = int(named["dpi"] or _DEFAULT_DPI)
     if dpi < 1:
         raise PageError(f"no page size {_shortened(text)}: {dpi} dpi; {_RIGHT}")
-    width, height = PAPERS[wanted.partition("@")[0]]
+    width, height = PAPERS[named["paper"]]
     # Rounded to nearest; an inch is 254 tenths of a millimetre.
     return check_page((2 * width * dpi + 254) // 508, (2 * height * dpi + 254) // 508)
 

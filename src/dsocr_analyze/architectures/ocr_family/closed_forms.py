@@ -1,7 +1,7 @@
-"""The closed forms of a relative: figures from the tapes of its passes, memory at their peaks.
+"""The closed forms of a relative, from the tapes of its passes.
 
-`prefill_bytes_alive` and `decode_bytes_alive` assume that the model's own `generate` runs a batch:
-all pages prefill at once, and the prefill pass's inputs are held until the last token.
+`prefill_bytes_alive` and `decode_bytes_alive` are those of the model's own `generate`: all pages
+prefill at once, and their inputs are held until the last token.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = ["ClosedForms"]
 
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
-"""Path of the peak if it is in the head: the model itself casts the logits."""
+"""Paths of a peak in the head: the model itself casts the logits."""
 
 _NUMBERED: Final = re.compile(
     r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
@@ -59,12 +59,12 @@ _NUMBERED: Final = re.compile(
     r"\.(?P<index>\d+)(?P<below>\..*)?"
 )
 _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
-"""SAM's global blocks in the published files, which hard-code them."""
+"""SAM's global blocks that the published files hard-code."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClosedForms:
-    """Everything known about a relative without running it, but for what is `not_modelled`."""
+    """What is known of a relative without running it, except what is `not_modelled`."""
 
     model: OcrModel
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = NOT_MODELLED
@@ -77,7 +77,7 @@ class ClosedForms:
     @cached_property
     def served(self) -> Served:
         """What a serving engine launches for it."""
-        # Imported here because few runs need it and the import takes time.
+        # Few runs need it, and the import takes time.
         from dsocr_analyze.architectures.ocr_family.served import Served
 
         return Served(self.model)
@@ -85,10 +85,10 @@ class ClosedForms:
     # --- dimensions
 
     def dimensions(self, config: Config, code: Code = "reference") -> ModelDimensions:
-        """Dimensions of the model that the given code builds from a config.
+        """Dimensions of the model that code builds from a config.
 
-        Other code is assumed to read what the reference reads. Raises ConfigError if the file does
-        not describe a model, or one that is not modelled.
+        Code of others is assumed to read what the reference reads. Raises ConfigError for a file
+        that describes no model, or one that is not modelled.
         """
         for message, _ in findings_of(config, self.model.config_table, code).refusals:
             raise ConfigError(message)
@@ -110,11 +110,10 @@ class ClosedForms:
     def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
         """Maps the path of a module to a name that it shares with those that are alike.
 
-        Alike are, in the built-in reference and in the published files, modules that do the same
-        work on equal arguments: SAM's blocks with the same kind of attention (windowed or global),
-        the second encoder's layers, the decoder's dense layers, its MoE layers, all routed experts,
-        and within each of these the modules at the same place. That is tested on both against a
-        trace of every module.
+        These do the same work on equal arguments in the built-in reference and in the published
+        files, which a trace of every module confirms in the tests: SAM's blocks of the same kind of
+        attention, the second encoder's layers, the decoder's dense layers, its MoE layers, routed
+        experts, and modules at the same place in any of these.
         """
 
         def name(path: str) -> str:
@@ -123,7 +122,7 @@ class ClosedForms:
                 return path
             index, below = int(layer["index"]), layer["below"] or ""
             if layer["list"] == "model.sam_model.blocks":
-                # Its attention by the config, as in the reference, and by the published files.
+                # By the config, as in the reference, and by the published files.
                 indexes = dimensions.sam.global_attn_indexes
                 variant = "global-" if index in indexes else "windowed-"
                 variant += "global" if index in _PUBLISHED_GLOBAL_BLOCKS else "windowed"
@@ -143,7 +142,7 @@ class ClosedForms:
     def compose(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> Composition:
-        """The figures of a workload; raises ConfigError if a part of it has no closed form."""
+        """The figures of a workload; raises ConfigError for a part without a closed form."""
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
         if flash_attention:
             self.model.check_flash(c)
@@ -193,7 +192,7 @@ class ClosedForms:
         *,
         flash: bool,
     ) -> Work:
-        """Work of all decode steps, summed exactly: within a stretch it is affine in the cache."""
+        """Work of all decode steps, which within a stretch is affine in the cache."""
         steps, start, total = workload.max_new_tokens - 1, 0, NO_WORK
         for cut in (*c.step_cuts(workload.seq_len), steps):
             n = max(min(cut, steps) - start, 0)
@@ -220,9 +219,8 @@ class ClosedForms:
     ) -> tuple[Kernel, ...]:
         """The records of an expected decode step over caches of `cached` tokens.
 
-        They are those of `compose`, except that a batch runs the number of experts touched by
-        independent choices, rounded to a whole number. If the new token `overwrites` one of a full
-        window, `cached` excludes that.
+        As those of `compose`, but a batch runs the experts that independent choices touch, rounded
+        to a whole number. If the new token `overwrites` one of a full window, `cached` excludes it.
         """
         experts = experts_touched(batch, c.decoder, dtype)
         touched = None if experts is None else round(experts.expected)
@@ -237,11 +235,8 @@ class ClosedForms:
         flash_attention: bool = False,
         **sizes: Size,
     ) -> PageTotals:
-        """The closed forms of many workloads at once, whose `sizes` are an integer or array each.
-
-        They are described, as are the errors, in `totals.page_totals`.
-        """
-        # Imported here because few runs need it and the import takes time.
+        """The closed forms of many workloads at once, of `sizes` as in `totals.page_totals`."""
+        # Few runs need it, and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
         return page_totals(
@@ -251,7 +246,7 @@ class ClosedForms:
     def experts_touched(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype
     ) -> dict[str, RoutedExperts]:
-        """Routed experts that a workload touches under an even split: its prompts, and a step."""
+        """Routed experts that prompts and a step touch, by stage."""
         batch = workload.batch_size
         prompts = experts_touched(batch * workload.seq_len, c.decoder, dtype)
         steps = experts_touched(batch, c.decoder, dtype)
@@ -270,7 +265,6 @@ class ClosedForms:
     def _memory_of(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, peak: Peak, cache_bytes: int
     ) -> MemoryFigures:
-        """The same, from what the prefill pass holds."""
         generated = workload.max_new_tokens - 1
         if c.decoder.sliding_window is not None:
             generated = min(generated, c.decoder.sliding_window)
@@ -307,7 +301,7 @@ class ClosedForms:
     ) -> BytesAlive:
         """Bytes alive in the last decode step, besides the weights.
 
-        The full KV cache, with one layer duplicated while it grows by a token, and the logits.
+        The KV cache, one layer of it twice while it grows by a token, and the logits.
         """
         held = self.memory(c, workload, dtype, flash_attention)
         return BytesAlive(
@@ -336,7 +330,7 @@ def _layers_cached(path: str, layers: int) -> int:
 
 
 def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:
-    """Bytes of a pass's logits, in every type in which they exist at once."""
+    """Bytes of a pass's logits, in all types that exist at once."""
     t = Tape(dtype, records=False)
     hidden = t.input(p.tokens * c.decoder.hidden_size, dtype)
     logits = t.call("lm_head", lm_head, hidden, p, c.decoder)

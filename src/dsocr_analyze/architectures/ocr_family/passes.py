@@ -1,10 +1,10 @@
 """A relative of DeepSeek-OCR, and its passes on tapes: a page, its views, the decoder and its head.
 
-The relatives share SAM, the projector and the decoder; an `OcrModel` says what distinguishes one.
+Relatives share SAM, the projector and the decoder; an `OcrModel` says what distinguishes one.
 
 Source: `DeepseekOCRModel.forward`, `DeepseekOCRForCausalLM.forward` (`modeling_deepseekocr.py`) and
-the relatives'. The vendor's code holds what it computed of a page until the next page replaces it
-name by name, and of the last one until the decoder has finished; so do the attributes here.
+the relatives'. Like the vendor's names, the attributes here hold what a page has left until the
+next page replaces it, and the last one's until the decoder has finished.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 _CHANNELS: Final = 3
 
 _MOST_SPANS: Final = 256
-"""Calls that are remembered, each with up to some hundred records."""
+"""Calls that are remembered, of up to some hundred records."""
 
 
 # --- a relative ------------------------------------------------------------------------------
@@ -75,14 +75,14 @@ DECODE: Final = StageScope(
 )
 
 ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
-"""Paths of a routed expert and everything in it; what runs there depends on the routing."""
+"""Paths of a routed expert and what is in it."""
 
 
 @dataclass(slots=True)
 class ViewFeatures:
-    """What one vision call leaves: features of SAM and of a second encoder, and tokens.
+    """What a vision call leaves: features of SAM and a second encoder, and the projector's tokens.
 
-    The tokens are the projector's output, and finally as laid out.
+    The tokens are finally laid out.
     """
 
     spatial: Operand | None = None
@@ -91,10 +91,10 @@ class ViewFeatures:
 
 
 class OcrModel(ABC):
-    """One relative, as its forwards and its closed forms ask for it.
+    """One relative, as forwards and closed forms ask for it.
 
     Attributes:
-        stages: Stages in order; the last is the decode step.
+        stages: In order; the last is the decode step.
         base_size: Default pixels per side of the global view.
         image_size: Default pixels per side of a local view, or of the only one.
     """
@@ -107,7 +107,7 @@ class OcrModel(ABC):
 
     @property
     def begins(self) -> dict[str, str]:
-        """Names of the vision stages, by the path of the module at which each begins."""
+        """Names of vision stages by the path at which each begins."""
         begins: dict[str, str] = {}
         for stage in self.stages:
             if stage.role == "vision":
@@ -116,7 +116,7 @@ class OcrModel(ABC):
 
     @abstractmethod
     def read_dimensions(self, config: Config) -> ModelDimensions:
-        """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
+        """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
 
     def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
         """Raises ConfigError if the relative's code has no FlashAttention."""
@@ -137,9 +137,9 @@ class OcrModel(ABC):
         """The vision stages in one call.
 
         Args:
-            t: The tape; the model's own forward runs.
+            t: A tape in the model's own forward.
             features: What the call before has left, replaced name by name.
-            pixels: The views' pixels `[N, 3, R, R]`.
+            pixels: Of the views, `[N, 3, R, R]`.
             view: The views.
             c: The model's dimensions.
             is_served: Whether a serving engine runs them.
@@ -148,7 +148,7 @@ class OcrModel(ABC):
     def lay_out(  # noqa: B027  # some lay nothing out
         self, t: Tape, features: ViewFeatures, view: ViewBatch, grid: tuple[int, int], c: Any
     ) -> None:
-        """Lays the projector's output of a grid of columns and rows of views out as tokens."""
+        """Lays out the tokens of a grid of columns and rows of views."""
 
     # --- tokens
 
@@ -156,7 +156,7 @@ class OcrModel(ABC):
     def visual_tokens(
         self, base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
     ) -> int:
-        """Tokens of a page in the sequence; the sizes are those of a `PageWorkload`."""
+        """Tokens of a page, by sizes as of a `PageWorkload`."""
 
 
 # --- a page -----------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class OcrModel(ABC):
 
 @dataclass(slots=True)
 class HeldPages:
-    """What is held of the pages seen: the last one's views and tokens, and the last prompt's."""
+    """What is held: the last page's views and tokens, and the last prompt's tokens."""
 
     local: ViewFeatures = field(default_factory=ViewFeatures)
     whole: ViewFeatures = field(default_factory=ViewFeatures)
@@ -177,7 +177,7 @@ def whole_model(
 ) -> list[LayerCache]:
     """A prefill pass over prompts with a page, or a decode step without one: the cache by layer.
 
-    To be called as a module of its own, `t.call("", whole_model, ...)`.
+    To be called as a module, `t.call("", whole_model, ...)`.
     """
     hidden, cache = t.call("model", _model, model, c, p, page)
     logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
@@ -189,7 +189,7 @@ def whole_model(
 def classified(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, labels: Size
 ) -> tuple[None, list[LayerCache]]:
-    """The decoder with a linear map of every token, of which the last token's labels are taken.
+    """The decoder with a linear map of every token; the last token's labels are taken.
 
     Source: `DeepseekV2ForSequenceClassification`.
     """
@@ -203,7 +203,7 @@ def classified(
 def _model(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
 ) -> tuple[Operand, list[LayerCache]]:
-    """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
+    """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = embedded_page(t, model, c, p, page)
     output = decoder(t, embeds, p, c.decoder)
     t.hold(seen.tokens)
@@ -213,7 +213,7 @@ def _model(
 def embedded_page(
     t: Tape, model: OcrModel, c: ModelDimensions, p: Pass, page: PageWorkload | None
 ) -> tuple[Operand, HeldPages]:
-    """Embeddings `[B, T, d]` with each prompt's visual tokens, and what is held of the pages."""
+    """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages."""
     d, seen = c.decoder.hidden_size, HeldPages()
     ids = t.input(p.tokens, INT64)
     embeds = t.call("embed_tokens", embedding, ids, c.decoder.vocab_size, d)
@@ -231,14 +231,14 @@ def embedded_page(
 
 
 def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:
-    """The views' pixels `[N, 3, R, R]`, of several pages if given."""
+    """Pixels `[N, 3, R, R]` of the views of all pages."""
     return t.input(pages * view.count * _CHANNELS * view.resolution**2, t.dtype)
 
 
 def inputs_bytes(workload: PageWorkload, dtype: Dtype) -> int:
-    """Bytes of pixels, token ids, positions, the padding and image masks, and the crop grid.
+    """Bytes of pixels, token ids, positions, both masks and the crop grid.
 
-    If there are no local views, a blank fp32 patch replaces them.
+    A blank fp32 patch replaces local views if there are none.
     """
     pages = workload.prompt_pages
     page = workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
@@ -252,7 +252,7 @@ def inputs_bytes(workload: PageWorkload, dtype: Dtype) -> int:
 def _visual_tokens(
     t: Tape, model: OcrModel, c: ModelDimensions, seen: HeldPages, w: PageWorkload
 ) -> Operand:
-    """The tokens of a prompt's pages `[tokens, d]`, each: local views, global view, separator."""
+    """Tokens `[tokens, d]` of a prompt's pages: local views, global view, separator."""
     if w.local_views is None:
         blank = _CHANNELS * w.base_size**2
         t.reduce("sum", t.input(blank, FLOAT32), 1, blank)
@@ -291,15 +291,10 @@ def prefill(
     records: bool = True,
     is_compared: bool = True,
 ) -> tuple[Tape, int]:
-    """The prefill pass on a tape, with records and weights unless left out.
+    """The tape of a prefill pass, and the bytes of keys and values that it leaves.
 
-    Under a debugger or tracer, it `is_compared` with another one.
-
-    Returns:
-        The tape, and the bytes of keys and values that the pass leaves.
-
-    Raises:
-        RuntimeError: Something kept tensors alive, such as a debugger.
+    Under a debugger or tracer, it `is_compared` with another one; raises RuntimeError if
+    something such as a debugger kept tensors alive.
     """
     is_traced = is_compared and sys.gettrace() is not None
     spans = {} if is_traced or not is_compared else _spans(model, c, dtype)
@@ -330,7 +325,7 @@ def prefill(
 
 @lru_cache(maxsize=16)
 def _spans(model: OcrModel, c: ModelDimensions, dtype: Dtype) -> Spans:
-    """What modules have left on earlier tapes: pages with the same views run the same encoders."""
+    """What modules have left on earlier tapes: equal views run equal encoders."""
     return {}
 
 
@@ -368,7 +363,7 @@ def page_with(model: OcrModel, sizes: ViewSizes) -> PageWorkload:
 
 @lru_cache
 def owned_params(model: OcrModel, c: ModelDimensions) -> tuple[Mapping[str, int], Parameters]:
-    """The parameters that a prefill pass of any page declares: by stage that owns them, and all."""
+    """The parameters of the model, as any page's prefill pass declares them, by stage and all."""
     page = page_with(model, (*3 * (model.base_size,), 1, 1))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
     by_stage: dict[str, int] = {}

@@ -1,13 +1,11 @@
 """A relative as a serving engine runs it, on a tape.
 
 The encoders run as in the model's own code: engines neither compile them nor capture them in graphs
-(`vllm/model_executor/models/deepseek_ocr.py`). Each prompt runs alone, and each step runs all
-sequences together, as fused kernels, each listed in `FUSIONS`. A fusion does the same matrix work
-as what it replaces, except for logits that nobody reads and the small products behind tables of
-angles; it saves bytes and launches.
+(`vllm/model_executor/models/deepseek_ocr.py`). Each prompt runs alone, a step runs all sequences,
+as the fused kernels in `FUSIONS`. These do the matrix work of what they replace, except for logits
+that nobody reads and tables of angles; they save bytes and launches.
 
-B is the sequences, T the new tokens of each, K the keys that they see, integers or arrays; n is the
-tokens, d the width.
+B is sequences, T new tokens and K keys of each, integers or arrays; n is tokens, d the width.
 
 Source: vLLM (`model_executor/layers`), whose classes are named below, and SGLang's layers of the
 same names.
@@ -59,7 +57,7 @@ FUSIONS: Final = {
     "last_logits": "the head over all positions: the last of each sequence is enough",
     "sampled": "the choice of the next token",
 }
-"""What the model's own code runs instead, by operator, in the order in which a prompt meets it."""
+"""What the model's own code runs instead, in the order in which a prompt meets it."""
 
 _BYTE: Final = Dtype("uint8", 1)
 
@@ -94,7 +92,7 @@ class Served:
     def views(
         self, N: int, R: int, c: ModelDimensions, dtype: Dtype
     ) -> dict[str, tuple[Kernel, ...]]:
-        """Kernels of one vision call on N views of R pixels per side, by stage, without paths."""
+        """Kernels of one call on N views of R pixels per side, by stage, without paths."""
         t, view, features = Tape(dtype, self.model.begins), ViewBatch(N, R), ViewFeatures()
         t.call("model", self.model.encode, features, pixels_of(t, view), view, c, is_served=True)
         launched: dict[str, list[Kernel]] = {}
@@ -110,13 +108,12 @@ class Served:
     def prompt(
         T: Size, K: Size, visual: Size, c: ModelDimensions, dtype: Dtype, cache_bits: int
     ) -> tuple[Kernel, ...]:
-        """Kernels of one chunk of T tokens of a prompt, `visual` ones among them.
+        """Kernels of a chunk of T tokens of a prompt, of which `visual` are visual.
 
-        K is the keys that its tokens see on average at its end, including those of the chunk.
+        At its end, its tokens see K keys on average, those of the chunk included.
         """
         t = ArrayTape(dtype, stage=PREFILL.name)
-        # Views' features are joined, then written to their positions (`embed_multimodal`,
-        # `_merge_multimodal_embeddings`).
+        # Joined, then written to their places (`embed_multimodal`, `_merge_multimodal_embeddings`).
         features = t.input(visual * c.decoder.hidden_size, dtype)
         t.move("placed_features", t.move("placed_features", features))
         _fused(t, 1, T, K, c.decoder, cache_bits)
@@ -126,7 +123,7 @@ class Served:
     def step(
         B: Size, K: Size, c: ModelDimensions, dtype: Dtype, cache_bits: int
     ) -> tuple[Kernel, ...]:
-        """Kernels of one decode step of B sequences over K keys each, with the new token's."""
+        """Kernels of a decode step of B sequences over K keys each, with the new token's."""
         t = ArrayTape(dtype, stage=DECODE.name)
         _fused(t, B, 1, K, c.decoder, cache_bits)
         return tuple(t.kernels)
@@ -134,23 +131,23 @@ class Served:
     # --- memory
 
     def cache_elements(self, c: ModelDimensions) -> int:
-        """Elements that all layers cache per token: in 8 bits, the bytes that a step writes."""
+        """Elements that all layers cache per token."""
         kernels = self.step(1, 1, c, BFLOAT16, 8)
         [written] = [each for each in kernels if each.operator == "cache_write"]
-        return written.total.bytes_written
+        return written.total.bytes_written  # of 8 bits each
 
     @staticmethod
     @cache
     def quantizable_params(c: ModelDimensions) -> int:
-        """Weights of the decoder's layers that engines quantize: linears, except the routers."""
+        """Weights that engines quantize: linears of the decoder's layers, but no routers."""
         t = Tape(BFLOAT16)
         decoder(t, t.input(c.decoder.hidden_size, t.dtype), Pass(1, 1, flash=True), c.decoder)
         return sum(n for path, name, n in t.weights if path.endswith("_proj") and name == "weight")
 
     def activation_bytes(self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype) -> Size:
-        """Peak of a prefill pass besides weights and inputs; `text_tokens` may be an array.
+        """Peak of a prefill pass besides weights, inputs and logits, of which engines keep a row.
 
-        Without logits, of which engines keep only the last row.
+        `text_tokens` may be an array.
         """
         B, T = workload.batch_size, cast("Size", workload.seq_len)
         page = replace(workload, text_tokens=1, max_new_tokens=1)
@@ -169,7 +166,7 @@ class Served:
     def _bytes_of_views(
         self, c: ModelDimensions, page: PageWorkload, dtype: Dtype
     ) -> tuple[int, int]:
-        """Bytes alive besides embeddings: the most until the decoder begins, and those left."""
+        """Bytes alive besides embeddings before the decoder: the most, and those left."""
         t = Tape(dtype, records=False)
         p = Pass(page.batch_size, page.seq_len)
         embeds, seen = embedded_page(t, self.model, c, p, page)
@@ -182,7 +179,7 @@ class Served:
 
 
 def _bytes_of_layers(c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:
-    """The most bytes alive while the decoder runs, its embeddings included."""
+    """The most bytes alive in the decoder, embeddings included."""
     t, p = ArrayTape(dtype, weights=False), Pass(B, T, flash=True)
     embeds = t.empty(p.tokens * c.decoder.hidden_size, dtype)
     decoder(t, embeds, p, c.decoder)
@@ -195,9 +192,8 @@ def _bytes_of_layers(c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:
 def _fused(t: Tape, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits: int) -> None:
     """The decoder, for T new tokens in each of B sequences.
 
-    Equal parts of layers are noted once for all of them, so attention of all layers comes first.
-    Logits are of the last position of each sequence (`LogitsProcessor`); the largest of each row,
-    as fp32, is taken (`Sampler`).
+    Equal parts of layers are noted once for all, so attention comes first. Logits are of each
+    sequence's last position (`LogitsProcessor`); the largest, as fp32, is taken (`Sampler`).
     """
     n, d, mixed, V = B * T, c.hidden_size, c.moe_layers, c.vocab_size
     x = embedding(t, t.input(n, INT64), V, d)
@@ -215,7 +211,7 @@ def _fused(t: Tape, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits:
 
 
 def fused_add_rms_norm(t: Tape, x: Operand, n: Size, d: int) -> Operand:
-    """`RMSNorm`: adds the residual and normalises the sum; reads both and writes both, `[n, d]`."""
+    """`RMSNorm` of the sum with the residual; reads and writes both, `[n, d]`."""
     both = 2 * x.nbytes
     work = Work(0, 5 * x.n, 0, both + t.weight(d).nbytes, both)
     t.record("normalization", "fused_add_rms_norm", Rows(n, d), x.dtype, x.dtype, work)
@@ -225,10 +221,10 @@ def fused_add_rms_norm(t: Tape, x: Operand, n: Size, d: int) -> Operand:
 def _attention(
     t: Tape, x: Operand, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits: int
 ) -> Operand:
-    """Queries and keys are rotated in place, with one table row per token (`RotaryEmbedding`).
+    """Queries and keys are rotated in place by one table row per token (`RotaryEmbedding`).
 
-    Keys and values go to their places in cache pages (`reshape_and_cache_flash`), from which
-    attention reads those of all K tokens (PagedAttention, Kwon et al. 2023; `Attention`).
+    Keys and values go to cache pages (`reshape_and_cache_flash`), from which attention reads those
+    of all K tokens (PagedAttention, Kwon et al. 2023; `Attention`).
     """
     n, d, H, kv, D = B * T, c.hidden_size, c.heads, c.kv_heads, c.head_dim
     width, bias = (H + 2 * kv) * D, c.attention_bias
@@ -252,7 +248,7 @@ def _mlp(t: Tape, x: Operand, n: Size, d: int, f: int) -> Operand:
 
 
 def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
-    """`DeepseekV2MoE`; the router is a `ReplicatedLinear`, which engines never quantize here."""
+    """`DeepseekV2MoE`; the router is a `ReplicatedLinear`, never quantized."""
     scores = linear(t, x, n, c.hidden_size, c.n_routed_experts or 0, operator="router")
     y = grouped_experts(t, x, scores, n, c)
     if not c.shared_intermediate_size:
@@ -262,9 +258,9 @@ def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
 
 
 def grouped_experts(t: Tape, x: Operand, scores: Operand, n: Size, c: DecoderDimensions) -> Operand:
-    """Routed experts of a layer (`FusedMoE`), from scores, as fp32, to the weighted sum `[n, d]`.
+    """Routed experts of a layer (`FusedMoE`), from fp32 scores to the weighted sum `[n, d]`.
 
-    Bytes exclude the experts' weights; the time prediction estimates how many experts are touched.
+    Without the bytes of experts' weights: the time prediction estimates how many are touched.
     """
     d, f, rows = c.hidden_size, c.moe_intermediate_size, n * c.num_experts_per_tok
     inner = t.empty(rows * f, x.dtype)

@@ -1,7 +1,6 @@
-"""The passes of a model for many workloads at once: decoder passes on symbols, views on integers.
+"""Passes for many workloads at once: the decoder's on symbols, views on integers.
 
-The symbols are B, prompts in a batch, T, tokens of a prompt, and K, tokens in the cache before a
-decode step.
+B is prompts in a batch, T tokens of a prompt, K tokens in the cache before a decode step.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ __all__ = [
 ]
 
 _SHORTEST: Final = 3
-"""Shortest prompt, in tokens: one of a view, the separator and BOS."""
+"""Tokens of the shortest prompt: one of a view, the separator and BOS."""
 
 _MOST_SPANS: Final = 4096
 """Calls of vision modules that are remembered, each a kilobyte."""
 
 
 def changes_with_length(c: ModelDimensions) -> bool:
-    """Whether passes change in kind beyond the trained length; plain attention is refused there."""
+    """Whether passes differ in kind beyond the trained length, where plain attention is refused."""
     return c.decoder.rope_scaling == "dynamic" and c.decoder.use_mla
 
 
@@ -53,7 +52,7 @@ def _batch(is_batched: bool) -> Size:
 
 
 def _length(name: str, c: ModelDimensions, shortest: int, longest: int, is_long: bool) -> Size:
-    """A number of tokens: where passes change in kind beyond the longest, up to it or beyond it."""
+    """A number of tokens, up to the longest or beyond it where passes change in kind."""
     if not changes_with_length(c):
         return Polynomial.size(name, least=shortest)
     if is_long:
@@ -65,10 +64,10 @@ def _length(name: str, c: ModelDimensions, shortest: int, longest: int, is_long:
 
 
 class PromptCost(NamedTuple):
-    """A prefill pass without its views, in terms of B and T.
+    """A prefill pass without views, in terms of B and T.
 
     Attributes:
-        layers: The most bytes alive while the embeddings are; what views left comes on top.
+        layers: The most bytes alive while embeddings are, without what views left.
         head: The most bytes alive after that.
         cache_bytes: Keys and values that it leaves.
     """
@@ -89,7 +88,7 @@ def prompt(
     is_batched: bool,
     is_long: bool,
 ) -> PromptCost:
-    """A prefill pass without its views, of prompts longer than the trained length if `is_long`."""
+    """A prefill pass without views, of prompts beyond the trained length if `is_long`."""
     T = _length("T", c, _SHORTEST, c.decoder.max_position_embeddings, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
     p = Pass(_batch(is_batched), T, flash=flash)
@@ -111,7 +110,7 @@ def step(
     is_long: bool,
     overwrites: bool = False,
 ) -> tuple[Work, Work]:
-    """A decode step in terms of B: over an empty cache, and what each cached token adds to that."""
+    """A decode step in terms of B: over an empty cache, and what each cached token adds."""
     K = _length("K", c, 1, c.decoder.max_position_embeddings - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_batched), 1, K, flash=flash, overwrites=overwrites)
@@ -123,8 +122,7 @@ def step(
 def affine(size: Polynomial, name: str) -> tuple[Size, Size]:
     """A polynomial without the terms of a size, and these divided by it.
 
-    Raises:
-        ArithmeticError: Another term depends on the size.
+    Raises ArithmeticError if another term depends on the size.
     """
     base: dict[tuple[Symbol, ...], int] = {}
     slope: dict[tuple[Symbol, ...], int] = {}
@@ -149,14 +147,14 @@ def _depends_on(name: str, size: Symbol) -> bool:
 
 
 class ViewsCost(NamedTuple):
-    """What a page's views cost: integers, or for many pages arrays `[n]`.
+    """What views cost: integers, or arrays `[n]` for many pages.
 
     Attributes:
         visual_tokens: Tokens of the page.
         alone: Most bytes alive besides embeddings, with one page in the batch.
         batched: The same with several.
         left: Bytes that remain until the decoder has finished.
-        per_batch: Work for each batch; the others for each page, and each token of a prompt.
+        per_batch: Work of a batch; the others are of a page, and of a token of a prompt.
     """
 
     visual_tokens: Size
@@ -169,7 +167,7 @@ class ViewsCost(NamedTuple):
 
     @classmethod
     def of(cls, counts: Sequence[Size]) -> ViewsCost:
-        """The same from all counts in a row."""
+        """From all counts in a row."""
         works = (Work(*counts[start : start + 5]) for start in (4, 9, 14))
         return cls(*counts[:4], *works)
 
@@ -178,7 +176,7 @@ class ViewsCost(NamedTuple):
 def looks(
     model: OcrModel, c: ModelDimensions, dtype: Dtype
 ) -> Callable[[ViewSizes], tuple[int, ...]]:
-    """Returns a cached function from the sizes of a page's views to the counts of a `ViewsCost`."""
+    """A cached function from sizes of views to the counts of a `ViewsCost`."""
     spans: LevelSpans = {}
     B, T = _batch(is_batched=True), Polynomial.size("T", least=_SHORTEST)
 
@@ -204,7 +202,7 @@ def _looked(
     page: PageWorkload,
     spans: LevelSpans,
 ) -> tuple[Work, int, int]:
-    """Work of a page's views; bytes alive besides embeddings: the most, and those left."""
+    """Work of views; bytes alive besides embeddings, the most and those left."""
     t = SymbolicTape(dtype, {"embed_tokens": "embed_tokens"}, spans=spans)
     embeds, seen = embedded_page(t, model, c, p, page)
     embedded = embeds.nbytes
