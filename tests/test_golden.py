@@ -111,53 +111,14 @@ def test_the_outside_witness_counts_the_same():
     assert flops_by_stage(traces)["total"] == counter.get_total_flops()
 
 
-def test_declared_repetition_changes_nothing(model):
-    workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
-    repeated = traced(model, workload, step_numbers=range(2), repeats=repeats_of(model))
-    every = traced(model, workload, step_numbers=range(2))
-    assert repeated == every
-
-
-def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
-    workload = DEFAULT.plan(page=(640, 640), image_size=640, crop_mode=False)
-    stages = stages_of(traced(model, workload))
-    T = workload.seq_len
-    skipped = 2 * LAYERS * HEADS * (T * (T - 1) // 2) * 2 * HEAD_DIM
-    eager = model.attention == "eager"  # a mask: nothing is called causal
-    assert stages["prefill"].causal_savable_flops == (0 if eager else skipped)
-    assert stages["decode"].causal_savable_flops == 0
-
-
-def test_a_decode_step_grows_by_the_same_with_every_token(model):
-    traces = traced(model, DEFAULT.plan(page=(640, 640)), step_numbers=range(3))
-    steps = [sum(k.total.flops for k in step.kernels) for step in traces.decode_steps]
-    assert steps[1] - steps[0] == steps[2] - steps[1] > 0
-
-
-def test_a_batch_is_so_many_pages(model):
-    one, three = (
-        flops_by_stage(traced(model, DEFAULT.plan(page=(640, 640), batch_size=n))) for n in (1, 3)
-    )
-    # The rotary frequencies, 64 T MACs a layer, are shared by the pages of a batch.
-    shared = 2 * LAYERS * 64 * DEFAULT.plan(page=(640, 640)).seq_len
-    for name, flops in three.items():
-        once = shared if name in ("layers", "total") else 0
-        assert flops in (3 * one[name], 3 * (one[name] - once) + once)
-
-
 def test_the_cpu_runs_what_meta_counts():
-    figures = []
-    for device in ("meta", "cpu"):
-        session = DeepSeekOCRSession.from_directory(
+    page = {"page": (100, 100), "image_size": 128, "crop_mode": False, "max_new_tokens": 2}
+    on_meta, on_cpu = (
+        DeepSeekOCRSession.from_directory(
             small_directory(), device=device, dtype="float32"
-        )
-        workload = session.plan(
-            page=(100, 100), image_size=128, crop_mode=False, text_tokens=3, max_new_tokens=2
-        )
-        figures.append(session.figures(workload)[0])
-    on_meta, on_cpu = figures
-    for name, stage in on_meta.stages.items():
-        assert on_cpu.stages[name].work == stage.work, name
+        ).analyze(text_tokens=3, **page)
+        for device in ("meta", "cpu")
+    )
+    assert on_cpu.stages == on_meta.stages
     assert on_cpu.memory.kv_cache_bytes == on_meta.memory.kv_cache_bytes
-    assert on_cpu.ledger.counted == on_meta.ledger.counted
-    assert on_cpu.ledger.unknown == {}
+    assert on_cpu.operator_ledger.counted == on_meta.operator_ledger.counted

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from typing import ClassVar
 
 import pytest
 import torch
 import vendor_like
+from both_engines import LATENT, small_directory
 from torch import nn
 from tracing import meta, total, trace_of
 
@@ -278,32 +278,6 @@ class TestThePassOfGenerate:
         assert report.total.decode_step.vector_flops == 1_632_988 + 914 + 120 * 914 == 1_743_582
         assert report.agreement.agrees
 
-    @pytest.mark.parametrize("flash_attention", [False, True])
-    def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32(self, flash_attention):
-        session = DeepSeekOCRSession.from_local(flash_attention=flash_attention)
-        page = {"page": (600, 500), "crop_mode": False, "image_size": 640, "max_new_tokens": 1}
-        small, large = (
-            session.analyze(**page, base_size=base_size).stages["prefill"]
-            for base_size in (640, 1024)
-        )
-        assert large.vector_flops - small.vector_flops == 3 * (1024**2 - 640**2) == 1_916_928
-        assert large.bytes_read - small.bytes_read == 4 * 1_916_928
-
-    def test_flash_attention_asks_whether_the_mask_holds_a_zero(self):
-        session = DeepSeekOCRSession.from_local(flash_attention=True)
-        traces = session.trace(session.plan(page=(600, 500), max_new_tokens=2))
-        for trace, tokens in ((traces.prefill, 283), (traces.decode_steps[0], 284)):
-            asked = [k for k in trace.kernels if k.path == "model" and k.operator in ("eq", "any")]
-            assert [(k.operator, k.work.vector_flops) for k in asked] == [
-                ("eq", tokens), ("any", tokens),
-            ]  # fmt: skip
-
-    def test_every_sequence_has_positions_of_its_own(self):
-        session, path = DeepSeekOCRSession.from_local(), "model.layers.0.self_attn.rotary_emb"
-        for batch in (1, 2):
-            report = session.analyze(page=(600, 500), batch_size=batch, max_new_tokens=1)
-            assert report.stages["prefill"].by_module[path].macs == batch * 64 * 283
-
 
 @directory
 def test_a_cache_is_given_and_grows_in_place(tmp_path):
@@ -327,32 +301,12 @@ def test_a_cache_is_given_and_grows_in_place(tmp_path):
 
 
 @pytest.mark.exhaustive
-class TestConfigs:
-    """What a pass keeps on its modules does not show in the next; a tie is one parameter."""
-
-    PAGE: ClassVar = {
-        "page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 1,
-    }  # fmt: skip
-
-    @staticmethod
-    def session(**changes):
-        directory = ModelDirectory.read(DEFAULT.reference)
-        return DeepSeekOCRSession.from_local(config=directory.config | changes)
-
-    def test_a_shorter_page_after_a_longer_one_costs_what_it_costs_alone(self):
-        latent = {
-            "use_mla": True, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
-            "v_head_dim": 32, "num_hidden_layers": 2, "n_routed_experts": None,
-        }  # fmt: skip
-        alone = self.session(**latent).analyze(**self.PAGE, text_tokens=5)
-        session = self.session(**latent)
-        session.analyze(**self.PAGE, text_tokens=50)
-        after = session.analyze(**self.PAGE, text_tokens=5)
-        assert after.total == alone.total
-        assert after.agreement.agrees
-
-    def test_tied_embeddings_are_one_parameter_with_two_names(self):
-        session = self.session(tie_word_embeddings=True)
-        assert session.parameters.total == 3_336_106_240 - 165_478_400
-        report = session.analyze(**self.PAGE)
-        assert (report.stages["decode"].params, report.agreement.agrees) == (0, True)
+def test_a_shorter_page_after_a_longer_one_costs_what_it_costs_alone():
+    """What a pass keeps on its modules does not show in the next."""
+    page = {"page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+    latent = small_directory(**LATENT, n_routed_experts=None)
+    alone = DeepSeekOCRSession.from_directory(latent).analyze(**page, text_tokens=5)
+    session = DeepSeekOCRSession.from_directory(latent)
+    session.analyze(**page, text_tokens=50)
+    after = session.analyze(**page, text_tokens=5)
+    assert (after.total, after.agreement.agrees) == (alone.total, True)

@@ -14,7 +14,6 @@ from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.ocr_family.symbolic_passes import affine
-from dsocr_analyze.architectures.ocr_family.totals import distinct
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.kernels import Work, total_work
@@ -255,15 +254,6 @@ def test_a_size_derived_from_the_cache_is_not_affine_in_it():
         with pytest.raises(ArithmeticError, match="not affine in K"):
             affine(size, "K")
     assert affine(root, "T") == (root, 0)
-
-
-def test_distinct_combinations_and_their_places():
-    sizes, texts = np.array([7, 3, 7, 5, 7]), np.array([1, 2, 1, 2, 2])
-    rows, places = distinct([sizes, texts])
-    found = list(zip(sizes[rows].tolist(), texts[rows].tolist(), strict=True))
-    assert sorted(found) == [(3, 2), (5, 2), (7, 1), (7, 2)]
-    assert [found[place] for place in places] == [(7, 1), (3, 2), (7, 1), (5, 2), (7, 2)]
-    assert distinct([np.array([0, 10**12])]) is None
 
 
 # --- exact
