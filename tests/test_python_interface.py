@@ -44,10 +44,10 @@ class TestSignatures:
     def test_every_argument_is_named_annotated_and_documented(self, function):
         parameters = inspect.signature(function).parameters
         assert function not in FUNCTIONS or set(PAGE_ARGUMENTS) <= set(parameters)
-        documented = {"self", *re.findall(r"^ +(\w+): ", inspect.getdoc(function), re.MULTILINE)}
-        for refers_to in (plan_workload, DeepSeekOCRSession.plan):
-            if f"`{refers_to.__name__}`" in inspect.getdoc(function):
-                documented |= {*inspect.signature(refers_to).parameters}
+        text = inspect.getdoc(function)
+        documented = {"self", *re.findall(r"^ +(\w+): ", text, re.M), *re.findall(r"`(\w+)`", text)}
+        if documented & {"plan", "plan_workload"}:  # whose arguments it takes
+            documented |= {*inspect.signature(plan_workload).parameters}
         assert set(parameters) <= documented
         for name, parameter in parameters.items():
             assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)

@@ -55,7 +55,7 @@ def _unannounced() -> AbstractContextManager[Announce]:
 
 @dataclass(frozen=True)
 class Engine:
-    """What answers requests about one model, from Python and the command line alike.
+    """Answers requests about one model, from Python and the command line.
 
     Attributes:
         device: Where a trace runs the model.
@@ -72,7 +72,7 @@ class Engine:
     _sessions: dict[tuple[str, bool], DeepSeekOCRSession] = field(default_factory=dict)
 
     def report(self, asked: PageRequest) -> Report:
-        """The report that a request asks for, with the predictions; raises AnalyzeError."""
+        """The report, with the predictions; raises AnalyzeError."""
         import msgspec
 
         # Both engines give equal records, so the tape's are timed for either; and they are timed
@@ -97,11 +97,12 @@ class Engine:
     def entries(
         self, asked: PageRequest, leave_out: Callable[[DeviceError], None] | None = None
     ) -> tuple[TimeEntry, ...]:
-        """The predictions: one entry of a report per GPU and runtime, in that order.
+        """The predictions by GPU and runtime.
 
-        `leave_out` is called with the reason if a GPU lacks a data type; else that is an error.
+        If a GPU lacks a data type, `leave_out` is called with the reason.
 
         Raises:
+            DeviceError: A GPU lacks a data type, without `leave_out`.
             ConfigError: The model has no forward on the tape.
         """
         if self.time is None:
@@ -158,12 +159,10 @@ def check_precision(device: Device, precision: Precision) -> None:
 
 
 def start_torch() -> None:
-    """Imports torch, which spends seconds in C++ code, before anything else that imports it.
-
-    Interrupts are held back meanwhile, since one would abort the process.
+    """Imports torch with interrupts held back, since one would abort the process.
 
     Raises:
-        AnalyzeError: The current folder was removed; libraries of torch abort the process then.
+        AnalyzeError: The current folder was removed, which would abort the process, too.
     """
     try:
         Path.cwd()
@@ -210,11 +209,10 @@ def analyze(
         batch_size: Number of prompts, all alike. Default: 1.
         max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
         prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
-        architecture: The architecture whose built-in reference is counted. Default:
-            `"deepseek-ocr"`, if no `model` is given.
+        architecture: Whose built-in reference is counted. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`.
-        engine: `"trace"` runs the model and compares it with the closed forms, which
-            `"analytic"` evaluates alone, without torch.
+        engine: `"trace"` runs the model and compares it with the closed forms, which `"analytic"`
+            evaluates alone, without torch.
         dtype: Of weights and activations: `"bfloat16"`, `"float16"` or `"float32"`.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         trust_remote_code: Execute the directory's Python files without a trust record.
@@ -242,10 +240,10 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     5857657126489.0
 
     Args:
-        reports: The reports by name; the others are compared with the first one.
+        reports: By name; the others are compared with the first one.
 
     Returns:
-        The comparison, one row per quantity; `to_pandas()` returns it as a pandas table.
+        The comparison, one row per quantity; `to_pandas()` makes a pandas table.
 
     Raises:
         WorkloadError: There are no reports.
@@ -255,11 +253,16 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     if not reports:
         raise WorkloadError("there are no reports to compare; give at least one")
     models = {name: report.metadata.model for name, report in reports.items()}
-    has_one_architecture = len({each.architecture for each in models.values()}) == 1
     configs = None
-    if has_one_architecture and len({each.config_digest for each in models.values()}) > 1:
-        texts = {name: each.config_text for name, each in models.items()}
-        configs = {name: json.loads(text) for name, text in texts.items() if text is not None}
+    if (
+        len({each.architecture for each in models.values()}) == 1
+        and len({each.config_digest for each in models.values()}) > 1
+    ):
+        configs = {
+            name: json.loads(each.config_text)
+            for name, each in models.items()
+            if each.config_text is not None
+        }
     return comparison.compare(list(reports.items()), configs)
 
 
@@ -295,12 +298,11 @@ def sweep_workloads(
         dtype: Types of weights and activations.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         sliding_window: Whether decode steps attend in the model's window, if it has one.
-        architecture: The architecture whose built-in reference is counted. Default:
-            `"deepseek-ocr"`, if no `model` is given.
+        architecture: Whose built-in reference is counted. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`; none of its code is executed.
 
     Returns:
-        The rows; `table` holds them as an Arrow table, `to_pandas()` returns a pandas table.
+        The rows: `table` is an Arrow table, `to_pandas()` makes a pandas table.
 
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.

@@ -34,7 +34,7 @@ from dsocr_analyze.figures import (
     Parameters,
     Provenance,
 )
-from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
@@ -61,16 +61,16 @@ if TYPE_CHECKING:
 __all__ = ["DeepSeekOCRSession", "parse_device"]
 
 LARGEST_TRACED_BATCH: Final = 1024
-"""Largest batch: its vision stages run one page at a time and take about a minute."""
+"""The vision stages of so many pages take about a minute."""
 
 Announce = Callable[[str], None]
 
 
 class DeepSeekOCRSession:
-    """A loaded model and everything that can be computed from it, from any thread.
+    """A loaded model, and what it costs, from any thread.
 
     Only one model per process is built or run at a time; other threads wait. Don't use the model
-    yourself while a session runs it.
+    while a session runs it.
 
     >>> session = DeepSeekOCRSession.from_local()          # the built-in reference, on meta
     >>> report = session.analyze(page=(1191, 1684))
@@ -102,21 +102,19 @@ class DeepSeekOCRSession:
         """Loads the model in `path`, or the built-in reference.
 
         Args:
-            path: A model directory; None for the reference.
+            path: A model directory.
             device: `meta`, `cpu` or `cuda:N`.
             dtype: `bfloat16`, `float16` or `float32`.
             flash_attention: Build the decoder with FlashAttention-2.
             trust_remote_code: Execute the directory's Python files without a trust record.
-            config: Values used instead of the directory's `config.json`.
+            config: Replaces the directory's `config.json`.
             stages: A stages file, which describes a model of no known architecture.
 
         Raises:
             AnalyzeError: A subclass names what is wrong with an argument or the directory.
         """
         described = None if stages is None else described_architecture(Path(stages))
-        directory = ModelDirectory.read(
-            DEFAULT.reference if path is None else Path(path), described
-        )
+        directory = ModelDirectory.read(Path(path or DEFAULT.reference), described)
         return cls.from_directory(
             directory if config is None else directory.with_config(config),
             device=device,
@@ -136,10 +134,9 @@ class DeepSeekOCRSession:
         random_weights: bool = False,
         trust_remote_code: bool = False,
     ) -> Self:
-        """Loads the model of a directory already read; arguments and errors as in `from_local`.
+        """Loads the model of a directory; the rest is as in `from_local`.
 
-        `random_weights` skips loading the directory's checkpoint. A config is rejected if it has a
-        key that no trace counts, or a value that known model code cannot build.
+        With `random_weights`, the directory's checkpoint is not loaded.
         """
         directory.config_findings.check_traced(directory.code)
         directory.check_values()
@@ -178,10 +175,7 @@ class DeepSeekOCRSession:
 
     @property
     def own_params(self) -> Mapping[str, Mapping[str, int]]:
-        """Parameters that each stage owns, by stage and by the module that holds them.
-
-        A shared parameter counts once, under its first name.
-        """
+        """Parameters by stage and by the module that holds them first."""
         return self._counted[1]
 
     @cached_property
@@ -223,30 +217,9 @@ class DeepSeekOCRSession:
         max_new_tokens: int | None = None,
         prompt_pages: int | None = None,
     ) -> AnyWorkload:
-        """The workload of a page on this model.
+        """The workload of a page on this model; arguments and errors are those of `plan_workload`.
 
         A model described by a stages file takes `seq_len`, `batch_size` and `max_new_tokens`.
-
-        Args:
-            page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
-                Default: A4 at 150 dpi.
-            image: An image file of the page, instead of `page`; of several pages, the first.
-            mode: Name of a mode like `"gundam"`, instead of the next three sizes.
-            base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
-            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
-                Default: the architecture's.
-            crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
-                pages share a prompt.
-            text_tokens: Tokens besides the visual ones, including BOS. Default: those of the
-                architecture's usual prompt.
-            seq_len: Tokens of the whole prompt, instead of `text_tokens`.
-            batch_size: Number of prompts, all alike. Default: 1.
-            max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-            prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
-
-        Raises:
-            PageError: The page's size is impossible or cannot be determined.
-            WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
         return PageRequest(
             architecture=self.architecture, page=page, image=image, mode=mode, base_size=base_size,
@@ -255,11 +228,7 @@ class DeepSeekOCRSession:
         ).workload  # fmt: skip
 
     def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
-        """Runs the workload's passes under the hooks.
-
-        Raises:
-            WorkloadError: The batch is too large to run page by page.
-        """
+        """Runs the workload's passes under the hooks; raises WorkloadError for a large batch."""
         sizes = None if self.loaded.directory.code == "other" else self._dimensions
         trace = partial(
             trace_passes,
@@ -287,9 +256,8 @@ class DeepSeekOCRSession:
             )
         cuts = () if self._dimensions is None else self._dimensions.step_cuts(workload.seq_len)
         stretches = step_stretches(workload.max_new_tokens, cuts)
-        numbers = {0}
-        for stretch in stretches:
-            numbers.update(stretch[:2])  # the second shows how a step grows with the cache
+        # The second of a stretch shows how a step grows with the cache.
+        numbers = {0, *(number for stretch in stretches for number in stretch[:2])}
         is_growing = bool(stretches) and len(stretches[0]) > 1  # later ones may overwrite a window
         is_eager = self.loaded.attention == "eager"
         traces = trace(step_numbers=sorted(numbers), with_longer_step=is_eager and not is_growing)
@@ -298,9 +266,9 @@ class DeepSeekOCRSession:
     def figures(
         self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None
     ) -> tuple[PageFigures, Agreement | None]:
-        """A workload's traced figures, and how the closed forms agree with them.
+        """A workload's traced figures, and how the closed forms agree with them, if there are any.
 
-        If the model has no closed forms, there is no agreement and a warning gives the reason.
+        A warning says why a directory has none.
         """
         traces = self.trace(workload, on_progress=on_progress)
         on_progress("analytic engine")
@@ -322,28 +290,17 @@ class DeepSeekOCRSession:
                 expert_weights_bytes=params * self.dtype.nbytes,
             )  # fmt: skip
             warnings += agreement.warnings
-            forms = map(attrgetter("work.flops"), analytic.stages.values())
-            forms_by_stage = dict(zip(analytic.stages, forms, strict=True))
-            traced = replace(traced, flops_analytic=forms_by_stage)
-        told, unknown = "unknown operator {}: {} calls are not counted", traced.ledger.unknown
-        warnings += map(told.format, unknown, unknown.values())
+            forms = {name: stage.work.flops for name, stage in analytic.stages.items()}
+            traced = replace(traced, flops_analytic=forms)
+        for name, calls in traced.ledger.unknown.items():
+            warnings.append(f"unknown operator {name}: {calls} calls are not counted")
         notes = (*warnings, *self._notes(workload, traced))
         return replace(traced, warnings=tuple(warnings), notes=notes), agreement
 
     def composed(self, workload: PageWorkload) -> PageFigures:
-        """A page's figures by the closed forms, for this session's model, device and attention.
-
-        Raises:
-            ConfigError: The model has no closed forms.
-        """
-        directory = self.loaded.directory
-        dimensions = directory.dimensions()
-        composition = self.architecture.forms.compose(
-            dimensions,
-            workload,
-            self.dtype,
-            self.loaded.attention != "eager",
-        )
+        """A page's figures by the closed forms; raises ConfigError without any."""
+        dimensions, is_flash = self.loaded.directory.dimensions(), self.loaded.attention != "eager"
+        composition = self.architecture.forms.compose(dimensions, workload, self.dtype, is_flash)
         warnings = position_warnings(workload, dimensions.decoder.max_position_embeddings)
         return figures_of_composition(
             composition, workload, self._provenance, warnings=warnings, notes=[]
@@ -368,28 +325,11 @@ class DeepSeekOCRSession:
     ) -> Report:
         """Traces a workload and reports on it; the report is what `static_compute.json` holds.
 
-        Args:
-            workload: What to run, made by `plan`; or give the arguments below instead.
-            on_progress: Called with the name of each step as it starts.
-            page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
-                Default: A4 at 150 dpi.
-            image: An image file of the page, instead of `page`; of several pages, the first.
-            mode: Name of a mode like `"gundam"`, instead of the next three sizes.
-            base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
-            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
-                Default: the architecture's.
-            crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
-                pages share a prompt.
-            text_tokens: Tokens besides the visual ones, including BOS. Default: those of the
-                architecture's usual prompt.
-            seq_len: Tokens of the whole prompt, instead of `text_tokens`.
-            batch_size: Number of prompts, all alike. Default: 1.
-            max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-            prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
+        A `workload` is given, or the arguments of `plan`, from which it is made. `on_progress` is
+        called with the name of each step as it starts.
 
         Raises:
-            PageError: The page's size is impossible or cannot be determined.
-            WorkloadError: A size, mode or count is impossible, or two arguments conflict.
+            AnalyzeError: A subclass names what is wrong with an argument.
         """
         request = PageRequest(
             architecture=self.architecture, page=page, image=image, mode=mode, base_size=base_size,
@@ -407,18 +347,17 @@ class DeepSeekOCRSession:
 
     def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
         architecture, decode = self.architecture, self.architecture.decode
-        stages = stage_figures(traces, architecture.stages, self._counted[1])
+        parameters, own_params, weights_bytes = self._counted
+        stages = stage_figures(traces, architecture.stages, own_params)
         if self._dimensions is not None and isinstance(workload, PageWorkload):
             touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
             for name in touched.keys() & stages.keys():
                 counted = count_experts(stages[name], architecture.routed_expert)
                 experts = replace(touched[name], counted=counted)
                 stages[name] = replace(stages[name], experts=experts)
-        prefill, causal = list[Work](), 0
-        for name, stage in stages.items():
-            if decode is None or name != decode.name:
-                prefill.append(stage.work)
-                causal += stage.causal_savable_flops
+        in_pass = [stages[name] for name in stages if decode is None or name != decode.name]
+        prefill = total_work(stage.work for stage in in_pass)
+        causal = sum(stage.causal_savable_flops for stage in in_pass)
         if isinstance(workload, PageWorkload) and self.loaded.attention == "eager":
             # It computes every score, then masks: no record says that it is causal.
             causal += causal_savable_flops(traces, workload, architecture.routed_expert)
@@ -434,13 +373,11 @@ class DeepSeekOCRSession:
             workload=workload,
             provenance=self._provenance,
             stages=stages,
-            parameters=self._counted[0],
-            batch=batch_work(
-                total_work(prefill), traces, traces.stretches, architecture.routed_expert
-            ),
+            parameters=parameters,
+            batch=batch_work(prefill, traces, traces.stretches, architecture.routed_expert),
             causal_savable_flops=causal,
             memory=MemoryFigures(
-                weights_bytes=self._counted[2],
+                weights_bytes=weights_bytes,
                 inputs_bytes=traces.inputs_bytes,
                 prefill_cache_bytes=traces.kv_cache_bytes,
                 kv_cache_bytes=cache_bytes,
@@ -460,13 +397,12 @@ class DeepSeekOCRSession:
     def _provenance(self) -> Provenance:
         with exclusive():  # another thread may be changing where packages are found
             fvcore, transformers = map(importlib.metadata.version, ("fvcore", "transformers"))
-        model = self.loaded.directory.source(
-            self.architecture.name,
-            class_name=type(self.loaded.module).__name__,
-            weights="checkpoint" if self.loaded.has_weights else "none",
-        )
         return Provenance(
-            model=model,
+            model=self.loaded.directory.source(
+                self.architecture.name,
+                class_name=type(self.loaded.module).__name__,
+                weights="checkpoint" if self.loaded.has_weights else "none",
+            ),
             engine="trace",
             device=str(self.loaded.device),
             dtype=self.dtype.name,

@@ -1,4 +1,4 @@
-"""The model architectures this program knows, one package each."""
+"""The known model architectures, one package each."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def described_architecture(path: Path) -> Architecture:
 
 
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
-    """An architecture without stages, of which only the modules can be shown; see `any_model`."""
+    """An architecture without stages, whose modules can be shown; see `any_model`."""
     # Imported here because few runs need it and the import takes time.
     from dsocr_analyze.architectures import any_model
 
@@ -90,7 +90,7 @@ def undescribed(config: Config, model_class: str | None = None) -> Architecture:
 
 
 def recognized_architecture(config: Config) -> Architecture | None:
-    """The architecture to which a parsed `config.json` belongs; None if there is none."""
+    """The architecture of a parsed `config.json`, if it is known."""
     for known in ARCHITECTURES.values():
         if known.recognizes(config):
             return known
@@ -98,7 +98,7 @@ def recognized_architecture(config: Config) -> Architecture | None:
 
 
 def architecture_of(config: Config) -> Architecture:
-    """The architecture to which a parsed `config.json` belongs; raises ConfigError without one."""
+    """The architecture of a parsed `config.json`; raises ConfigError if it is unknown."""
     architecture = recognized_architecture(config)
     if architecture is not None:
         return architecture
@@ -118,10 +118,7 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def foreign_model(config: Config) -> str | None:
-    """Describes a config for transformers' own code: `it is a llama model (CLASS)`.
-
-    None for any other config, including those of the known architectures.
-    """
+    """What a config for transformers' own code is of, like `it is a llama model (CLASS)`."""
     model_type, classes = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:
         return None
@@ -147,10 +144,9 @@ ENGINES: Final = ("trace", "analytic")
 
 @dataclass(frozen=True, kw_only=True)
 class PageRequest:
-    """What is asked: a page and its prompts, as of `plan_workload`, and how a model runs them.
+    """A page and its prompts, as of `plan_workload`, and how a model runs them, as of `analyze`.
 
-    None stands for the architecture's default. `dtype` is of weights and activations;
-    `flash_attention` is FlashAttention-2 in the decoder instead of eager attention.
+    None stands for the architecture's default.
 
     Raises:
         WorkloadError: The engine is unknown.
@@ -180,7 +176,7 @@ class PageRequest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is asked of the page and its prompts, by name, besides what is left open."""
+        """What is asked of the page and its prompts, by name."""
         found = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -218,12 +214,12 @@ class PageRequest:
 
     @property
     def workload_of_page(self) -> PageWorkload:
-        """The `workload` on a model that reads pages, as every architecture with a name does."""
+        """The `workload` on a model that reads pages."""
         assert isinstance(self.workload, PageWorkload), "every architecture with a name reads pages"
         return self.workload
 
     def _sizes(self, modes: Mapping[str, Mode]) -> dict[str, int | bool]:
-        """The sizes of the mode; raises WorkloadError if it is unknown or conflicts with others."""
+        """The sizes of the mode; raises WorkloadError."""
         name = in_any_case(str(self.mode), modes)
         if name is None:
             right = f"{did_you_mean(str(self.mode), modes)}use {', '.join(modes)}"
@@ -261,14 +257,13 @@ def plan_workload(
         page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
             Default: A4 at 150 dpi.
         image: An image file of the page, instead of `page`; of several pages, the first.
-        mode: Name of a mode like `"gundam"`, instead of the next three sizes.
+        mode: A mode like `"gundam"`, instead of the next three sizes.
         base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
-        image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
-            Default: the architecture's.
+        image_size: Pixels per side of a local view, or of the only view. Default: the
+            architecture's.
         crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
             pages share a prompt.
-        text_tokens: Tokens besides the visual ones, including BOS. Default: those of the
-            architecture's usual prompt.
+        text_tokens: Tokens besides the visual ones, with BOS. Default: the usual prompt's.
         seq_len: Tokens of the whole prompt, instead of `text_tokens`.
         batch_size: Number of prompts, all alike. Default: 1.
         max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.

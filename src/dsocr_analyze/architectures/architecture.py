@@ -1,4 +1,4 @@
-"""The interface of an architecture, the only way other packages ask about a model."""
+"""The interface of an architecture, by which other rooms ask about a model."""
 
 from __future__ import annotations
 
@@ -31,26 +31,25 @@ ForwardInputs: TypeAlias = dict[str, Any]
 
 
 class Architecture(ABC):
-    """One model architecture: what a trace needs, and the closed forms if there are any.
+    """A model architecture: what a trace needs, and the closed forms if there are any.
 
     Attributes:
-        name: Its name on the command line and in reports; `title` is for readers.
-        stages: Stages in order; the last is the decode step, if the model decodes.
-        modes: Named settings of the vision side, by name; empty if it reads no pages.
-        default_mode: Name of the mode used if none is named.
-        text_tokens: Tokens of its usual prompt besides the visual ones, including BOS.
-        built_in: Directory of the built-in reference: config and Python files.
-        published_code: SHA-256 of the published model's Python files, by file name; a directory
-            with exactly these files runs the code whose repetition is declared.
-        routed_expert: Pattern of the paths of a routed expert and everything in it, with groups
-            `experts` and `index`; what runs there depends on the routing.
-        generate: The prompt from which transformers' `generate` runs it, whose `fill` is every
-            token that a pass would have chosen; None if it does not decode, or if `decode_inputs`
-            and `decode_cache` make the arguments of each step.
+        name: On the command line and in reports; `title` is for readers.
+        stages: In order; the last is the decode step, if the model decodes.
+        modes: Settings of the vision side by name; empty if it reads no pages.
+        text_tokens: Tokens of its usual prompt besides the visual ones, with BOS.
+        built_in: Directory of the built-in reference.
+        published_code: SHA-256 of the published model's Python files by name; the repetition of
+            code in a directory of exactly these is declared.
+        routed_expert: Pattern of the paths of a routed expert and below, with groups `experts` and
+            `index`; what runs there depends on the routing.
+        generate: The prompt with which transformers' `generate` runs it; its `fill` is the token
+            that every pass chooses. None if it does not decode, or has `decode_inputs` and
+            `decode_cache`.
         has_window: Whether its config has a sliding window, which can be switched off.
-        closed_forms: What is known without running it; None for a model that is only traced.
+        closed_forms: None for a model that is only traced.
         left_out_where_unknown: Inputs passed only if the model's forward names them.
-        model_class: Class of transformers to build; None for the one named in the config.
+        model_class: Class of transformers to build, if not the config's.
     """
 
     name: str
@@ -97,13 +96,10 @@ class Architecture(ABC):
     def prefill_inputs(
         self, device: torch.device, dtype: torch.dtype, workload: Any
     ) -> ForwardInputs:
-        """Keyword arguments of the model's forward for one prefill pass, without the cache.
-
-        They are those that `generate` passes, or its own for a model that it runs.
-        """
+        """Keyword arguments of forward, or of `generate`, for a prefill pass, without the cache."""
 
     def decode_inputs(self, device: torch.device, workload: Any, position: int) -> ForwardInputs:
-        """Keyword arguments of forward for the decode step at a position, without the cache."""
+        """Keyword arguments of forward for a decode step, without the cache."""
         raise AssertionError("generate makes the inputs of its steps")
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
