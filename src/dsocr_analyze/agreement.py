@@ -1,13 +1,9 @@
-"""Compares two figures of the same workload: whether they agree, and where they first differ.
-
-Independent of the engines: either side is a `PageFigures`.
-"""
+"""Compares two figures of a workload: whether they agree, and where they first differ."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
@@ -38,8 +34,7 @@ _ExpertWork: TypeAlias = dict[tuple[str, str], Work]
 """Work by a routed expert's number and its module's path."""
 
 _ROUTED_PEAK_TOLERANCE: Final = 0.01
-"""Relative difference allowed between peaks when a checkpoint's own routing decides how many
-tokens an expert holds at a time."""
+"""Relative difference of peaks allowed where a checkpoint routes tokens to experts."""
 
 _LARGEST_SHARE_LEFT_OUT: Final = 0.001
 """Share of a stage that may lack a closed form without a warning."""
@@ -133,15 +128,14 @@ def compare(
 ) -> Agreement:
     """Compares a workload's traced and analytic figures module by module; they must be equal.
 
-    A checkpoint's routing touches other experts than uniform routing does. Where a layer's traced
-    experts differ from those of the closed form, all experts of that layer are compared as one,
-    with each touched expert's weights counted once.
+    A checkpoint's routing touches other experts than uniform routing. Where a layer's traced
+    experts differ from the closed form's, they are compared as one, with each touched expert's
+    weights counted once.
 
     Args:
         traced: Figures of the trace.
         analytic: Those of the closed forms.
-        architecture: Which knows the operators without a closed form, and which modules are
-            experts.
+        architecture: Knows the operators without a closed form, and which modules are experts.
         expert_weights_bytes: Of one routed expert.
     """
     stages: dict[str, Mapping[str, bool]] = {}
@@ -157,11 +151,10 @@ def compare(
         differences += found.values()
         stages[name] = dict.fromkeys(_QUANTITIES, True) | dict.fromkeys(found, False)
         for entry, work in left_out.items():
-            operators = tuple(sorted(entry.operators))
             not_modelled.append(
                 NotModelled(
-                    **counts_of(work), stage=name, modules=entry.modules, operators=operators,
-                    reason=entry.reason,
+                    **counts_of(work), stage=name, modules=entry.modules, reason=entry.reason,
+                    operators=tuple(sorted(entry.operators)),
                 )
             )  # fmt: skip
         if left_out:
@@ -173,10 +166,10 @@ def compare(
         differences.append("the KV cache differs in size between the trace and the closed forms")
     has_weights = traced.provenance.model.weights == "checkpoint"
     # A checkpoint's routing reads other experts than uniform routing, and different ones per step.
-    counts = Work._fields[:3] if has_weights else Work._fields
-    is_same_batch = None if not_modelled else True  # else it is not compared
+    counts = Work._fields[: 3 if has_weights else None]
+    is_same_batch = True
     for name, count, form in zip(counts, traced.batch, analytic.batch, strict=False):
-        if count != form and is_same_batch is not None:
+        if count != form and not not_modelled:
             is_same_batch = False
             differences.append(f"{name} of the batch is {count} traced and {form} analytic")
     peak, form = one.peak.nbytes, other.peak.nbytes
@@ -188,7 +181,7 @@ def compare(
         agrees=not differences,
         stages=stages,
         kv_cache_bytes=is_same_cache,
-        batch=is_same_batch,
+        batch=None if not_modelled else is_same_batch,
         peak_activation_bytes=PeakAgreement(traced=peak, analytic=form, agrees=is_same_peak),
         first_difference=differences[0] if differences else None,
         not_modelled=tuple(not_modelled),
@@ -231,20 +224,16 @@ def _modelled(
     stage: StageFigures, not_modelled: Iterable[IncidentalOperators]
 ) -> tuple[dict[str, Work], dict[IncidentalOperators, Work]]:
     """Own work of every module, and the work of operators that have no closed form."""
-    works = work_by(stage.kernels, "path", "operator")
-    operators: dict[str, set[str]] = {}
-    for path, operator in works:
-        operators.setdefault(path, set()).add(operator)
-    modules: dict[str, Work] = {}
+    modules = dict(stage.own)
     left_out: dict[IncidentalOperators, Work] = {}
-    for (path, operator), work in works.items():
+    works = work_by(stage.kernels, "path", "operator")
+    for path, operator in works:
         for entry in not_modelled:
-            is_meant = operator in entry.operators and entry.operators <= operators[path]
-            if is_meant and re.fullmatch(entry.modules, path):
+            is_meant = operator in entry.operators and re.fullmatch(entry.modules, path)
+            if is_meant and all((path, each) in works for each in entry.operators):
+                work = works[path, operator]
                 left_out[entry] = left_out.get(entry, NO_WORK).plus(work)
-                break
-        else:
-            modules[path] = modules.get(path, NO_WORK).plus(work)
+                modules[path] = modules[path].minus(work)
     return modules, left_out
 
 
@@ -261,14 +250,11 @@ def _join_experts(
             if match := routed_expert.fullmatch(path):
                 layers.setdefault(match["experts"], ({}, {}))[side][match["index"], path] = work
     for experts, (found, foreseen) in layers.items():
-        if found == foreseen:
-            continue
-        for _, path in found:
-            del traced[path]
-        for _, path in foreseen:
-            del closed[path]
-        number_of = itemgetter(0)
-        more = len(set(map(number_of, found))) - len(set(map(number_of, foreseen)))
-        other = total_work(foreseen.values())
-        traced[experts] = total_work(found.values())
-        closed[experts] = other._replace(bytes_read=other.bytes_read + weights_bytes * more)
+        if found != foreseen:
+            more = len(dict(found.keys())) - len(dict(foreseen.keys()))  # experts, by number
+            for modules, works in ((traced, found), (closed, foreseen)):
+                for _, path in works:
+                    del modules[path]
+                modules[experts] = total_work(works.values())
+            weights = Work(bytes_read=weights_bytes * more)
+            closed[experts] = closed[experts].plus(weights)

@@ -1,7 +1,6 @@
-"""What a page costs: the one type that both engines return and everything else takes.
+"""What a page costs: `PageFigures`, which both engines return and everything else takes.
 
-`PageFigures` holds a workload's kernel records by stage, and what is not a sum over them. `Counts`,
-`Model`, `Provenance` and `OperatorLedger` are as reports write them.
+`Counts`, `Model`, `Provenance` and `OperatorLedger` are as reports write them.
 """
 
 from __future__ import annotations
@@ -72,15 +71,10 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 def counts_of(work: Work) -> dict[str, int]:
     """The fields of `Counts`."""
-    return {
-        "macs": work.macs,
-        "matrix_flops": work.matrix_flops,
-        "vector_flops": work.vector_flops,
-        "flops": work.flops,
-        "activations": work.activations,
-        "bytes_read": work.bytes_read,
-        "bytes_written": work.bytes_written,
-    }
+    return dict(zip(Counts.__struct_fields__, _COUNTS(work), strict=True))
+
+
+_COUNTS = attrgetter(*Counts.__struct_fields__)
 
 
 class Model(Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
@@ -151,10 +145,10 @@ class RoutedExperts:
     Attributes:
         layers: Layers with routed experts.
         weights_bytes: Of one expert.
-        even: Experts per layer if choices spread evenly: the maximum.
+        even: Per layer, if choices spread evenly: the maximum.
         expected: Per layer, if each token chooses uniformly and independently.
-        counted: Experts of all layers whose weights are in the figures: those of an even split, or
-            those that a checkpoint's own routing chose.
+        counted: Of all layers, whose weights are in the figures: those of an even split, or those
+            that a checkpoint's routing chose.
     """
 
     layers: int
@@ -165,15 +159,14 @@ class RoutedExperts:
 
     @property
     def bytes_beyond_counted(self) -> float:
-        """Bytes of weights of the expected experts minus those of the counted ones."""
+        """Bytes of the expected experts' weights minus the counted ones'."""
         return (self.layers * self.expected - self.counted) * self.weights_bytes
 
 
 def expected_experts(tokens: Any, experts: Any, per_token: Any) -> Any:
-    """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, of numbers or arrays.
+    """Experts that get a token, of numbers or arrays: `E (1 - (1 - k/E)^n)`.
 
-    Each of n tokens misses an expert with probability 1 - k/E. Groups that are chosen uniformly
-    change nothing.
+    Each of n tokens misses an expert with probability 1 - k/E, with or without groups.
     """
     return experts * (1 - (1 - per_token / experts) ** tokens)
 
@@ -183,14 +176,12 @@ class StageFigures:
     """One stage: a part of the prefill pass, or one decode step.
 
     Attributes:
-        params: Parameters it owns.
-        calls: Calls of its outermost module.
-        kernels: What it executes, with equal records merged.
-        module_calls: Calls by path, in the order of first calls.
-        own_params: Its parameters by path of the module that holds them; None if no model was
-            built.
-        notes: For a reader.
-        experts: Routed experts that its tokens touch; None if it has none or nothing is known.
+        params: That it owns.
+        calls: Of its outermost module.
+        kernels: With equal records merged.
+        module_calls: By path, in the order of first calls.
+        own_params: By path of the module that holds them; None if no model was built.
+        experts: That its tokens touch; None if it has none or nothing is known.
     """
 
     name: str
@@ -252,10 +243,10 @@ class MemoryFigures:
     """What the batch holds in memory, in bytes.
 
     Attributes:
-        inputs_bytes: Inputs of the prefill pass: pixels, token ids, masks.
-        prefill_cache_bytes: KV cache after the prefill pass: `seq_len` tokens.
-        kv_cache_bytes: KV cache at the end: `seq_len + max_new_tokens - 1` tokens.
-        peak: Peak activation of the prefill pass, including the KV cache.
+        inputs_bytes: Pixels, token ids and masks of the prefill pass.
+        prefill_cache_bytes: KV cache of `seq_len` tokens.
+        kv_cache_bytes: KV cache of `seq_len + max_new_tokens - 1` tokens.
+        peak: Of the prefill pass, including the KV cache.
     """
 
     weights_bytes: int
@@ -291,12 +282,12 @@ class PageFigures:
     """What a workload costs.
 
     Attributes:
-        stages: In the architecture's order. If the model decodes, the last one is a decode step
-            over a cache of `seq_len` tokens; the others form the prefill pass.
-        batch: Work of the prefill pass and `max_new_tokens - 1` decode steps with a growing cache.
+        stages: The prefill pass in the architecture's order; then, if the model decodes, a decode
+            step over a cache of `seq_len` tokens.
+        batch: The prefill pass and `max_new_tokens - 1` decode steps with a growing cache.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        module_classes: Class of every module by path; empty if no model was built.
-        flops_analytic: FLOPs of each stage by the closed forms, if a trace is compared with them.
+        module_classes: By path; empty if no model was built.
+        flops_analytic: FLOPs by stage of the closed forms that a trace is compared with.
         warnings: Reasons to doubt a figure.
         notes: For a reader, warnings first.
     """

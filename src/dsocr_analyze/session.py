@@ -256,8 +256,9 @@ class DeepSeekOCRSession:
             )
         cuts = () if self._dimensions is None else self._dimensions.step_cuts(workload.seq_len)
         stretches = step_stretches(workload.max_new_tokens, cuts)
-        # The second of a stretch shows how a step grows with the cache.
-        numbers = {0, *(number for stretch in stretches for number in stretch[:2])}
+        numbers = {0}
+        for stretch in stretches:
+            numbers.update(stretch[:2])  # the second shows how a step grows with the cache
         is_growing = bool(stretches) and len(stretches[0]) > 1  # later ones may overwrite a window
         is_eager = self.loaded.attention == "eager"
         traces = trace(step_numbers=sorted(numbers), with_longer_step=is_eager and not is_growing)
@@ -290,8 +291,9 @@ class DeepSeekOCRSession:
                 expert_weights_bytes=params * self.dtype.nbytes,
             )  # fmt: skip
             warnings += agreement.warnings
-            forms = {name: stage.work.flops for name, stage in analytic.stages.items()}
-            traced = replace(traced, flops_analytic=forms)
+            forms = map(attrgetter("work.flops"), analytic.stages.values())
+            forms_by_stage = dict(zip(analytic.stages, forms, strict=True))
+            traced = replace(traced, flops_analytic=forms_by_stage)
         for name, calls in traced.ledger.unknown.items():
             warnings.append(f"unknown operator {name}: {calls} calls are not counted")
         notes = (*warnings, *self._notes(workload, traced))
@@ -355,9 +357,9 @@ class DeepSeekOCRSession:
                 counted = count_experts(stages[name], architecture.routed_expert)
                 experts = replace(touched[name], counted=counted)
                 stages[name] = replace(stages[name], experts=experts)
-        in_pass = [stages[name] for name in stages if decode is None or name != decode.name]
-        prefill = total_work(stage.work for stage in in_pass)
-        causal = sum(stage.causal_savable_flops for stage in in_pass)
+        in_pass = [*stages.values()][: -1 if decode is not None else None]
+        prefill = total_work(map(attrgetter("work"), in_pass))
+        causal = sum(map(attrgetter("causal_savable_flops"), in_pass))
         if isinstance(workload, PageWorkload) and self.loaded.attention == "eager":
             # It computes every score, then masks: no record says that it is causal.
             causal += causal_savable_flops(traces, workload, architecture.routed_expert)

@@ -31,8 +31,8 @@ class Part:
 
     Attributes:
         name: That of its stage, or `decoder`.
-        dimensions: Its dimensions, with names for numbers.
-        values: Value of every name, including those of relations.
+        dimensions: With names for numbers.
+        values: By name, including the names of relations.
         relations: What formulas are rewritten with: a product of names, and what it is.
     """
 
@@ -57,7 +57,7 @@ WIDTH: Final = ("D", "H"), name("d")
 
 
 def named_part(part_name: str, c: Any, **sizes: int) -> tuple[Part, dict[str, Example]]:
-    """A part of a model with names for its dimensions, and for further sizes of a workload."""
+    """A part of a model with names for its dimensions and for sizes of a workload."""
     part = Part(part_name, c, {})
     sized = {each: part.size(each, value) for each, value in sizes.items()}
     dimensions, *relations = named(c, part)
@@ -66,10 +66,7 @@ def named_part(part_name: str, c: Any, **sizes: int) -> tuple[Part, dict[str, Ex
 
 @singledispatch
 def named(c: Any, part: Part) -> Named:
-    """The dimensions with names for their numbers, and the relations between these names.
-
-    The part remembers values.
-    """
+    """The dimensions with names for their numbers, and the relations of these names."""
     raise TypeError(f"the sizes of {type(c).__name__} have no names")
 
 
