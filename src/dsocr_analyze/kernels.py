@@ -1,7 +1,6 @@
-"""The unit of every figure: a kernel record, which describes the cost of one operator.
+"""Kernel records: the cost of an operator, over which every figure is a sum.
 
-A trace and a network's forward on a tape make the same records, so that they can be compared one by
-one; everything else is a sum over them.
+A trace and a forward on a tape make the same records, which are compared one by one.
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ def total_work(works: Iterable[Work]) -> Work:
 
 
 def work_by(kernels: Iterable[Kernel], *names: str) -> dict[Any, Work]:
-    """Work of all calls, summed by these fields of the records, in order of first occurrence."""
+    """Work of all calls by some fields of the records, in order of first occurrence."""
     found: dict[Any, list[Work]] = {}
     key_of = attrgetter(*names)
     for kernel in kernels:
@@ -227,7 +226,7 @@ def work_by(kernels: Iterable[Kernel], *names: str) -> dict[Any, Work]:
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """Merges equal records, adding up their calls, in the order of first occurrence."""
+    """Merges equal records, adding up their calls."""
     listed = list(kernels)
     names = list(map(attrgetter("path", "operator"), listed))
     records = Counter(names)
@@ -246,11 +245,9 @@ def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
-    """Adds each module's own work, given by dotted path, to all its ancestors.
+    """Work at or below every path and its ancestors, parents before children, from own work.
 
-    Returns:
-        Work at or below every path, including the model itself (the empty path) and every ancestor,
-        parents before children.
+    The empty path is the model itself.
     """
     sums: dict[str, Work] = {}
     for path, work in own.items():
@@ -266,5 +263,5 @@ def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
 
 
 def ancestors(path: str) -> list[str]:
-    """The path and all its ancestors, the model itself (the empty path) first."""
+    """The path and its ancestors, the model itself first."""
     return ["", *accumulate(path.split("."), "{}.{}".format)] if path else [""]

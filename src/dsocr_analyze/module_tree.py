@@ -44,16 +44,16 @@ _LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
     nn.AdaptiveAvgPool2d,
     nn.MaxPool2d,
 )
-"""PyTorch primitives treated as leaves, even if they contain modules of their own."""
+"""PyTorch primitives, leaves even with modules of their own."""
 
 
 class TracedModule(NamedTuple):
     """What a traced pass recorded of one module.
 
     Attributes:
-        input: Shapes of the first call's arguments, nested like them; None for a non-tensor.
+        input: Shapes of the first call's arguments, nested like them; None for no tensor.
         output: Shapes of the first call's results.
-        flops: FLOPs of the module and everything below.
+        flops: Of the module and everything below.
     """
 
     calls: int = 0
@@ -94,11 +94,11 @@ class TreeNode(NamedTuple):
     """One module and those below.
 
     Attributes:
-        label: Last component of its path, empty for the model itself; `[first-last] x count` for a
-            run of equal siblings, which the first stands for.
-        module: A parameter that it shares counts at its first place in the tree.
-        shapes: Shapes of its own parameters, by name.
-        children: None if the same module occurs earlier in the tree.
+        label: Last part of its path; `[first-last] x count` of a run of equal siblings, for which
+            the first stands.
+        module: A shared parameter counts at its first place in the tree.
+        shapes: Of its own parameters, by name.
+        children: Those of a module that occurs twice are at its first place.
     """
 
     label: str
@@ -155,8 +155,7 @@ def _children(module: nn.Module, path: str) -> dict[str, nn.Module]:
 def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None) -> TreeNode | None:
     """Cuts the tree to `depth` levels below its root, or to what a stage owns and is above that.
 
-    Returns:
-        The smaller tree, or None if nothing of it is left.
+    None is left without such a module.
     """
     if stage is not None and all(part.module.stage != stage for part in node.walk()):
         return None
@@ -169,11 +168,7 @@ def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None)
 
 
 def fold(root: TreeNode) -> TreeNode:
-    """Folds runs of siblings `1`, `2`, `3`, ... that differ only in position into the first.
-
-    Nodes are equal if their class, stage, parameter shapes and children are equal and, with a
-    trace, also their calls, shapes and FLOPs.
-    """
+    """Folds runs of numbered siblings that differ only in position into the first."""
     kinds: dict[Hashable, int] = {}
     kind_of: dict[str, int] = {}  # equal for nodes that differ only in position
     for node in reversed([*root.walk()]):
@@ -206,10 +201,9 @@ def fold(root: TreeNode) -> TreeNode:
 def leaf_classes(
     model: nn.Module, stages: Iterable[str], owner_of: OwnerOf
 ) -> dict[str, dict[str, int]]:
-    """Counts the classes of the leaves, by owning stage in the order of `stages`, then `other`.
+    """Counts the classes of leaves by stage, the last being `other`.
 
-    A leaf is a module without children or one of `_LEAF_TYPES`; anything below one of those is
-    part of it.
+    A leaf is a module without children, or one of `_LEAF_TYPES` with all below it.
     """
     counts: dict[str, Counter[str]] = {stage: Counter() for stage in (*stages, "other")}
     seen: set[nn.Module] = set()

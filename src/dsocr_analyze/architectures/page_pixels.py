@@ -1,8 +1,7 @@
 """The pixels of a page: where they are in its views, and what the CPU does to them.
 
-Source: `infer()` (`modeling_deepseekocr.py` and the relatives'), and Pillow's `ImageOps.contain`,
-which pads within `ImageOps.pad`. A page that is cropped is resized once for its tiles and again,
-with padding, for the global view.
+Source: `infer()` (`modeling_deepseekocr.py` and the relatives') and Pillow's `ImageOps.pad`. A page
+that is cropped is resized for its tiles and again, with padding, for the global view.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class PixelWork(NamedTuple):
     """What the CPU does to a page before the model sees it; arrays for many pages.
 
     Attributes:
-        resized: Pixels processed by both passes of each bicubic resize, over all resizes.
+        resized: Pixels of both passes of every bicubic resize.
         viewed: Pixels of all views, which become tensors.
     """
 
@@ -35,7 +34,7 @@ class PageInViews:
 
     Attributes:
         resolution: Pixels per side of a view.
-        content: Width and height in pixels that the page occupies in them all; the rest is padding.
+        content: Width and height of the page in them all; the rest is padding.
     """
 
     views: int
@@ -44,15 +43,14 @@ class PageInViews:
 
     @property
     def tokens(self) -> int:
-        """Vision tokens the encoder makes of them all, before any newline or separator."""
+        """Tokens of them all, without newlines and separators."""
         return self.views * tokens_per_side(self.resolution) ** 2
 
 
 def page_in_views(crop: CropRule, workload: PageWorkload) -> tuple[PageInViews, ...]:
-    """The page as it appears in each vision call of a workload, in order.
+    """The page in each vision call of a workload.
 
-    In a mode that does not crop, a view no larger than a tile gets the whole page squeezed into
-    it.
+    In a mode that does not crop, the page is squeezed into a view no larger than a tile.
     """
     local, whole, found = workload.local_views, workload.global_view, []
     if local is not None:
@@ -86,11 +84,7 @@ def pixel_work_of_pages(
     image_size: int,
     crop_mode: bool,
 ) -> PixelWork:
-    """The same for many pages in one mode: sides in pixels and grids, integers or arrays.
-
-    In a mode that does not crop, a page is squeezed into a view no larger than a tile, and
-    padded to a larger one.
-    """
+    """The same for many pages in one mode: sides in pixels and grids, integers or arrays."""
     import numpy as np
 
     def resize(wide: Size, high: Size) -> Size:
@@ -111,10 +105,7 @@ def pixel_work_of_pages(
 
 
 def _contained(width: int, height: int, side: int) -> tuple[int, int]:
-    """Size of a page that is padded to a square, as by `ImageOps.contain`, in float64.
-
-    One so narrow that it would vanish is one pixel wide here; Pillow rejects it.
-    """
+    """Size of a page padded to a square, as by `ImageOps.contain`, but at least one pixel."""
     if width >= height:
         return side, max(1, round(height / width * side))
     return max(1, round(width / height * side)), side

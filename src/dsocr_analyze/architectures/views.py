@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["CropRule", "tokens_per_side"]
 
 _ROUNDING: Final = 1e-12
-"""More than rounding can change of an aspect's relative distance from the middle of two others."""
+"""More than rounding changes an aspect's relative distance from the middle of two others."""
 
 
 def tokens_per_side(size: int) -> int:
     """Tokens per side of a square view of `size` >= 16 pixels per side: `ceil((size // 16) / 4)`.
 
-    So the vendor's `infer()` lays out, and so the encoders yield for every size: the patch
-    convolution (kernel 16, stride 16) floors, and each of the two convolutions after SAM (kernel 3,
-    stride 2, padding 1) rounds half of its input up, which twice rounds a quarter up once.
+    So `infer()` lays out and the encoders yield: the patch convolution (kernel 16, stride 16)
+    floors, and each of the two after SAM (kernel 3, stride 2, padding 1) rounds a half up.
     """
     return -(-(size // 16) // 4)
 
@@ -35,14 +34,13 @@ def tokens_per_side(size: int) -> int:
 class CropRule:
     """How a model crops pages.
 
-    A grid of local views has a code, a small integer: `base * columns + rows`, with a base above
-    any number of columns or rows. With a base of 10 the code reads like the grid: 23 for 2 x 3, and
+    A grid has a code: `(most + 1) * columns + rows`, which is 23 for 2 x 3 of at most 9 tiles and
     11 for a page that is not cropped.
 
     Source: `dynamic_preprocess` and `find_closest_aspect_ratio` of the relatives' files.
 
     Attributes:
-        tile: Pixels per side of a tile, independent of `image_size`.
+        tile: Pixels per side of a tile, whatever the `image_size`.
         most: Most tiles per page; the fewest are 2.
     """
 
@@ -53,10 +51,9 @@ class CropRule:
 
     @cached_property
     def grids(self) -> tuple[tuple[int, int], ...]:
-        """Every grid (columns, rows), in the order in which they are tried: by area.
+        """Every grid (columns, rows), as they are tried: by area.
 
-        The order among equal areas does not matter: between the aspects of two such grids there is
-        always that of a third, so they are never nearest at the same distance.
+        The order of equal areas does not matter: no page is nearest to two of them.
         """
         grids: tuple[tuple[int, int], ...] = ()
         for area in range(2, self.most + 1):
@@ -66,11 +63,10 @@ class CropRule:
         return grids
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
-        """Columns and rows of a page's local views; (1, 1) for none.
+        """Columns and rows of a page's local views; (1, 1) for a page of at most one tile.
 
-        Picks the grid whose columns / rows is nearest to width / height, compared in float64 as in
-        the vendor's code. On a tie the later grid wins if the page has more pixels than half of
-        the grid's tiles. A page of at most one tile is not cropped.
+        Those whose aspect is nearest in float64; on a tie the later grid wins if the page has more
+        than half of its tiles' pixels.
         """
         if width <= self.tile and height <= self.tile:
             return (1, 1)
@@ -91,15 +87,14 @@ class CropRule:
     def columns_and_rows(
         self, codes: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Columns and rows `[n]` of codes `[n]`; 1 and 1 for no crop."""
+        """Columns and rows of codes; 1 and 1 for no crop."""
         return divmod(codes, self.most + 1)
 
     def codes(self, widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The code of `grid(width, height)` for each page, including float64 ties.
+        """The code of `grid(width, height)` for each of n pages, sides from 1 to `LARGEST_SIDE`.
 
-        A page's aspect lies nearest to one of the grids', or midway between two: the few pages that
-        do are passed to `grid`. Among grids of one aspect, the page's pixels decide. All are `[n]`,
-        sides from 1 to `LARGEST_SIDE` pixels.
+        The few pages midway between two aspects are passed to `grid`; among grids of one aspect,
+        the page's pixels decide.
         """
         import numpy as np
 
@@ -136,8 +131,8 @@ class CropRule:
 
         Returns:
             The middles between neighbours, ascending, and infinity; by cell of an aspect, the first
-            middle that may be above it; cells for an aspect from 0 to 1, so many that no cell has
-            two middles: a power of two, so that products are exact.
+            middle that may be above it; cells from 0 to 1, a power of two (products are exact)
+            large enough for a single middle in each.
         """
         import numpy as np
 
@@ -149,10 +144,9 @@ class CropRule:
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """By ascending aspect: its grids' codes by area, pixels that all but the first require.
+        """By ascending aspect: its grids' codes by area, and the pixels that the larger ones need.
 
-        If an aspect has fewer grids than another, its last is repeated. Larger grids need more
-        pixels, so the last one whose requirement is met wins.
+        The last grid of an aspect is repeated up to the largest number of grids.
         """
         import numpy as np
 

@@ -41,7 +41,7 @@ def described_architecture(path: Path) -> Architecture:
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
     """An architecture without stages or inputs, of which only the modules can be shown.
 
-    It builds `model_class`, or the class named in the config.
+    It builds `model_class`, or the config's class.
     """
     name = str(config.get("model_type"))
     return DescribedModel(Description("", name, model_class, "eager", None, (), None, {}, False))
@@ -119,7 +119,7 @@ class DescribedModel(Architecture):
     ) -> ForwardInputs:
         """Arguments of `generate`, or of forward for a model that does not decode.
 
-        They are what a processor returns: the prompt's ids, their mask, and the described inputs.
+        They are what a processor returns: the prompt's ids, their mask, the described inputs.
         """
         import torch
 

@@ -64,11 +64,11 @@ class TensorInput:
     """A tensor passed to the model.
 
     Attributes:
-        shape: Its sizes; None if given by its values.
+        shape: None if given by its values.
         values: Nested lists; None if it is filled.
-        dtype: Name of its type; `model` for the type of the weights.
+        dtype: Name of its type; `model` for that of the weights.
         placed: Other values along its last dimension.
-        is_repeated: Whether to repeat it for every prompt of the batch, along its first dimension.
+        is_repeated: Whether it is repeated for every prompt, along its first dimension.
     """
 
     shape: tuple[Size, ...] | None
@@ -89,9 +89,9 @@ class Prompt:
 
     Attributes:
         tokens: Default number of tokens.
-        argument: Argument of `generate` that takes their ids.
-        fill: Id of all tokens not listed in `placed`.
-        without: Arguments that are not passed to forward although `generate` would.
+        argument: Of `generate`, which takes their ids.
+        fill: Id of all tokens not in `placed`.
+        without: Arguments not passed to forward although `generate` would.
     """
 
     tokens: int
@@ -106,8 +106,8 @@ class Description:
     """The contents of a stages file.
 
     Attributes:
-        model_class: Class of transformers to build; None for the one named in the config.
-        routed_expert: Pattern of the paths of routed experts; None without experts.
+        model_class: Class of transformers to build, if not the config's.
+        routed_expert: Pattern of the paths of routed experts, if any.
         prompt: None for a model that reads no tokens.
         inputs: Other inputs, by argument.
         has_decode_table: Whether it has a table that nothing uses since `generate` decodes.

@@ -1,11 +1,10 @@
 """DeepSeek-OCR-2: SAM, a Qwen2 decoder as encoder, a projector, and DeepSeek-OCR's decoder.
 
-The encoder is a decoder over image tokens and an equal number of learned queries.
+The encoder runs over image tokens and as many learned queries. The published config names only its
+width; the other values that its code sets may be named too, as for small models.
 
 Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and the Qwen2 classes of
-transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA). The
-published config names only the encoder's width. Other values that its code sets may be named too,
-which makes small models possible.
+transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA).
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class EncoderDimensions:
         width: Features per token.
         kv_heads: Key and value heads.
         intermediate_size: Hidden width of a layer's MLP.
-        view_sizes: Pixels per side of the views that have a table of queries.
+        view_sizes: Pixels per side of views with a table of queries.
     """
 
     width: int
@@ -317,8 +316,7 @@ def _mixed_mask(t: Tape, token_type_ids: Operand, N: Size, n: int) -> Operand:
 def _mask_of_view(t: Tape, token_type_ids: Operand, n: int) -> Operand:
     """Zero where a token may attend, the lowest number elsewhere, `[T, T]`.
 
-    Image tokens see each other; each query, in a row of its own, sees these and the queries up to
-    itself.
+    Image tokens see each other; a query sees these and the queries up to itself.
     """
     T = 2 * n
     mask = t.move("full", n=T * T, dtype=t.dtype)
@@ -477,10 +475,9 @@ class _OCR2(FamilyMember):
 
 
 def _check_view(argument: str, size: int) -> None:
-    """Rejects a view whose number of tokens has no queries in the published code.
+    """Rejects a view for whose number of tokens the published code has no queries.
 
-    That code fixes the sizes that have queries; a config may name others for a small model, and
-    then pages are planned without this check.
+    A config may name other sizes for a small model, whose pages are planned without this check.
     """
     if tokens_per_side(size) not in {tokens_per_side(each) for each in VIEW_SIZES}:
         sizes = " or ".join(map(str, VIEW_SIZES))

@@ -1,8 +1,8 @@
-"""Parts of Llama's layers on a tape, of which the Qwen2 encoder shares some; attention among them.
+"""Parts of Llama's layers on a tape, some of which the Qwen2 encoder shares.
 
-Source: `LlamaAttention`, eager and flash, `LlamaRotaryEmbedding`, `apply_rotary_pos_emb` and
-`LlamaMLP` of transformers 4.46, to which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2MLP`
-are equal; Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
+Source: `LlamaAttention`, `LlamaRotaryEmbedding`, `apply_rotary_pos_emb` and `LlamaMLP` of
+transformers 4.46, which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2MLP` equal; Vaswani et
+al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """How a pass runs: T new tokens in each of B sequences, of which the cache holds `past`.
+    """How a pass runs: T new tokens in each of B sequences, beside `past` in the cache.
 
     Attributes:
         flash: FlashAttention instead of the eager product.
-        overwrites: Whether the new token replaces one more token of a full sliding window.
-        touched: Routed experts that run in each layer; None for as many as an even split touches.
+        overwrites: Whether the new token replaces one of a full sliding window.
+        touched: Routed experts that run in each layer; None for those of an even split.
     """
 
     B: Size
@@ -110,8 +110,8 @@ def _eager(
 ) -> tuple[Operand, Operand]:
     """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights.
 
-    With several sequences and heads, a product first copies a factor that is not one batch of
-    matrices in memory: a prompt's queries, keys and values, and a key shared by all heads.
+    With several sequences and heads, a product first copies a factor that is no batch of matrices
+    in memory: those of a prompt, and a key shared by all heads.
     """
     B, T, K, H, kv, D = p.B, p.T, p.keys, c.heads, c.kv_heads, c.head_dim
     is_prompt, is_apart, is_repeated = not p.past, H > 1 and B > 1, H > kv > 1
@@ -137,7 +137,7 @@ def product(
     copied_a: Size | None = None,
     copied_b: Size | None = None,
 ) -> Operand:
-    """`torch.matmul`, which first copies a factor if the size of its copy is given."""
+    """`torch.matmul`, after copies of factors where their sizes are given."""
     copy_of_a = None if copied_a is None else t.move("clone", a, n=copied_a)
     copy_of_b = None if copied_b is None else t.move("clone", b, n=copied_b)
     output = t.product("matmul", gemm, a, b)

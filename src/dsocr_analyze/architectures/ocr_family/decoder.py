@@ -1,12 +1,11 @@
 """The decoder's forward on a tape, in the order and with the names of `modeling_deepseekv2.py`.
 
-Plain attention is transformers' `LlamaAttention`; with `use_mla` it is DeepSeek-V2's latent
-attention. B is the batch, T the new tokens per sequence, `past` the tokens in the cache before the
-pass (0 in a prefill pass), K all of them, d the width.
+B is the batch, T the new tokens per sequence, `past` those in the cache before (0 in a prefill
+pass), K all of them, d the width. The heads of latent attention (`use_mla`) share one latent of
+rank r for keys and values, and one rotary key of P features.
 
-Source of latent attention, whose heads share one latent of rank r for keys and values and one
-rotary key of P features: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2. Of the mixture of
-experts: eq. 20 to 29; DeepSeek-V3 (2412.19437), eq. 12 to 16; `MoEGate` and `DeepseekV2MoE`.
+Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2 (latent attention), eq. 20 to 29
+(experts); DeepSeek-V3 (2412.19437), eq. 12 to 16; transformers' `LlamaAttention`.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ NOT_MODELLED: Final = (
         "plain attention with 'dynamic' positions asks each layer for the longest position",
     ),
 )
-"""The model's only operators that no forward here has."""
+"""Operators that no forward here has."""
 
 
 LayerCache: TypeAlias = list[Operand]
-"""What a layer keeps for later steps: keys and values, and tables computed anew."""
+"""What a layer keeps for later steps: keys, values, and tables computed anew."""
 
 
 def decoder(
@@ -149,8 +148,7 @@ def latent_attention(
 ) -> tuple[Operand, ...]:
     """`DeepseekV2Attention`: `[B, T, d]`, and what the layer keeps: latents, keys, tables.
 
-    The up-projection `[W_k; W_v]` multiplies queries and results, so that its module is never
-    called.
+    The up-projection `[W_k; W_v]` multiplies queries and results; its module is never called.
     """
     if p.flash:
         return _flash_form(t, x, p, c)
@@ -217,7 +215,7 @@ def _rotated_pairs(
 ) -> tuple[Operand, ...]:
     """Rotates the queries' rotary part and the shared key; also returns the kept tables.
 
-    Features are stored in pairs and copied into halves first, unless there is a single pair.
+    More than one pair of features is copied into halves first.
     """
     n, H, P = p.tokens, c.heads, c.qk_rope_head_dim
     tables, frequencies = t.call("rotary_emb", rotary_embedding, p.keys, c)
@@ -389,8 +387,8 @@ def _gate(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, 
 def _selected(t: Tape, scores: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
     """Indices and scores of the top k, and what else the router holds to its end.
 
-    A group ranks by its best score ("group_limited_greedy") or by the sum of its best two, each
-    with a bias that the final scores don't include ("noaux_tc").
+    A group ranks by its best score ("group_limited_greedy") or the sum of its best two, with a bias
+    that the final scores lack ("noaux_tc").
     """
     E, k, groups = c.n_routed_experts or 0, c.num_experts_per_tok, c.n_group
     if c.topk_method == "greedy":
@@ -478,7 +476,7 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
 
 
 def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> RoutedExperts | None:
-    """Routed experts that a number of tokens, or each of an array, touch; None without experts."""
+    """Routed experts that tokens, a number or an array, touch; None without experts."""
     layers, E, k = c.moe_layers, c.n_routed_experts, c.num_experts_per_tok
     if not layers or E is None:
         return None

@@ -1,4 +1,4 @@
-"""A relative as an architecture: what it recognizes, plans and feeds to its model."""
+"""A relative: what it recognizes, plans and feeds to its model."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _TOKEN: Final = 64
 
 
 class FamilyMember(OcrModel, Architecture):
-    """A relative of DeepSeek-OCR; a class of its own says what distinguishes it from the others.
+    """A relative of DeepSeek-OCR; its own class says what distinguishes it.
 
     Attributes:
-        vendor_class: Class of the whole model in `auto_map`.
-        model_types: Its `model_type`, used if no class is named; relatives share some.
+        vendor_class: Of the whole model, in `auto_map`.
+        model_types: Used if no class is named.
         prompt_pages: Most pages per prompt.
     """
 
@@ -80,10 +80,7 @@ class FamilyMember(OcrModel, Architecture):
         max_new_tokens: int = 1024,
         prompt_pages: int = 1,
     ) -> PageWorkload:
-        """Plans what the vendor's `infer()` makes of a page of this width and height in pixels.
-
-        The other arguments, and the errors, are those of `plan_workload`.
-        """
+        """What the vendor's `infer()` makes of a page; the rest is as of `plan_workload`."""
         pair: object = page  # whatever a caller gives
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
@@ -144,8 +141,8 @@ class FamilyMember(OcrModel, Architecture):
     def warnings_of(self, workload: PageWorkload) -> Iterator[str]:
         """What is odd about the sizes of a workload's views, one line each.
 
-        A view whose side is not a multiple of 64 pixels loses pixels or pads tokens; if the whole
-        page's view is smaller than a local view, the two sizes were probably swapped.
+        A side that is no multiple of 64 pixels loses pixels or pads tokens; a global view smaller
+        than a local view was probably swapped with it.
         """
         base, image = workload.base_size, workload.image_size
         sizes = {"image_size": image}
@@ -175,9 +172,8 @@ class FamilyMember(OcrModel, Architecture):
     ) -> ForwardInputs:
         """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
-        The prompt is BOS, the visual tokens, the text. Pixels are zero if there is no view and
-        nonzero otherwise, since the model's code tells the two apart by their sum; a blank patch is
-        fp32. The crop grids stay on the CPU, as in `infer()`.
+        The prompt is BOS, the visual tokens, the text. Pixels are zero, and fp32, where there is no
+        view, which the model's code finds by their sum. Grids stay on the CPU, as in `infer()`.
         """
         import torch
 
@@ -208,9 +204,9 @@ class FamilyMember(OcrModel, Architecture):
     def decode_inputs(
         self, device: torch.device, workload: PageWorkload, cached: int
     ) -> ForwardInputs:
-        """Keyword arguments of one decode step over `cached` tokens, without the cache.
+        """Keyword arguments of a decode step over `cached` tokens, without the cache.
 
-        `generate` passes the images as well; the model ignores them for a single new token.
+        The images, which `generate` passes as well, are ignored for a single new token.
         """
         import torch
 

@@ -27,9 +27,8 @@ def projector(
 ) -> Operand:
     """`[N, q q, d_in] -> [N, q' q', n_embed]` (`MlpProjector`).
 
-    With `conv_fusion`, from both maps of each view, `[N, 2, q q, d_in]`; for the `low_high_*`
-    variants, from a pair of maps. If views `are_apart`, slices of longer sequences in memory, a
-    linear layer first copies those of several.
+    With `conv_fusion`, from `[N, 2, q q, d_in]`; for the `low_high_*` variants, from a pair of
+    maps. If views `are_apart` in memory, a linear layer first copies those of several.
     """
     kind, d, widths = c.projector_type, c.input_channels, [c.n_embed] * c.depth
     if c.token_pooling:
@@ -96,9 +95,9 @@ def _grid(t: Tape, x: Operand, N: Size, q: int, c: ProjectorDimensions) -> Opera
 
 
 def _downsampled(t: Tape, x: Operand, N: Size, q: int, c: ProjectorDimensions) -> Operand:
-    """The layers on cells of ratio x ratio tokens, which are stored channel by channel.
+    """The layers on cells of ratio x ratio tokens, stored channel by channel.
 
-    A norm copies them; a linear layer only those of several views.
+    A norm copies them; a linear layer those of several views.
     """
     cells, inner = -(-q // c.downsample_ratio), c.n_embed * c.mlp_ratio
     gathered = c.input_channels * c.downsample_ratio**2

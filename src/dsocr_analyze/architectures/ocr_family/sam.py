@@ -114,10 +114,9 @@ def _window_unpartition(
 
 
 def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_side: int) -> Operand:
-    """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens (`Attention`).
+    """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N views or windows (`Attention`).
 
-    A grid is a view or one of its windows; tables of relative positions are made for grids of
-    `table_side`.
+    They have g x g tokens; tables of relative positions are made for `table_side`.
     """
     d, H, D, T = c.width, c.heads, c.width // c.heads, g * g
     fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
@@ -137,8 +136,8 @@ def position_terms(
 ) -> tuple[Operand, Operand]:
     """`q R_h` and `q R_w`, `[N, H, g g, g]` each (`add_decomposed_rel_pos`).
 
-    Each product needs its own axis of the queries first: a copy for rows; for columns only if the
-    heads are not next to the batch yet. Products are laid out like the scores: again a copy.
+    A product copies the queries, whose own axis comes first; for columns only if the heads are not
+    next to the batch. Both are copied to the layout of the scores.
     """
     H, D = c.heads, c.width // c.heads
     is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1

@@ -40,7 +40,7 @@ _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
         "b8470dd616ba8745fce6e27b093aef73a098863cc891b2477dcf9326a36000f7"
     ),
-    "conversation.py": ("ec7b6ce89bcda643de1f43269ffa66a7b2e65dc3ed30e427958f776546b4ba03"),
+    "conversation.py": "ec7b6ce89bcda643de1f43269ffa66a7b2e65dc3ed30e427958f776546b4ba03",
     "deepencoder.py": ("0ae2fb6d1e5ae8cf100fc32f854830acd08c821a0a1f23a94a76588c222ddcf2"),
     "modeling_deepseekv2.py": ("74e36e6bd0ba7bc565ef76464a99baa8e6bccb710ae9c1007b54ac30b855fa4c"),
     "modeling_unlimitedocr.py": (
@@ -79,7 +79,7 @@ class _UnlimitedOCR(DeepSeekOCR):
     """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
 
     def read_dimensions(self, config: Config) -> ClipModelDimensions:
-        """Reads a whole `config.json`; a window that is no whole number is an error, too."""
+        """Reads a whole `config.json`; raises ConfigError."""
         dimensions = ClipModelDimensions.from_config(config)
         keys = ConfigKeys(config)
         # As in `infer()`: the second key counts if the first is missing, null or 0.
@@ -108,9 +108,7 @@ class _UnlimitedOCR(DeepSeekOCR):
         return off
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
-        """The cache that a decode step finds, with the window's state as the model's code has it.
-
-        Latent attention has no window: it stores no state, and its cache grows with every token.
+        """The cache that a decode step finds, with the window's state where there is a window.
 
         Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
         length and the slot to overwrite next on the cache, by layer.
