@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 from dsocr_analyze.tape import Size, largest, maximum
 from dsocr_analyze.tape.modules import ACTIVATIONS
 
@@ -70,10 +71,8 @@ class SamDimensions:
         heads = keys.integer("heads")
         keys.check(width % heads == 0, "heads", f"a divisor of '{_SAM}.width', {width}")
         layers = keys.integer("layers", most=MOST_LAYERS)
-        global_blocks = keys.integers("global_attn_indexes", least=0, most=layers - 1)
-        keys.check(
-            len(set(global_blocks)) == len(global_blocks), "global_attn_indexes", "each block once"
-        )
+        blocks = keys.integers("global_attn_indexes", least=0, most=layers - 1)
+        keys.check(len(set(blocks)) == len(blocks), "global_attn_indexes", "each block once")
         channels = keys.integers("downsample_channels", most=LARGEST_WIDTH)
         keys.check(len(channels) == 2, "downsample_channels", "two whole numbers, e.g. [512, 1024]")
         image_size = vision.integer("image_size", least=_SAM_PATCH, most=_LARGEST_IMAGE)
@@ -83,12 +82,7 @@ class SamDimensions:
             f"a multiple of {_SAM_PATCH}, the patch size",
         )
         return cls(
-            width=width,
-            layers=layers,
-            heads=heads,
-            global_attn_indexes=tuple(sorted(global_blocks)),
-            downsample_channels=(channels[0], channels[1]),
-            image_size=image_size,
+            width, layers, heads, tuple(sorted(blocks)), (channels[0], channels[1]), image_size
         )
 
 
@@ -122,13 +116,7 @@ class ClipDimensions:
             "patch_size",
             f"at most {image_size}, the 'image_size' beside it",
         )
-        return cls(
-            width=width,
-            layers=keys.integer("layers", most=MOST_LAYERS),
-            heads=heads,
-            image_size=image_size,
-            patch_size=patch_size,
-        )
+        return cls(width, keys.integer("layers", most=MOST_LAYERS), heads, image_size, patch_size)
 
 
 # --- the projector -----------------------------------------------------------------------------
@@ -542,17 +530,17 @@ def check_projector(
             f"{features} features; give a type that maps them to 'hidden_size', "
             f"{decoder.hidden_size}"
         )
-    if projector.projector_type in _PAIR_PROJECTOR_TYPES or projector.conv_fusion:
-        name = "conv_fusion_high_low_features" if projector.conv_fusion else "projector_type"
-        value = "true" if projector.conv_fusion else repr(projector.projector_type)
-        reason = "takes two feature maps, but the model provides one"
-    elif projector.downsample_ratio > 1 or projector.token_pooling:
-        name = "token_pooling" if projector.token_pooling else "downsample_ratio"
-        value = "true" if projector.token_pooling else str(projector.downsample_ratio)
-        reason = "merges tokens, but the page's layout has a place for each"
-    else:
-        return
-    right = "linear, mlp_gelu or hybrid_split_feature_mlp_gelu without merging or fusion"
-    raise ConfigError(
-        f"config.json: 'projector_config.{name}' is {value}, which {reason}; give {right}"
-    )
+    kind, ratio = projector.projector_type, projector.downsample_ratio
+    takes_two = "takes two feature maps, but the model provides one"
+    merges = "merges tokens, but the page's layout has a place for each"
+    for name, value, reason in (
+        ("conv_fusion_high_low_features", projector.conv_fusion, takes_two),
+        ("projector_type", kind in _PAIR_PROJECTOR_TYPES and kind, takes_two),
+        ("token_pooling", projector.token_pooling, merges),
+        ("downsample_ratio", ratio > 1 and ratio, merges),
+    ):
+        if value:
+            raise ConfigError(
+                f"config.json: 'projector_config.{name}' is {shown(value)}, which {reason}; give"
+                " linear, mlp_gelu or hybrid_split_feature_mlp_gelu without merging or fusion"
+            )
