@@ -1,8 +1,8 @@
 """The vision side: SAM encoder, CLIP encoder and projector, under the vendor's class names.
 
-An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`), whose features `[N, C, g, g]` are the
-patch embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`.
-Tensors live as long as in the published code, so some names outlive their use or are reused early.
+Of images `[N, 3, R, R]`, SAM (`ImageEncoderViT`) makes features `[N, C, g, g]`, which are the patch
+embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`. Tensors live
+as long as in the published code, so some names outlive their use or are reused early.
 
 Letters in shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
 """
@@ -79,11 +79,9 @@ def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
 
 
 class MlpProjector(nn.Module):
-    """Maps vision features to the width of the decoder; eight variants.
+    """Maps vision features to the width of the decoder; ValueError for a key or unknown type.
 
-    `token_pooling` and `conv_fusion_high_low_features` come before any. Raises ValueError for a
-    missing key or an unknown `projector_type`.
-
+    `token_pooling` and `conv_fusion_high_low_features` come before any of the eight variants.
     Source: the vendor's `MlpProjector`.
     """
 
@@ -120,11 +118,10 @@ class MlpProjector(nn.Module):
             )
         self.token_pooling = bool(self._optional("token_pooling"))
         self.fuses_features = bool(self._optional("conv_fusion_high_low_features"))
-        layers = getattr(self, f"_build_{self.projector_type}")()
+        layers = self._built()
         if self.token_pooling:
-            self.token_pooling_layer = nn.Linear(
-                self._size("input_dim") * 4, self._size("input_dim")
-            )
+            width = self._size("input_dim")
+            self.token_pooling_layer = nn.Linear(width * 4, width)
         if self.fuses_features:
             self.fusion_layer = nn.Linear(self._size("input_dim"), self._size("input_dim"))
         self.layers: nn.Module = layers
@@ -135,63 +132,46 @@ class MlpProjector(nn.Module):
     def _optional(self, key: str) -> Any:
         return self.cfg.get(key, self.DEFAULTS[key])
 
-    @property
-    def _depth(self) -> int:
-        return int(self._optional("depth"))
-
-    def _build_identity(self) -> nn.Module:
-        return nn.Identity()
-
-    def _build_linear(self) -> nn.Module:
-        return nn.Linear(self._size("input_dim"), self._size("n_embed"))
-
-    def _build_mlp_gelu(self) -> nn.Module:
+    def _built(self) -> nn.Module:
+        """The layers of the variant; those with two feature maps project them one by one."""
+        kind, depth = self.projector_type, int(self._optional("depth"))
+        if kind == "identity":
+            return nn.Identity()
         width = self._size("n_embed")
-        first = nn.Linear(self._size("input_dim"), width)
-        return nn.Sequential(first, *_gelu_linears([width] * self._depth))
-
-    def _build_downsample_mlp_gelu(self) -> nn.Module:
-        return nn.Sequential(*self._downsampled_mlp())
-
-    def _build_normlayer_downsample_mlp_gelu(self) -> nn.Module:
-        gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
-        return nn.Sequential(nn.LayerNorm(gathered), *self._downsampled_mlp())
-
-    def _downsampled_mlp(self) -> list[nn.Module]:
-        gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
-        width = self._size("n_embed")
-        inner = width * int(self._optional("mlp_ratio"))
-        hidden = [inner] * max(self._depth - 1, 1)
-        return [nn.Linear(gathered, inner), *_gelu_linears([*hidden, width])]
-
-    def _build_low_high_hybrid_split_mlp_gelu(self) -> nn.Module:
-        width = self._size("n_embed")
-        self.high_up_proj = nn.Linear(self._size("input_dim"), width // 2)
-        self.low_up_proj = nn.Linear(self._size("input_dim"), width // 2)
-        return nn.Sequential(*_gelu_linears([width] * self._depth))
-
-    def _build_hybrid_split_feature_mlp_gelu(self) -> nn.Module:
-        high_in, low_in = required(self.cfg, "input_dim", "projector_config")
-        width = self._size("n_embed")
-        high_out = int(width * float(self._optional("channel_div")))
-        self.high_up_proj = nn.Linear(high_in, high_out)
-        self.low_up_proj = nn.Linear(low_in, width - high_out)
-        return nn.Sequential(*_gelu_linears([width] * self._depth))
-
-    def _build_low_high_split_mlp_gelu(self) -> nn.Module:
-        half = self._size("n_embed") // 2
-        layers = nn.Sequential(*_gelu_linears([half] * self._depth))
-        # As published: `high_layers` and `layers` hold the same modules, `low_layers` copies.
-        self.high_layers = nn.Sequential(*layers)
-        self.low_layers = copy.deepcopy(layers)
-        return layers
+        if kind == "linear":
+            return nn.Linear(self._size("input_dim"), width)
+        if kind.endswith("downsample_mlp_gelu"):
+            gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
+            inner = width * int(self._optional("mlp_ratio"))
+            norms = [nn.LayerNorm(gathered)] * kind.startswith("normlayer")
+            hidden = [inner] * max(depth - 1, 1)
+            linears = _gelu_linears([*hidden, width])
+            return nn.Sequential(*norms, nn.Linear(gathered, inner), *linears)
+        if kind == "low_high_split_mlp_gelu":
+            layers = nn.Sequential(*_gelu_linears([width // 2] * depth))
+            # As published: `high_layers` and `layers` hold the same modules, `low_layers` copies.
+            self.high_layers = nn.Sequential(*layers)
+            self.low_layers = copy.deepcopy(layers)
+            return layers
+        first: list[nn.Module] = []
+        if kind == "mlp_gelu":
+            first = [nn.Linear(self._size("input_dim"), width)]
+        elif kind == "low_high_hybrid_split_mlp_gelu":
+            self.high_up_proj = nn.Linear(self._size("input_dim"), width // 2)
+            self.low_up_proj = nn.Linear(self._size("input_dim"), width // 2)
+        else:
+            high_in, low_in = required(self.cfg, "input_dim", "projector_config")
+            high_out = int(width * float(self._optional("channel_div")))
+            self.high_up_proj = nn.Linear(high_in, high_out)
+            self.low_up_proj = nn.Linear(low_in, width - high_out)
+        return nn.Sequential(*first, *_gelu_linears([width] * depth))
 
     def forward(self, x: Any) -> Tensor:
         """`[N, T, input_dim] -> [N, T', n_embed]`.
 
-        With `conv_fusion_high_low_features`, from `[N, 2, T, input_dim]`; for the `low_high_*`
-        variants, from a pair (high, low). T' is T, T / 4 after pooling, or T / downsample_ratio^2
-        in whole cells.
+        From `[N, 2, T, input_dim]` with `conv_fusion_high_low_features`, from a pair (high, low)
+        for the `low_high_*` variants. T' is T, T / 4 after pooling, or T / downsample_ratio^2 in
+        whole cells.
         """
         if self.token_pooling:
             cells = self._cells(x)
@@ -205,11 +185,7 @@ class MlpProjector(nn.Module):
             ratio = self._size("downsample_ratio")
             x = self._grid(x, ratio)
             x = F.unfold(x, kernel_size=ratio, stride=ratio).permute(0, 2, 1)
-        if self.projector_type == "low_high_split_mlp_gelu":
-            both: Tensor = x
-            return both
-        projected: Tensor = self.layers(x)
-        return projected
+        return x if self.projector_type == "low_high_split_mlp_gelu" else self.layers(x)
 
     def _cells(self, x: Tensor) -> Tensor:
         """Concatenates 2 x 2 neighbours, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
@@ -255,8 +231,7 @@ class LayerNormfp32(nn.LayerNorm):
 def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
     """CLIP's positions `[1, 1 + s s, C] -> [1, 1 + t t, C]`, bicubic and antialiased in fp32.
 
-    t is `floor(sqrt(tgt_size))`; the table itself if the side does not change. Source: the
-    vendor's.
+    t is `floor(sqrt(tgt_size))`; the table itself if t is s. Source: the vendor's.
     """
     table = abs_pos.squeeze(0)
     source, target = math.isqrt(table.shape[0] - 1), math.isqrt(tgt_size)
@@ -271,7 +246,7 @@ def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
 
 
 def _resized(grid: Tensor, side: int, dtype: torch.dtype) -> Tensor:
-    """`[1, C, s, s]` in fp32 -> `[1, C, side, side]`, resampled, returned in `dtype`."""
+    """`[1, C, s, s]` in fp32 -> `[1, C, side, side]`, resampled, in `dtype`."""
     return F.interpolate(
         grid,
         size=(side, side),
@@ -306,7 +281,7 @@ class CLIPVisionEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(positions, hidden_size)
         self.position_ids: Tensor
         ids = torch.empty(1, positions, dtype=torch.long)
-        if not ids.is_meta:  # on meta, the first arange imports a compiler and yields no values
+        if not ids.is_meta:  # where the first arange imports a compiler
             ids = torch.arange(positions).expand((1, -1))
         self.register_buffer("position_ids", ids)
 
@@ -330,8 +305,7 @@ class NoTPFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, T, dim]` -> `[N, T, dim]`."""
-        out: Tensor = self.fc2(quick_gelu(self.fc1(x)))
-        return out
+        return self.fc2(quick_gelu(self.fc1(x)))
 
 
 class NoTPAttention(nn.Module):
@@ -352,8 +326,7 @@ class NoTPAttention(nn.Module):
         q, k, v = (part.squeeze(2).permute(0, 2, 1, 3) for part in fused.split(1, dim=2))
         out = F.scaled_dot_product_attention(q, k, v)  # [N, H, T, D]
         out = out.permute(0, 2, 1, 3).reshape(count, tokens, -1)
-        projected: Tensor = self.out_proj(out)
-        return projected
+        return self.out_proj(out)
 
 
 class NoTPTransformerBlock(nn.Module):
@@ -373,8 +346,7 @@ class NoTPTransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, T, C]` -> `[N, T, C]`."""
-        # The published block calls `forward` of its two halves directly, so hooks on them never
-        # fire; doing the same keeps every per-module count equal.
+        # As published, `forward` is called directly, so hooks never fire.
         attended = self.self_attn.forward(self.layer_norm1(x))
         h = x + attended
         return h + self.mlp.forward(self.layer_norm2(h))
@@ -396,10 +368,7 @@ class NoTPTransformer(nn.Module):
 
 
 class VitModel(nn.Module):
-    """CLIP's vision transformer (Radford et al. 2021) without its final norm.
-
-    With `fp32norm`, the norm before the stack is a `LayerNormfp32`.
-    """
+    """CLIP's vision transformer (Radford et al. 2021) without its final norm."""
 
     DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
         {"pre_layernorm_epsilon": 1e-5, "fp32norm": False}
@@ -430,17 +399,16 @@ class VitModel(nn.Module):
         """Image `[N, 3, R, R]` and SAM's features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
         embedded = self.embeddings(x, patch_embeds)
         normed = self.pre_layrnorm(embedded)
-        out: Tensor = self.transformer(normed)
-        return out
+        return self.transformer(normed)
 
 
 # ------------------------------------------------------------------------------------------ SAM
 
 
 def get_abs_pos_sam(abs_pos: Tensor, tgt_size: int) -> Tensor:
-    """SAM's positions `[1, s, s, C] -> [1, tgt_size, tgt_size, C]`, bicubic, antialiased, in fp32.
+    """SAM's positions `[1, s, s, C] -> [1, t, t, C]` for `tgt_size` t, as those of CLIP.
 
-    The grid itself if the side does not change. Source: the vendor's.
+    Source: the vendor's.
     """
     if abs_pos.shape[1] == tgt_size:
         return abs_pos
@@ -461,14 +429,13 @@ class MLPBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., C]` -> `[..., C]`."""
-        out: Tensor = self.lin2(self.act(self.lin1(x)))
-        return out
+        return self.lin2(self.act(self.lin1(x)))
 
 
 class LayerNorm2d(nn.Module):
     """LayerNorm over the channels of `[N, C, h, w]`: `(x - mean) / sqrt(var + eps) * w + b`.
 
-    Source: the vendor's (from ConvNeXt), which computes the centred input twice.
+    Source: the vendor's (from ConvNeXt).
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
@@ -488,12 +455,11 @@ class LayerNorm2d(nn.Module):
 class ImageEncoderViT(nn.Module):
     """SAM's image encoder (Kirillov et al. 2023; ViTDet, Li et al. 2022) with down-sampling.
 
-    Position tables are made for `img_size`; a `window_size` of 0 attends globally everywhere;
-    `rel_pos_zero_init` is unused, as published: the tables start at zero.
+    A `window_size` of 0 is global attention; `rel_pos_zero_init` is unused, as published.
     """
 
     DOWNSAMPLE_CHANNELS: Final = (512, 1024)
-    """Output channels of the stride-2 convolutions after the neck, as published."""
+    """Published output channels of the stride-2 convolutions."""
 
     def __init__(
         self,
@@ -575,9 +541,9 @@ class ImageEncoderViT(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block over a grid, attending within windows or globally.
+    """Pre-norm transformer block over a grid, attending within windows.
 
-    A `window_size` of 0 is global, with relative tables made for `input_size`.
+    A `window_size` of 0 is global attention, on a grid of `input_size`.
     """
 
     def __init__(
@@ -612,15 +578,13 @@ class Block(nn.Module):
         else:
             y = self.attn(y)
         y = x + y
-        out: Tensor = y + self.mlp(self.norm2(y))
-        return out
+        return y + self.mlp(self.norm2(y))
 
 
 class Attention(nn.Module):
     """Self-attention over a grid with decomposed relative positions (MViTv2, Li et al. 2022).
 
-    With `use_rel_pos`, adds `q . R_h + q . R_w` to the scores, from tables made for `input_size`,
-    which is required then (ValueError).
+    With `use_rel_pos`, adds `q . R_h + q . R_w` to the scores; ValueError without `input_size`.
     """
 
     def __init__(
@@ -658,8 +622,7 @@ class Attention(nn.Module):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
         out = out.reshape(count, rows, columns, -1)
-        projected: Tensor = self.proj(out)
-        return projected
+        return self.proj(out)
 
     def _terms(self, q: Tensor, count: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The decomposed terms, `[N, H, h w, h, 1]` and `[N, H, h w, 1, w]`."""
@@ -700,8 +663,8 @@ def window_unpartition(
 def get_rel_pos(q_size: int, k_size: int, rel_pos: Tensor) -> Tensor:
     """Rows of a table of relative positions for every pair of coordinates: `[q_size, k_size, D]`.
 
-    `R[i, j] = table[i' - j' + offset]` with coordinates scaled to the longer axis (MViTv2, eq. 4;
-    the vendor's). The table `[L, D]` is resized linearly in fp32 unless L is `2 max(q, k) - 1`.
+    `R[i, j] = table[i' - j' + offset]`, scaled to the longer axis (MViTv2, eq. 4; the vendor's).
+    The table `[L, D]` is resized linearly in fp32 unless L is `2 max(q, k) - 1`.
     """
     length = 2 * max(q_size, k_size) - 1
     table = rel_pos
@@ -726,7 +689,7 @@ def add_decomposed_rel_pos(
     """The terms of relative positions, `[B, q_h q_w, k_h, 1]` and `[B, q_h q_w, 1, k_w]`.
 
     `row[b, (y x), k, 0] = q[b, (y x)] . R_h[y, k]`, `column[b, (y x), 0, k] = q . R_w[x, k]`
-    (MViTv2, eq. 4; the vendor's), from queries `[B, q_h q_w, D]`. Their broadcast sum is the bias.
+    (MViTv2, eq. 4; the vendor's), from queries `[B, q_h q_w, D]`. The bias is their broadcast sum.
     """
     (q_rows, q_columns), (k_rows, k_columns) = q_size, k_size
     table_h = get_rel_pos(q_rows, k_rows, rel_pos_h)
@@ -756,8 +719,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, 3, R, R]` -> `[N, g, g, C]`."""
-        out: Tensor = self.proj(x).permute(0, 2, 3, 1)
-        return out
+        return self.proj(x).permute(0, 2, 3, 1)
 
 
 # ------------------------------------------------------------------------- built from the config
@@ -766,7 +728,7 @@ class PatchEmbed(nn.Module):
 def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEncoderViT:
     """SAM from `vision_config`: `image_size` and `width["sam_vit_b"]`; ValueError without a key.
 
-    `features` override the last of `downsample_channels`.
+    `features` replace the last of `downsample_channels`.
     """
     where = "vision_config.width.sam_vit_b"
     sam = required(required(vision_config, "width", "vision_config"), "sam_vit_b", where[:-10])
@@ -791,9 +753,9 @@ def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEnc
 
 
 def build_clip_l(vision_config: Any) -> VitModel:
-    """CLIP from `vision_config`: `width["clip-l-14-224"]`.
+    """CLIP from `vision_config`: `width["clip-l-14-224"]`, as wide as SAM's features.
 
-    Raises ValueError for a missing key, or unless it is as wide as the SAM features it embeds.
+    Raises ValueError for a missing key or another width.
     """
     where = "vision_config.width.clip-l-14-224"
     widths = required(vision_config, "width", "vision_config")
@@ -830,10 +792,9 @@ def build_projector(projector_config: Any, vision_config: Any, hidden_size: int)
 def fitting_projector(
     projector_config: Any, features: int, origin: str, hidden_size: int
 ) -> MlpProjector:
-    """The projector from `projector_config`, for `features` from an `origin`.
+    """The projector from `projector_config`, for so many `features` from an `origin`.
 
-    Raises ValueError for a missing key, a variant of two separate feature maps, or widths that do
-    not fit.
+    Raises ValueError for a missing key, a variant of two feature maps, or widths that do not fit.
     """
     where = "projector_config"
     kind = required(projector_config, "projector_type", where)

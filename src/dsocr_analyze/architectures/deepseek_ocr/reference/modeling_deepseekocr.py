@@ -1,7 +1,6 @@
 """DeepSeek-OCR: vision encoders, projector and decoder as one model, under the vendor's names.
 
-With the published config, the network equals the vendor's. There is no `infer()`, which would need
-a tokenizer.
+It equals the vendor's, but has no `infer()`, which would need a tokenizer.
 
 Letters in shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
 """
@@ -54,7 +53,7 @@ def _to_tensor(image: Any) -> Tensor:
 def normalize_transform(
     mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Callable[[Tensor], Tensor] | None:
-    """`(x - mean) / std` per channel, for `[C, h, w]`; None if neither is given."""
+    """`(x - mean) / std` per channel of `[C, h, w]`; None if neither is given."""
     if mean is None and std is None:
         return None
 
@@ -88,7 +87,7 @@ class BaseTransform(ABC):
 
 
 class BasicImageTransform(BaseTransform):
-    """Converts to a tensor in 0 .. 1, then normalises per channel unless told not to."""
+    """Converts to a tensor in 0 .. 1, and normalises it per channel."""
 
     def __init__(
         self,
@@ -128,8 +127,8 @@ class DeepseekOCRConfig(DeepseekV2Config):
 class Views:
     """Features of one vision call, held as long as in the published forward.
 
-    Those of SAM `[N, C, g, g]`, of the second encoder `[N, T, C]`, and the projector's input, then
-    its output, then that laid out, `[..., d]`.
+    Those of SAM `[N, C, g, g]`, of the second encoder `[N, T, C]`, and the projector's input, its
+    output, then that laid out, `[..., d]`.
     """
 
     spatial: Tensor
@@ -149,8 +148,8 @@ class _Seen:
 class DeepseekOCRModel(DeepseekV2Model):
     """The decoder, with visual tokens in place of the image placeholders.
 
-    Raises ValueError for a missing key of `vision_config` or `projector_config`, or if the widths
-    of adjacent parts differ.
+    Raises ValueError for a missing key of `vision_config` or `projector_config`, or widths that do
+    not fit.
     """
 
     config_class = DeepseekOCRConfig
@@ -195,10 +194,9 @@ class DeepseekOCRModel(DeepseekV2Model):
     ) -> Any:
         """Runs the vision side if there is an image, then the decoder, whose arguments it also has.
 
-        `images` has a pair per item of the batch: local views `[P, 3, r, r]` (all zero: none) and
-        the global view `[1, 3, R, R]`; no image if the first of these sums to zero.
-        `images_seq_mask` `[B, T]` is true at placeholders; `images_spatial_crop` has the grid (w,
-        h) of each item's local views.
+        `images` has, per item of the batch, local views `[P, 3, r, r]` (all zero: none) and the
+        global view `[1, 3, R, R]` (sum zero in the first item: no images). `images_seq_mask`
+        `[B, T]` is true at placeholders; `images_spatial_crop` has the grids (w, h) of local views.
         """
         if inputs_embeds is None and input_ids is not None:
             inputs_embeds = self.get_input_embeddings()(input_ids)
@@ -224,14 +222,14 @@ class DeepseekOCRModel(DeepseekV2Model):
         )
 
     def _sees(self, embeds: Tensor, images: Sequence[tuple[Tensor, Tensor]]) -> bool:
-        """Whether there is an image: not in a decode step, not for blank pixels."""
+        """Whether there is an image: not in a decode step, nor if blank."""
         is_decode_step = embeds.shape[1] == 1 and not self.training
         return not is_decode_step and bool(torch.sum(images[0][1]).item() != 0)
 
     def _visual_tokens(self, seen: _Seen, patches: Tensor, overview: Tensor, crop: Any) -> Tensor:
         """One page's tokens `[tokens, d]`: local views `[P, 3, r, r]`, global view, separator.
 
-        What is `seen` of the previous page is replaced piece by piece; `crop` is (w, h), `w h = P`.
+        They replace what is `seen` of the last page piece by piece; `crop` is (w, h), `w h = P`.
         """
         has_patches = torch.sum(patches).item() != 0
         if has_patches:
@@ -239,12 +237,11 @@ class DeepseekOCRModel(DeepseekV2Model):
             pages = [self._page(seen, overview, crop)]
         else:
             pages = [self._page(seen, whole, None) for whole in self._whole_pages(overview)]
-        # The published model gathers an item's images in a list and concatenates it, which copies
-        # even a single one; doing the same moves the same bytes.
+        # As published, which copies even a single page.
         return torch.cat(pages, dim=0)
 
     def _whole_pages(self, overview: Tensor) -> Sequence[Tensor]:
-        """The views that are pages of their own if none has local views; here, all in one."""
+        """The views that are pages of their own, without local views; here, all in one."""
         return [overview]
 
     def _page(self, seen: _Seen, overview: Tensor, crop: Any) -> Tensor:
@@ -285,10 +282,6 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
 
     def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
         return DeepseekOCRModel(config)
-
-    def get_model(self) -> DeepseekV2Model:
-        """The model without the head."""
-        return self.model
 
     def forward(  # type: ignore[override]  # the published order: images before return_dict
         self,

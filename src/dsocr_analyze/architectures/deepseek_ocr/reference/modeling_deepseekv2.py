@@ -1,9 +1,9 @@
 """The DeepSeek-V2 decoder under the vendor's class names.
 
 Pre-norm layers of attention (plain multi-head, or latent: MLA) and a SwiGLU MLP or a mixture of
-such MLPs. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour, with
-the operators of the vendor's files under transformers 4.46.3. Tensors live as long as in the
-published code, so some names outlive their use or are reused early.
+them. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour, with the
+operators of the vendor's files under transformers 4.46.3. Tensors live as long as there, so some
+names outlive their use or are reused early.
 
 Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts, k
 experts per token, V vocabulary.
@@ -62,7 +62,7 @@ __all__ = [
 
 
 def _one_of(value: Any, known: Sequence[str], key: str) -> str:
-    """`value` if it is `known`; otherwise a ValueError that names the config's key."""
+    """`value`, or a ValueError for the config's key if it is not `known`."""
     if value not in known:
         raise ValueError(f"{key} is {value!r}; known: {', '.join(known)}")
     return str(value)
@@ -72,23 +72,20 @@ def _one_of(value: Any, known: Sequence[str], key: str) -> str:
 
 
 class Cache(Protocol):
-    """What attention needs of a cache; transformers' `DynamicCache` has it too."""
+    """What attention needs of a cache, such as transformers' `DynamicCache`."""
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Appends to a layer; returns all of its keys and values."""
+        """Appends to a layer and returns all of it."""
 
     def get_seq_length(self) -> int:
         """Positions held."""
 
 
 class KeyValueCache:
-    """Keys and values of every layer, `[B, heads, K, size]`, grown by concatenation.
-
-    With MLA, they are the rotary key and the latent.
-    """
+    """Keys and values (with MLA, rotary keys and latents) of every layer, `[B, heads, K, size]`."""
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
-        self._pairs: list[tuple[Tensor, Tensor]] = [(key, value) for key, value in pairs]
+        self._pairs = [(key, value) for key, value in pairs]
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -102,12 +99,11 @@ class KeyValueCache:
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends `[B, heads, T, size]` to a layer, the first uncopied, and returns all of it.
 
-        Raises IndexError for a layer filled before the one below it.
+        Raises IndexError if the layer below is empty.
         """
         if layer_idx < len(self._pairs):
             old_key, old_value = self._pairs[layer_idx]
-            key = torch.cat([old_key, key], dim=-2)
-            value = torch.cat([old_value, value], dim=-2)
+            key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
             self._pairs[layer_idx] = (key, value)
         elif layer_idx == len(self._pairs):
             self._pairs.append((key, value))
@@ -157,7 +153,7 @@ def _even_steps(dim: int) -> Tensor:
 
 
 def _buffer(compute: Callable[[], Tensor], dim: int, device: torch.device | None = None) -> Tensor:
-    """Frequencies `[dim / 2]` for a constructor; on `meta`, arithmetic would import a compiler."""
+    """Frequencies `[dim / 2]`; empty on `meta`, where arithmetic would import a compiler."""
     empty = torch.empty(dim // 2, dtype=torch.float32, device=device)
     return empty if empty.is_meta else compute()
 
@@ -173,9 +169,9 @@ def _yarn_frequencies(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """YaRN's blend of frequencies (Peng et al. 2023, eq. 17 to 23), `[dim / 2]`.
 
-    One that rotates more than `beta_fast` times over the original length is kept, one that rotates
-    less than `beta_slow` times is divided by `factor`, those in between are blended linearly. Also
-    returns the kept ones, the interpolated ones, and the share of the kept ones.
+    Those that rotate more than `beta_fast` times over the original length are kept, those that
+    rotate less than `beta_slow` times are divided by `factor`, others are blended linearly. Also
+    returns the kept and the interpolated ones, and the share of the kept ones.
     """
 
     def dimension_turning(times: float) -> float:
@@ -229,14 +225,13 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.sin_cached: Tensor
         frequencies = _buffer(lambda: _inverse_frequencies(dim, base, device), dim, device)
         self.register_buffer("inv_freq", frequencies, persistent=False)
-        # The published class computes the table at construction and again on the first call; here
-        # the first call does it.
+        # The published class also computes the table at construction.
         self.register_buffer("cos_cached", None, persistent=False)
         self.register_buffer("sin_cached", None, persistent=False)
         self.max_seq_len_cached = 0
 
     def _tune(self, seq_len: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Sets the frequencies for a length; returns tensors that the published code holds."""
+        """Sets a length's frequencies; returns tensors that the published code holds."""
         return ()
 
     def _positions(self, seq_len: int, device: torch.device) -> Tensor:
@@ -244,7 +239,7 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         return torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
 
     def _scaled(self, table: Tensor) -> Tensor:
-        """Cosines or sines with corrected magnitude."""
+        """A table with corrected magnitude."""
         return table
 
     def _fill(self, seq_len: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -257,7 +252,7 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.max_seq_len_cached = seq_len
 
     def forward(self, x: Tensor, seq_len: int | None = None) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions 0 .. seq_len - 1, `[seq_len, dim]`, in the type of `x`.
+        """Cosines and sines of the first positions, `[seq_len, dim]`, in the type of `x`.
 
         Raises ValueError without `seq_len`, the published default.
         """
@@ -313,9 +308,9 @@ class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 
 
 class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
-    """YaRN: frequencies blended by how often they rotate, magnitudes corrected.
+    """YaRN: blended frequencies and corrected magnitudes.
 
-    `mscale_all_dim` is the part of the magnitude that attention's softmax corrects already.
+    Attention's softmax corrects the part `mscale_all_dim` of the magnitude.
     """
 
     def __init__(
@@ -377,11 +372,10 @@ def _halves_from_pairs(x: Tensor) -> Tensor:
 
 
 def _activation(name: str) -> nn.Module:
-    """transformers' activation, or a ValueError; silu is torch's, which transformers 5 wraps."""
+    """transformers' activation, or a ValueError; silu is torch's."""
     if name in ("silu", "swish"):
         return nn.SiLU()
-    found: nn.Module = ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
-    return found
+    return ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
 
 
 class DeepseekV2MLP(nn.Module):
@@ -403,12 +397,11 @@ class DeepseekV2MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
-        out: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Routing(NamedTuple):
-    """The router's choice: indices and fp32 weights `[tokens, k]`; the balance loss in training."""
+    """The router's choice: indices and fp32 weights `[tokens, k]`, and a loss in training."""
 
     experts: Tensor
     weights: Tensor
@@ -416,10 +409,9 @@ class Routing(NamedTuple):
 
 
 class MoEGate(nn.Module):
-    """The router: fp32 logits, scores, top-k experts.
+    """The router: fp32 logits, scores, top-k experts; ValueError for an unknown method or score.
 
-    `gready`, the misspelled default of the published config, means greedy. Raises ValueError for an
-    unknown `scoring_func` or `topk_method`.
+    `gready`, as the published config spells its default, means greedy.
 
     Source: DeepSeek-V2 (2405.04434, eq. 20 to 29; group-limited: section 2.2.2), DeepSeek-V3
     (2412.19437, eq. 12 to 16, noaux_tc); the vendor's `MoEGate`.
@@ -470,11 +462,13 @@ class MoEGate(nn.Module):
         return Routing(experts, weights, loss)
 
     def _select(self, scores: Tensor) -> tuple[Tensor, ...]:
-        """Experts and their scores `[tokens, k]`, and what the router holds to its end."""
+        """Experts and scores `[tokens, k]`, and what the router holds to its end."""
         if self.topk_method == "greedy":
             weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
             return experts, weights
-        groups = self._groups()
+        groups = self.n_group
+        if groups is None or self.topk_group is None:
+            raise ValueError(f"topk_method {self.topk_method!r} needs n_group and topk_group")
         if self.topk_method == "group_limited_greedy":
             ranks = scores.view(-1, groups, self.n_routed_experts // groups).max(dim=-1).values
             kept = self._within_best_groups(scores, ranks)
@@ -487,13 +481,8 @@ class MoEGate(nn.Module):
         chosen, experts = torch.topk(kept[0], k=self.top_k, dim=-1, sorted=False)
         return experts, scores.gather(1, experts), corrected, ranks, *kept, chosen
 
-    def _groups(self) -> int:
-        if self.n_group is None or self.topk_group is None:
-            raise ValueError(f"topk_method {self.topk_method!r} needs n_group and topk_group")
-        return self.n_group
-
     def _within_best_groups(self, scores: Tensor, ranks: Tensor) -> tuple[Tensor, ...]:
-        """Scores `[tokens, E]`, zero outside the best groups; then the groups and both masks."""
+        """Scores `[tokens, E]`, zero outside the best groups, the groups and two masks."""
         best = torch.topk(ranks, k=int(self.topk_group or 0), dim=-1, sorted=False)[1]
         chosen = torch.zeros_like(ranks).scatter_(1, best, 1)
         size = self.n_routed_experts // ranks.shape[1]
@@ -515,7 +504,7 @@ class MoEGate(nn.Module):
 
 
 class AddAuxiliaryLoss(torch.autograd.Function):
-    """Returns `x`; backward treats the loss as if it were added to the total."""
+    """Returns `x`, and adds the loss to the total in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -536,8 +525,8 @@ class AddAuxiliaryLoss(torch.autograd.Function):
 class DeepseekV2MoE(nn.Module):
     """k routed experts per token, plus shared experts fused into one MLP.
 
-    `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20). Raises ValueError for `ep_size` above
-    1: experts on several processes are not modelled.
+    `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20). Raises ValueError for an `ep_size`
+    above 1.
     """
 
     def __init__(self, config: DeepseekV2Config) -> None:
@@ -570,7 +559,7 @@ class DeepseekV2MoE(nn.Module):
         return y
 
     def _train_experts(self, x: Tensor, routing: Routing) -> Tensor:
-        """Runs every expert, even on no tokens, so that all are in the graph."""
+        """Runs every expert, even on no tokens."""
         choice = routing.experts.view(-1)
         copies = x.repeat_interleave(routing.experts.shape[1], dim=0)
         y = torch.empty_like(copies)
@@ -581,7 +570,7 @@ class DeepseekV2MoE(nn.Module):
 
     @torch.no_grad()
     def moe_infer(self, x: Tensor, topk_ids: Tensor, topk_weight: Tensor) -> Tensor:
-        """Sorts tokens `[tokens, d]` by expert, calls each that has any, and sums in fp32."""
+        """Sorts tokens `[tokens, d]` by expert, runs those that have any, and sums in fp32."""
         chosen = topk_ids.new_zeros((topk_ids.shape[0], len(self.experts)))
         chosen.scatter_(1, topk_ids, 1)
         tokens_per_expert = chosen.sum(dim=0)
@@ -589,7 +578,7 @@ class DeepseekV2MoE(nn.Module):
         sorted_tokens = x[order // topk_ids.shape[1]]
 
         outputs, start = [], 0
-        # The only values read: how many tokens did each expert receive?
+        # The only values read: how many tokens does each expert get?
         counts = tokens_per_expert.cpu().numpy()
         del tokens_per_expert
         for expert, count in zip(self.experts, counts, strict=True):
@@ -628,10 +617,8 @@ def _causal_mask(
 ) -> Tensor | None:
     """Additive mask `[B, 1, T, K]`: zero where a query may attend, else the minimum; not if T = 1.
 
-    `attention_mask` is `[B, K]` of ones (tokens) and zeros (padding), or `[B, 1, T, K]`, which
-    replaces causality and raises ValueError in another shape.
-
-    Source: `_prepare_4d_causal_attention_mask` of transformers 4.46, with the same operators.
+    `attention_mask` is `[B, K]`, zero at padding, or `[B, 1, T, K]` instead of causality;
+    ValueError in another shape. Source: `_prepare_4d_causal_attention_mask` of transformers 4.46.
     """
     batch, length = embeds.shape[:2]
     keys, lowest = past_length + length, torch.finfo(embeds.dtype).min
@@ -663,7 +650,7 @@ def _padding(attention_mask: Tensor, length: int, dtype: torch.dtype) -> Tensor:
 
 
 def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`[1, 1, T, past + T]`: zero at and below the diagonal and over the past, else the minimum."""
+    """`[1, 1, T, past + T]`: zero up to the diagonal and over the past, else the minimum."""
     mask = torch.full((length, length), torch.finfo(dtype).min, device=device)
     index = torch.arange(length, device=device)
     mask.masked_fill_(index < (index + 1).view(length, 1), 0)
@@ -690,8 +677,8 @@ def _flash(
 ) -> Tensor:
     """Causal attention by the flash-attn kernels, as transformers 4.46 calls them: `[B, T, H, D]`.
 
-    `attention_mask` `[B, K]` is zero at padding; `position_ids` `[B, T]` are given if several
-    sequences may be packed into one row. Raises ImportError if the kernels are not there.
+    `attention_mask` `[B, K]` is zero at padding; `position_ids` `[B, T]` tell sequences that are
+    packed into a row. Raises ImportError without the kernels.
     """
     if flash_attn_func is None:
         raise ImportError(
@@ -707,8 +694,7 @@ def _flash(
         and not (torch.diff(position_ids, dim=-1) >= 0).all()
     ):
         return _flash_packed(query, key, value, position_ids, dropout, options)
-    out: Tensor = flash_attn_func(query, key, value, dropout, **options)
-    return out
+    return flash_attn_func(query, key, value, dropout, **options)
 
 
 def _flash_padded(
@@ -719,10 +705,9 @@ def _flash_padded(
     dropout: float,
     options: dict[str, Any],
 ) -> Tensor:
-    """Removes the padding, attends over ragged rows, restores it as zeros."""
-    length = query.shape[1]
+    """Attends over ragged rows, and restores the padding as zeros."""
     key_mask = attention_mask.bool()
-    query_mask = key_mask[:, -length:]
+    query_mask = key_mask[:, -query.shape[1] :]
     out = query.new_zeros(query.shape[:3] + value.shape[-1:])
     cu_seqlens_q, longest_q = _ragged(query_mask.sum(dim=-1))
     cu_seqlens_k, longest_k = _ragged(key_mask.sum(dim=-1))
@@ -748,7 +733,7 @@ def _flash_packed(
     dropout: float,
     options: dict[str, Any],
 ) -> Tensor:
-    """Attends within each sequence; positions restart at 0 where a sequence begins."""
+    """Attends within each sequence, whose positions begin at 0."""
     starts = torch.nonzero(position_ids.flatten() == 0).flatten()
     ends = torch.cat([starts[1:], starts.new_tensor([position_ids.numel()])])
     cu_seqlens, longest = _ragged(ends - starts)
@@ -773,9 +758,7 @@ def _ragged(lengths: Tensor) -> tuple[Tensor, int]:
 
 
 class LlamaRotaryEmbedding(nn.Module):
-    """RoPE of plain attention, computed on every call.
-
-    Raises ValueError for a `rope_scaling` that plain attention does not support.
+    """RoPE of plain attention, computed on every call; ValueError for some `rope_scaling`.
 
     Source: RoFormer (Su et al. 2021, eq. 34); the class of this name in transformers 4.46.
     """
@@ -826,8 +809,8 @@ def _head_dim(config: DeepseekV2Config) -> int:
 class LlamaAttention(nn.Module):
     """Plain multi-head attention with rotary positions and grouped keys and values, eager.
 
-    `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1): the whole T x K product, made
-    causal by the mask. Without `layer_idx`, it runs without a cache.
+    `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1), the whole T x K product. A
+    cache needs `layer_idx`.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -859,9 +842,8 @@ class LlamaAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """`[B, T, d]`, the weights `[B, H, T, K]` if asked for, and the cache.
 
-        The mask is additive, `[B, 1, T, K]`; positions are 0 .. T - 1 unless given, as
-        `position_ids` or as `position_embeddings` (cosines and sines). The other arguments are
-        unused, as published.
+        The mask is additive, `[B, 1, T, K]`; positions are 0 .. T - 1, or given as `position_ids`
+        or `position_embeddings` (cosines and sines). Other arguments are unused, as published.
         """
         query, key, value, *_tables = self._heads(
             hidden_states, position_ids, past_key_value, position_embeddings
@@ -869,7 +851,7 @@ class LlamaAttention(nn.Module):
         key = repeat_kv(key, self.num_key_value_groups)
         value = repeat_kv(value, self.num_key_value_groups)
         heads, weights = self._attended(query, key, value, attention_mask)
-        out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
+        out = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
         return out, weights if output_attentions else None, past_key_value
 
     def _attended(
@@ -891,7 +873,7 @@ class LlamaAttention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`.
 
-        Also the cosines and sines, which the published attention holds to its end.
+        Also cosines and sines, which the published attention holds to its end.
         """
         batch, length, _ = hidden_states.shape
         query, key, value = (
@@ -931,8 +913,7 @@ class LlamaFlashAttention2(LlamaAttention):
         dropout = self.attention_dropout if self.training else 0.0
         attended = _flash(query, key, value, attention_mask, position_ids, dropout, None)
         attended = attended.reshape(*hidden_states.shape[:2], -1).contiguous()
-        out: Tensor = self.o_proj(attended)
-        return out, None, past_key_value
+        return self.o_proj(attended), None, past_key_value
 
 
 _ROTARY: Final[dict[str, tuple[Callable[..., DeepseekV2RotaryEmbedding], tuple[str, ...]]]] = {
@@ -954,11 +935,11 @@ _ROTARY: Final[dict[str, tuple[Callable[..., DeepseekV2RotaryEmbedding], tuple[s
 class DeepseekV2Attention(nn.Module):
     """Multi-head latent attention, eager, with the up-projection absorbed.
 
-    Keys and values are one latent `c` of `kv_lora_rank` and one rotary key shared by the heads;
-    only these are cached. The up-projection `[W_k; W_v]` (`kv_b_proj`) multiplies the other side,
-    and its module is never called: `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j =
-    W_v sum_j a_j c_j` (2405.04434, eq. 9 to 19 and section 2.1.2). Raises ValueError for an unknown
-    type in `rope_scaling`, or without `kv_lora_rank`.
+    Heads share one latent `c` of `kv_lora_rank` and one rotary key, which alone are cached. The
+    up-projection `[W_k; W_v]` (`kv_b_proj`, whose module is never called) multiplies the other
+    side: `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j = W_v sum_j a_j c_j`
+    (2405.04434, eq. 9 to 19 and section 2.1.2). Raises ValueError for an unknown type in
+    `rope_scaling`, or without `kv_lora_rank`.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -997,20 +978,17 @@ class DeepseekV2Attention(nn.Module):
         self.softmax_scale = self._softmax_scale(config)
 
     def _rotary(self, config: DeepseekV2Config) -> DeepseekV2RotaryEmbedding:
-        common = {
-            "max_position_embeddings": config.max_position_embeddings,
-            "base": config.rope_theta,
-        }
+        common = (self.qk_rope_head_dim, config.max_position_embeddings, config.rope_theta)
         scaling = config.rope_scaling
         if scaling is None:
-            return DeepseekV2RotaryEmbedding(self.qk_rope_head_dim, **common)
+            return DeepseekV2RotaryEmbedding(*common)
         kind = _one_of(scaling.get("type"), list(_ROTARY), "rope_scaling.type (with MLA)")
         rotary, optional = _ROTARY[kind]
         extra = {key: scaling[key] for key in optional if key in scaling}
-        return rotary(self.qk_rope_head_dim, **common, scaling_factor=scaling["factor"], **extra)
+        return rotary(*common, scaling_factor=scaling["factor"], **extra)
 
     def _softmax_scale(self, config: DeepseekV2Config) -> float:
-        """`1 / sqrt(q head size)`, times YaRN's magnitude squared if it applies to all sizes."""
+        """`1 / sqrt(q head size)`, times the square of YaRN's magnitude for all sizes."""
         scale = float(self.q_head_dim**-0.5)
         scaling = config.rope_scaling or {}
         if scaling.get("mscale_all_dim", 0):
@@ -1049,7 +1027,7 @@ class DeepseekV2Attention(nn.Module):
         heads = torch.einsum("bhql,blc->bhqc", weights, latent)
         heads = torch.matmul(heads, up_value.mT)
         heads = heads.transpose(1, 2).contiguous()
-        out: Tensor = self.o_proj(heads.reshape(batch, length, self.num_heads * self.v_head_dim))
+        out = self.o_proj(heads.reshape(batch, length, self.num_heads * self.v_head_dim))
         return out, weights if output_attentions else None, past_key_value
 
     def _queries(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -1073,7 +1051,7 @@ class DeepseekV2Attention(nn.Module):
     def _rotate(
         self, q_pe: Tensor, k_pe: Tensor, position_ids: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
-        """Rotates queries and shared key; checkpoints store them in pairs, RoPE takes halves."""
+        """Rotates queries and shared key, which checkpoints store in pairs."""
         past = 0 if cache is None else layer_length(cache, place_in_cache(self.layer_idx))
         length = q_pe.shape[-2]
         if position_ids is None:
@@ -1092,14 +1070,14 @@ def place_in_cache(layer_idx: int | None) -> int:
 
 
 def layer_length(cache: Cache, layer_idx: int) -> int:
-    """Positions in a layer of the cache; lower layers may be one pass ahead."""
+    """Positions in a layer of the cache."""
     if isinstance(cache, KeyValueCache):
         return cache[layer_idx][0].shape[-2] if layer_idx < len(cache) else 0
     return int(cache.get_seq_length(layer_idx))  # type: ignore[call-arg]  # DynamicCache takes it
 
 
 class DeepseekV2FlashAttention2(DeepseekV2Attention):
-    """Latent attention by flash-attn: keys and values are up-projected and cached whole."""
+    """Latent attention by flash-attn, whose whole keys and values are cached."""
 
     def forward(
         self,
@@ -1130,8 +1108,7 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         if self.q_head_dim != self.v_head_dim:
             attended = attended[:, :, :, : self.v_head_dim]
         attended = attended.reshape(batch, length, self.num_heads * self.v_head_dim).contiguous()
-        out: Tensor = self.o_proj(attended)
-        return out, None, past_key_value
+        return self.o_proj(attended), None, past_key_value
 
     def _joined(self, nope: Tensor, pe: Tensor, like: Tensor) -> Tensor:
         """`[B, H, T, nope]` and `[B, H or 1, T, rope]` -> `[B, H, T, nope + rope]`."""
@@ -1157,8 +1134,8 @@ ATTENTION_CLASSES: Final[AttentionClasses] = {
 class DeepseekV2DecoderLayer(nn.Module):
     """`h = x + attention(norm(x))`, `h + mlp(norm(h))`.
 
-    The MLP is a mixture if there are routed experts, the layer is not one of the first
-    `first_k_dense_replace`, and `moe_layer_freq` divides its index.
+    With routed experts, the MLP is a mixture after the first `first_k_dense_replace` layers, where
+    `moe_layer_freq` divides the index.
     """
 
     attention_classes: ClassVar[AttentionClasses] = ATTENTION_CLASSES
@@ -1189,7 +1166,7 @@ class DeepseekV2DecoderLayer(nn.Module):
         use_cache: bool = False,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """`[B, T, d]` -> `[B, T, d]`, followed by the weights and the cache if requested."""
+        """`[B, T, d]` -> `[B, T, d]`, then the weights and the cache if asked for."""
         attended, weights, present = self.self_attn(
             hidden_states=self.input_layernorm(hidden_states),
             attention_mask=attention_mask,
@@ -1213,7 +1190,7 @@ class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyp
     base_model_prefix = "model"
     _no_split_modules = ("DeepseekV2DecoderLayer",)
     _skip_keys_device_placement = ("past_key_values",)
-    _supports_flash_attn_2 = _supports_flash_attn = True  # the names of transformers 4 and of 5
+    _supports_flash_attn_2 = _supports_flash_attn = True  # of transformers 4 and 5
     _supports_cache_class = True
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -1269,9 +1246,8 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
     ) -> Any:
         """Runs on `input_ids` `[B, T]` or `inputs_embeds` `[B, T, d]`; ValueError for both.
 
-        `attention_mask` is `[B, K]` of ones and zeros. The cache is extended in place and returned
-        as it was given: a cache, or one (key, value) pair per layer; `cache_position` is unused, as
-        published.
+        `attention_mask` is `[B, K]` of ones and zeros. The cache, or a (key, value) pair per layer,
+        is extended and returned; `cache_position` is unused, as published.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, and only one of them")
@@ -1330,13 +1306,13 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
     ) -> Tensor | None:
         """The mask as the layers' attention takes it, from `[B, K]`."""
         if self.config._attn_implementation == "flash_attention_2":
-            # The kernel is causal by itself; only actual padding is passed on.
+            # The kernel is causal; only padding is passed on.
             return attention_mask if attention_mask is not None and 0 in attention_mask else None
         return _causal_mask(attention_mask, hidden, past_length)
 
 
 class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
-    """The decoder and a head over all positions; logits are fp32."""
+    """The decoder and a head over all positions, with fp32 logits."""
 
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -1349,14 +1325,6 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
     def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
         return DeepseekV2Model(config)
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
-        return self.model.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replaces the token embedding."""
-        self.model.embed_tokens = value
-
     def get_output_embeddings(self) -> nn.Module:
         """The head."""
         return self.lm_head
@@ -1364,14 +1332,6 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         """Replaces the head."""
         self.lm_head = new_embeddings
-
-    def get_decoder(self) -> nn.Module:
-        """The decoder."""
-        return self.model
-
-    def set_decoder(self, decoder: DeepseekV2Model) -> None:
-        """Replaces the decoder."""
-        self.model = decoder
 
     def forward(
         self,
@@ -1433,14 +1393,6 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
-        return self.model.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replaces the token embedding."""
-        self.model.embed_tokens = value
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -1456,9 +1408,8 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
     ) -> Any:
         """Logits `[B, num_labels]`; arguments as for `DeepseekV2Model`.
 
-        A row ends before its first `pad_token_id`, with `inputs_embeds` at its last position;
-        several rows without that id are a ValueError. `labels` are classes or values `[B]`, or `[B,
-        num_labels]`.
+        A row ends before its first `pad_token_id`, or with `inputs_embeds` at its last position;
+        several rows without that id raise ValueError. `labels` are `[B]`, or `[B, num_labels]`.
         """
         decoded = self.model(
             input_ids=input_ids,
@@ -1486,11 +1437,9 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
     def _ends(self, input_ids: Tensor | None, logits: Tensor) -> Tensor | int:
         """Index of each row's last token: before its first padding, or -1."""
         padding = self.config.pad_token_id
-        if padding is None:
-            if logits.shape[0] != 1:
-                raise ValueError("a batch above 1 needs pad_token_id in the config")
-            return -1
-        if input_ids is None:
+        if padding is None and logits.shape[0] != 1:
+            raise ValueError("a batch above 1 needs pad_token_id in the config")
+        if padding is None or input_ids is None:
             return -1
         # argmax of a row without padding is 0, and 0 - 1 is the last position.
         return torch.eq(input_ids, padding).int().argmax(-1).sub(1).to(logits.device)
@@ -1499,12 +1448,9 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         """Squared error, cross entropy or binary cross entropy, by `problem_type` or the labels."""
         kind = self.config.problem_type
         if kind is None:
-            if self.num_labels == 1:
-                kind = "regression"
-            elif labels.dtype in (torch.long, torch.int):
-                kind = "single_label_classification"
-            else:
-                kind = "multi_label_classification"
+            by_labels = "single" if labels.dtype in (torch.long, torch.int) else "multi"
+            of_several = f"{by_labels}_label_classification"
+            kind = "regression" if self.num_labels == 1 else of_several
             self.config.problem_type = kind
         if kind == "regression":
             return F.mse_loss(pooled.squeeze(), labels.squeeze())

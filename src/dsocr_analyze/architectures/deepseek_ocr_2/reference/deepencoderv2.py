@@ -1,10 +1,10 @@
 """The vision side: SAM, a Qwen2 decoder with learned queries as second encoder, and the projector.
 
-An image `[N, 3, R, R]` runs through SAM to features `[N, d, g, g]`. These are n image tokens,
-followed by n learned queries; `Qwen2Decoder2Encoder` returns its outputs at the queries, and
-`MlpProjector` maps these to the width of the decoder. Qwen2's layers are implemented here so that
-no version of transformers changes them, with the operators of 4.46.3. Tensors live as long as in
-the published code, so some names outlive their use or are reused early.
+SAM's features `[N, d, g, g]` of images `[N, 3, R, R]` are n image tokens, followed by n learned
+queries; `MlpProjector` maps what `Qwen2Decoder2Encoder` returns at the queries to the width of the
+decoder. Qwen2's layers are implemented here, with the operators of transformers 4.46.3, so that no
+version changes them. Tensors live as long as in the published code, so some names outlive their use
+or are reused early.
 
 Letters in shapes: N images, n image tokens (and queries) per image, T = 2 n, H heads, D head size,
 d width, R resolution, g grid side.
@@ -90,7 +90,7 @@ _ENCODER: Final = "vision_config.width.qwen2-0-5b"
 
 
 def queries_of(view_size: int) -> int:
-    """Queries for a view of `view_size` pixels per side, as many as its image tokens."""
+    """Queries for a view of `view_size` pixels per side: one per image token."""
     side = -(-(view_size // _SAM_PATCH) // _SAM_STRIDES)
     return side * side
 
@@ -157,8 +157,7 @@ class Qwen2SdpaAttention(LlamaAttention):
         )
         attended = attended.transpose(1, 2).contiguous()
         attended = attended.view(*hidden_states.shape[:2], -1)
-        out: Tensor = self.o_proj(attended)
-        return out, None, past_key_value
+        return self.o_proj(attended), None, past_key_value
 
 
 class Qwen2DecoderLayer(nn.Module):
@@ -219,11 +218,10 @@ class CustomQwen2ModelInner(nn.Module):
         token_type_ids: Tensor | None = None,
         use_cache: bool | None = None,
     ) -> BaseModelOutputWithPast:
-        """The last hidden state `[N, T, d]`; keys and values as pairs, unless `use_cache` is false.
+        """The last hidden state `[N, T, d]`, and keys and values unless `use_cache` is false.
 
-        From embeddings `[N, T, d]` and types `[N, T]`, 0 for an image token, 1 for a query, which
-        are both required (ValueError); the mask `[N, T]` is 0 at padding. Nothing reads the keys
-        and values.
+        From embeddings `[N, T, d]` and types `[N, T]`, 0 for an image token, 1 for a query (both
+        required: ValueError); the mask `[N, T]` is 0 at padding.
         """
         if inputs_embeds is None or token_type_ids is None:
             raise ValueError("give inputs_embeds and token_type_ids; one of them is None")
@@ -256,10 +254,8 @@ class CustomQwen2ModelInner(nn.Module):
 def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
     """Additive mask `[N, 1, T, T]`: zero where a token may attend, the minimum elsewhere.
 
-    Image tokens attend to all image tokens; a query attends to these and to the queries up to
-    itself. Written row by row, as published: every write is a separate kernel.
-
-    Source: the vendor's `CustomQwen2Decoder`.
+    Image tokens attend to image tokens, a query also to the queries up to itself. Written row by
+    row, as published: every write is a kernel. Source: the vendor's `CustomQwen2Decoder`.
     """
     length = embeds.shape[1]
     masks = []
@@ -286,9 +282,8 @@ def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
 class CustomQwen2Decoder(nn.Module):
     """Qwen2 with bidirectional attention among image tokens and causal attention of queries.
 
-    `max_position_embeddings` has no effect, and `vocab_size` is unused: there is no token
-    embedding. Raises ValueError unless attention is "sdpa", or for numbers of heads that do not
-    fit.
+    `max_position_embeddings` and `vocab_size` have no effect. Raises ValueError unless attention is
+    "sdpa", or for numbers of heads that do not fit.
     """
 
     def __init__(
@@ -348,20 +343,19 @@ class CustomQwen2Decoder(nn.Module):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """As `CustomQwen2ModelInner`, to which `**kwargs` is passed."""
-        output: BaseModelOutputWithPast = self.model(
+        return self.model(
             inputs_embeds=inputs_embeds,
             token_type_ids=token_type_ids,
             attention_mask=attention_mask,
             **kwargs,
         )
-        return output
 
 
 class Qwen2Decoder2Encoder(nn.Module):
-    """Turns SAM's features into the same number of visual tokens, through learned queries.
+    """Turns SAM's features into as many visual tokens, through learned queries.
 
     There is a table of queries per view size: `query_768`, `query_1024`; `max_query` is unused, as
-    published. Raises ValueError as `CustomQwen2Decoder`, or if two sizes yield equally many tokens.
+    published. Raises ValueError as `CustomQwen2Decoder`, or if two sizes have equally many tokens.
     """
 
     def __init__(
@@ -410,8 +404,7 @@ class Qwen2Decoder2Encoder(nn.Module):
             dim=1,
         )
         outputs = self.model(combined, kinds)
-        answered: Tensor = outputs.last_hidden_state[:, tokens:, :]
-        return answered
+        return outputs.last_hidden_state[:, tokens:, :]
 
     def _queries(self, tokens: int) -> Tensor:
         """The table for `tokens` image tokens, `[n, d]`; its module is never called."""
@@ -422,8 +415,7 @@ class Qwen2Decoder2Encoder(nn.Module):
                 f"the encoder has no queries for the {tokens} image tokens that SAM makes of each"
                 f" view; it has {known or 'none at all'}"
             )
-        table: Tensor = getattr(self, name).weight
-        return table
+        return getattr(self, name).weight
 
 
 # ------------------------------------------------------------------------- built from the config
@@ -456,7 +448,7 @@ def _encoder_of(vision_config: Any) -> _Encoder:
 def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
     """SAM from `vision_config`, with the encoder's width in its last convolution, as published.
 
-    Raises ValueError for a missing key, or unless `downsample_channels` names two convolutions.
+    Raises ValueError for a missing key, or unless there are two `downsample_channels`.
     """
     width = _encoder_of(vision_config).dim
     encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
@@ -470,10 +462,9 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
 
 
 def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
-    """The encoder from `vision_config`: `width["qwen2-0-5b"]`.
+    """The encoder from `vision_config`: `width["qwen2-0-5b"]`, where all but `dim` have defaults.
 
-    The published file has only `dim`; the other values have defaults. Raises ValueError for a
-    missing key, or numbers that do not fit.
+    Raises ValueError for a missing key, or numbers that do not fit.
     """
     encoder = _encoder_of(vision_config)
     return Qwen2Decoder2Encoder(

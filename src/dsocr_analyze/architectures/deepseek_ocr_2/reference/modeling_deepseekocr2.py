@@ -1,7 +1,6 @@
 """DeepSeek-OCR-2: vision encoders, projector and decoder as one model, under the vendor's names.
 
-With the published config, the network equals the vendor's. The decoder, and writing a page's tokens
-into the prompt, are DeepSeek-OCR's.
+The decoder, and writing a page's tokens into the prompt, are DeepSeek-OCR's.
 
 Letters in shapes: N views, d width.
 """
@@ -48,8 +47,8 @@ class DeepseekOCR2Config(DeepseekV2Config):
 class DeepseekOCR2Model(DeepseekOCRModel):
     """The decoder, with visual tokens in place of the image placeholders.
 
-    A page is its local views in row-major order, each with its own tokens, then the global view,
-    then the separator; there are no newlines. Raises ValueError as `DeepseekOCRModel`.
+    A page is its local views in row-major order, the global view and the separator, without
+    newlines. Raises ValueError as `DeepseekOCRModel`.
     """
 
     config_class = DeepseekOCR2Config
@@ -72,7 +71,7 @@ class DeepseekOCR2Model(DeepseekOCRModel):
         views.tokens = self.projector(views.tokens)
 
     def _lay_out(self, views: Views, down: int, across: int) -> None:
-        """Concatenates views, `[N, n, d]` -> `[N n, d]`, regardless of their layout on the page."""
+        """Concatenates views, `[N, n, d]` -> `[N n, d]`, whatever their layout."""
         views.tokens = views.tokens.view(-1, views.tokens.shape[-1])
 
 

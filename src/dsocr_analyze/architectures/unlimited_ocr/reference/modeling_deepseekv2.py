@@ -1,7 +1,7 @@
 """Unlimited-OCR's own part of the decoder: attention over a window of generated tokens.
 
-The prompt is always kept; of the tokens generated after it, the cache holds the last W, in a ring
-buffer. Tensors live as long as in the published code, so some names outlive their use.
+The cache holds the prompt and, in a ring buffer, the last W generated tokens. Tensors live as long
+as in the published code, so some names outlive their use.
 
 Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width.
 """
@@ -23,19 +23,17 @@ __all__ = ["ATTENTION_CLASSES", "DeepseekV2DecoderLayer", "SlidingWindowLlamaAtt
 class _Ring:
     """The keys and values that one layer keeps: the prompt's, then the last W generated ones.
 
-    Its state is stored on the cache, as published: `_prefill_length` holds the prompt's length by
-    layer, `_ring_pos` the slot to overwrite next.
+    Its state is on the cache, as published: `_prefill_length` is the prompt's length by layer,
+    `_ring_pos` the slot to overwrite next.
     """
 
     def __init__(self, cache: Any, layer_idx: int, window: int) -> None:
-        self._cache = cache
-        self._layer = layer_idx
-        self._window = window
+        self._cache, self._layer, self._window = cache, layer_idx, window
         self._prompts: dict[int, int] = _kept_on(cache, "_prefill_length")
         self._slots: dict[int, int] = _kept_on(cache, "_ring_pos")
 
     def note_prompt(self, tokens: int) -> None:
-        """Records the prompt's length, unless it is already known."""
+        """Records the prompt's length, unless it is known."""
         if tokens:
             self._prompts.setdefault(self._layer, tokens)
 
@@ -51,7 +49,7 @@ class _Ring:
         return prompt is not None and self.held >= prompt + self._window
 
     def overwrite(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Overwrites the oldest with `[B, heads, T, D]`; all of the layer, uncopied."""
+        """Overwrites the oldest with `[B, heads, T, D]`; returns all of the layer, uncopied."""
         keys, values = _tensors_of(self._cache, self._layer)
         prompt, slot = self._prompts[self._layer], self._slots.get(self._layer, 0)
         for token in range(key.shape[-2]):
@@ -64,11 +62,10 @@ class _Ring:
 
 
 def _kept_on(cache: Any, name: str) -> dict[int, int]:
-    """Numbers by layer, stored as an attribute of the cache; empty at first."""
+    """Numbers by layer, in an attribute of the cache."""
     if not hasattr(cache, name):
         setattr(cache, name, {})
-    kept: dict[int, int] = getattr(cache, name)
-    return kept
+    return getattr(cache, name)
 
 
 def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
@@ -84,10 +81,9 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
     """`LlamaAttention` whose queries see the prompt and the last W generated tokens.
 
     W is `config._ring_window`, read on every call, which `infer()` sets to `sliding_window_size`.
-    Without it or without a cache, and in the pass over the prompt, this is `LlamaAttention`. Decode
-    step k attends to S + min(k, W) keys, including its own: up to step W it appends to the cache,
-    after that it overwrites the oldest generated slot. Keys keep the rotation of their own
-    position.
+    Without it or a cache, and over the prompt, this is `LlamaAttention`. Decode step k attends to
+    S + min(k, W) keys, its own among them: up to step W it appends to the cache, then it overwrites
+    the oldest generated slot. Keys keep the rotation of their position.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -106,7 +102,7 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, shared.Cache | None]:
-        """As `LlamaAttention`, without weights; in a full ring, every query sees all keys."""
+        """As `LlamaAttention`, without weights; in a full ring, queries see all keys."""
         ring = self._ring(past_key_value)
         if ring is not None and hidden_states.shape[1] == 1:
             ring.note_prompt(ring.held)  # the cache's length before its first decode step
@@ -125,8 +121,7 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
         every_key = shared.repeat_kv(keys, self.num_key_value_groups)
         every_value = shared.repeat_kv(values, self.num_key_value_groups)
         heads, _weights = self._attended(query, every_key, every_value, attention_mask)
-        out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
-        return out, None, past_key_value
+        return self.o_proj(heads.reshape(*hidden_states.shape[:2], -1)), None, past_key_value
 
     def _ring(self, cache: shared.Cache | None) -> _Ring | None:
         """The layer's ring, if there are a window and a cache."""

@@ -1,7 +1,6 @@
 """Unlimited-OCR: DeepSeek-OCR's network with a decoder that keeps a window of generated tokens.
 
-The vision side processes the pages of a prompt one by one. There is no `infer()`, which would need
-a tokenizer.
+The vision side processes the pages of a prompt one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["UnlimitedOCRConfig", "UnlimitedOCRForCausalLM", "UnlimitedOCRModel"]
 class UnlimitedOCRConfig(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config`, `projector_config` and the window.
 
-    `sliding_window_size` is in generated tokens; `sliding_window` counts if it is missing or 0.
+    That is `sliding_window_size` generated tokens, or `sliding_window` if this is missing or 0.
     """
 
     model_type = "unlimited-ocr"
@@ -55,7 +54,7 @@ class UnlimitedOCRModel(DeepseekOCRModel):
         return [overview[page : page + 1] for page in range(overview.shape[0])]
 
     def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
-        """As in `DeepseekV2Model`, but returns pairs as a cache, which has the window's state."""
+        """As in `DeepseekV2Model`, but with a cache for pairs, which has the window's state."""
         if hasattr(past, "update") or not caching:
             return super()._cache(past, caching)
         cache = DynamicCache()
@@ -66,7 +65,7 @@ class UnlimitedOCRModel(DeepseekOCRModel):
     def _mask(
         self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
     ) -> Tensor | None:
-        """As in `DeepseekV2Model`, but None in a decode step: one token sees everything cached."""
+        """As in `DeepseekV2Model`, but None in a decode step, where a token sees all."""
         if hidden.shape[1] == 1 and past_length > 0:
             return None
         return super()._mask(attention_mask, hidden, past_length)
