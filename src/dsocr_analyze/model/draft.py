@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import torch
 import transformers
@@ -19,13 +19,11 @@ from dsocr_analyze.architectures.any_model.description import (
     MODEL_DTYPE,
     Description,
     Input,
-    PlacedValue,
     Prompt,
     TensorInput,
     read_description,
 )
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.arguments import (
     DESCRIBED,
@@ -88,7 +86,7 @@ def _class_for(values: Config) -> str | None:
 
 
 def _is_masked(module: transformers.PreTrainedModel) -> bool:
-    """Whether a model fills in masked tokens, such as BERT; old versions say that it generates."""
+    """Whether it is like BERT, of which old versions say that it generates."""
     masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     name, is_seq2seq = type(module).__name__, module.config.is_encoder_decoder
@@ -333,59 +331,51 @@ _STAGE_NOTES: Final[Mapping[str, str]] = {
 def _toml_text(
     description: Description, opening: list[str], notes: Mapping[str, str], expert: str | None
 ) -> str:
-    """The file's text; its values are alike in TOML and JSON.
+    """The file's text.
 
     `notes` are about the prompt (`prompt`) and inputs, and `expert` the path of routed experts.
     """
     lines = [f"# {line}" for line in opening]
     named = {"name": description.name, "class": description.model_class, "routed_expert": expert}
-    lines += [f"{key} = {json.dumps(value)}" for key, value in named.items() if value is not None]
+    lines += _entries(named)
     for stage in description.stages:
-        lines += ["", *_stage(stage)]
+        role = None if stage.role == "vision" else stage.role
+        entries = {"name": stage.name, "prefixes": stage.prefixes, "role": role}
+        lines += ["", "[[stages]]", *_entries(entries, _STAGE_NOTES.get(stage.name))]
     if description.prompt is not None:
-        lines += ["", "[prompt]", *_prompt(description.prompt, notes.get("prompt"))]
+        lines += ["", "[prompt]", *_entries(_prompt(description.prompt), notes.get("prompt"))]
     for name, value in description.inputs.items():
         assert isinstance(value, TensorInput), "every rule of a draft gives a tensor"
-        lines += ["", f"[inputs.{name}]", *_tensor(value, notes.get(name))]
+        lines += ["", f"[inputs.{name}]", *_entries(_tensor(value), notes.get(name))]
     return "\n".join([*lines, ""])
 
 
-def _noted(line: str, note: str | None) -> str:
-    return f"{line}  # {note}" if note else line
+def _prompt(prompt: Prompt) -> dict[str, Any]:
+    argument = None if prompt.argument == "input_ids" else prompt.argument
+    fill = prompt.fill or None
+    return {"tokens": prompt.tokens, "argument": argument, "fill": fill, "placed": prompt.placed}
 
 
-def _stage(stage: StageScope) -> Iterator[str]:
-    yield "[[stages]]"
-    yield _noted(f"name = {json.dumps(stage.name)}", _STAGE_NOTES.get(stage.name))
-    yield f"prefixes = {json.dumps(list(stage.prefixes))}"
-    if stage.role != "vision":
-        yield f"role = {json.dumps(stage.role)}"
+def _tensor(value: TensorInput) -> dict[str, Any]:
+    has_type = value.dtype != MODEL_DTYPE and value.values is None
+    return {
+        "shape": value.shape if value.values is None else None,
+        "values": value.values,
+        "dtype": value.dtype if has_type else None,
+        "fill": None if value.fill == 1 else value.fill,
+        "placed": value.placed,
+        "repeat": "batch" if value.is_repeated else None,
+    }
 
 
-def _prompt(prompt: Prompt, note: str | None) -> Iterator[str]:
-    yield _noted(f"tokens = {prompt.tokens}", note)
-    if prompt.argument != "input_ids":
-        yield f"argument = {json.dumps(prompt.argument)}"
-    if prompt.fill:
-        yield f"fill = {prompt.fill}"
-    yield from _placed(prompt.placed)
-
-
-def _placed(runs: tuple[PlacedValue, ...]) -> Iterator[str]:
-    if runs:
-        yield "placed = ["
-        for run in runs:
-            yield f"  {{ value = {run.value}, start = {run.start}, count = {run.count} }},"
-        yield "]"
-
-
-def _tensor(value: TensorInput, note: str | None) -> Iterator[str]:
-    key, items = ("shape", value.shape) if value.values is None else ("values", value.values)
-    yield _noted(f"{key} = {json.dumps(items)}", note)
-    if value.dtype != MODEL_DTYPE and value.values is None:
-        yield f"dtype = {json.dumps(value.dtype)}"
-    if value.fill != 1:
-        yield f"fill = {value.fill}"
-    yield from _placed(value.placed)
-    if value.is_repeated:
-        yield 'repeat = "batch"'
+def _entries(values: Mapping[str, Any], note: str | None = None) -> Iterator[str]:
+    """A line per value, which is alike in TOML and JSON; the note stands beside the first."""
+    for key, value in values.items():
+        if key == "placed" and value:
+            yield "placed = ["
+            for run in value:
+                yield f"  {{ value = {run.value}, start = {run.start}, count = {run.count} }},"
+            yield "]"
+        elif key != "placed" and value is not None:
+            yield f"{key} = {json.dumps(value)}" + (f"  # {note}" if note else "")
+            note = None

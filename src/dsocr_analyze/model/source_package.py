@@ -107,9 +107,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         file = self._file_of(fullname)
         return None if file is None else importlib.util.decode_source(self.directory.sources[file])
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        file = self._file_of(module.__name__)
-        if file is not None:
-            source = self.directory.sources[file]
-            code = compile(source, str(self.directory.path / file), "exec", dont_inherit=True)
-            exec(code, module.__dict__)
+    def get_code(self, fullname: str) -> types.CodeType:
+        file = self._file_of(fullname)
+        source = b"" if file is None else self.directory.sources[file]
+        return compile(source, str(self.directory.path / (file or "")), "exec", dont_inherit=True)

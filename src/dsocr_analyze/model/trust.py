@@ -71,18 +71,11 @@ def _refuse_strangers(store: Path) -> None:
             )
 
 
-def _changes(recorded: dict[str, str], present: dict[str, str]) -> list[str]:
-    return sorted(
-        name for name in recorded.keys() | present.keys() if recorded.get(name) != present.get(name)
-    )
-
-
 def is_trusted(directory: ModelDirectory) -> bool:
     """Whether the directory's Python files are the ones recorded for it."""
     if directory.is_reference:
         return True
-    recorded = _read_store().get(str(directory.path.resolve()))
-    return recorded is not None and recorded == directory.digests()
+    return _read_store().get(str(directory.path.resolve())) == directory.digests()
 
 
 def is_trusted_code(directory: ModelDirectory) -> bool:
@@ -95,15 +88,13 @@ def require_trust(directory: ModelDirectory) -> None:
 
     Raises ConfigError if it has no code, and no architecture recognises its config.
     """
-    if directory.is_reference:
+    if is_trusted(directory):
         return
     digests = directory.digests()
-    recorded = _read_store().get(str(directory.path.resolve()))
-    if recorded is not None and recorded == digests:
-        return
     if not digests:
         _ = directory.architecture  # no code to trust; an unknown config raises ConfigError
         return
+    recorded = _read_store().get(str(directory.path.resolve()))
     command = f"dsocr-analyze trust {shlex.quote(str(directory.path))}"
     ways = f"read them, then run `{command}` or pass trust_remote_code=True"
     if recorded is None:
@@ -112,7 +103,8 @@ def require_trust(directory: ModelDirectory) -> None:
             f"{str(directory.path)!r} contains Python code that would run ({files}); {ways}",
             arguments=["trust_remote_code"],
         )
-    changed = ", ".join(_changes(recorded, digests))
+    names = sorted(recorded.keys() | digests.keys())
+    changed = ", ".join(name for name in names if recorded.get(name) != digests.get(name))
     raise TrustError(
         f"Python files of {str(directory.path)!r} changed since they were trusted ({changed});"
         f" {ways}",
