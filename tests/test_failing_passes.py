@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -137,42 +136,39 @@ def test_the_way_out_of_missing_values_leads_out(tmp_path, capsys, monkeypatch, 
     assert "on cpu" in out
 
 
-def _run(announce: Callable[[str], None], module: torch.nn.Module) -> None:
-    announce("decode step 3")
-    next(module.children())()
+class Raising(torch.nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self):
+        raise self.error
 
 
-def told(directory: ModelDirectory, module: torch.nn.Module) -> str:
-    with (
-        pytest.raises(ModelCodeError) as error,
-        blamed_on(directory, "failed", module=module) as announce,
-    ):
-        _run(announce, module)
-    return str(error.value)
+FIRST, SECOND = ValueError("first"), ValueError("second")
+FIRST.__cause__, SECOND.__cause__ = SECOND, FIRST
 
 
-def test_long_texts_are_cut_and_characters_that_act_are_escaped(tmp_path):
-    class Long(torch.nn.Module):
-        def forward(self):
-            raise ValueError("a\nb " * 1000)
-
+@pytest.mark.parametrize(
+    ("name", "error", "place", "said"),
+    [
+        ("a\x1b[2Jb", ValueError("a\nb " * 1000), "decode step 3, a\\x1b[2Jb", "a b a b"),
+        ("chained", FIRST, "chained", "first"),
+    ],
+    ids=["long, and with characters that act", "a chain of errors without an end"],
+)
+def test_what_is_told_has_an_end_and_nothing_that_acts(tmp_path, name, error, place, said):
     directory, module = ModelDirectory(tmp_path, {}, {}), torch.nn.Module()
-    module.add_module("a\x1b[2Jb", Long())
-    message = told(directory, module)
-    assert "failed: decode step 3, a\\x1b[2Jb (Long), test_failing_passes.py:" in message
-    assert "ValueError: a b a b" in message
+    module.add_module(name, Raising(error))
+
+    def run():
+        with blamed_on(directory, "failed", module=module) as announce:
+            announce("decode step 3")
+            next(module.children())()
+
+    with pytest.raises(ModelCodeError) as told:
+        run()
+    message = str(told.value)
+    assert f"{place} (Raising), test_failing_passes.py:" in message
+    assert f": ValueError: {said}" in message
     assert len(message) < 500 + len(str(tmp_path))
-
-
-def test_a_chain_of_errors_without_an_end_has_one(tmp_path):
-    class Chained(torch.nn.Module):
-        def forward(self):
-            first, second = ValueError("first"), ValueError("second")
-            first.__cause__, second.__cause__ = second, first
-            raise first
-
-    module = torch.nn.Module()
-    module.add_module("chained", Chained())
-    message = told(ModelDirectory(tmp_path, {}, {}), module)
-    assert "chained (Chained), test_failing_passes.py:" in message
-    assert message.endswith("ValueError: first")

@@ -15,7 +15,7 @@ from generated_pages import READERS
 from sampling import named, sampled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import GenerationMixin, LogitsProcessor
+from transformers import GenerationMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from dsocr_analyze.errors import ModelCodeError
@@ -43,15 +43,6 @@ class Counted:
     params: int
 
 
-class FirstToken(LogitsProcessor):
-    """Generates token 0, so that no drawn weights decide what a step embeds."""
-
-    def __call__(self, input_ids, scores):
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, 0] = 0
-        return forced
-
-
 def real_model(small: Small) -> torch.nn.Module:
     values = copy.deepcopy(small.config)
     config = CONFIG_MAPPING[values["model_type"]].from_dict(values)
@@ -59,6 +50,11 @@ def real_model(small: Small) -> torch.nn.Module:
     torch.manual_seed(0)
     model = getattr(transformers, values["architectures"][0])(config)
     return model.bfloat16().eval().requires_grad_(False)
+
+
+def first_token(input_ids, scores):
+    """Generates token 0, so that no drawn weights decide what a step embeds."""
+    return torch.full_like(scores, -torch.inf).index_fill_(1, torch.tensor([0]), 0)
 
 
 def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
@@ -71,19 +67,14 @@ def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
         for name, value in small.inputs(torch.device("cpu")).items()
     }
     counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
-    totals, cache_bytes = [], []
-
-    def before(*_):
-        totals.append(counter.get_total_flops())
+    totals, cache_bytes, sample = [], [], GenerationMixin._sample
 
     def after(_module, _args, kwargs, output):
         totals.append(counter.get_total_flops())
         cache_bytes.append(cache_bytes_among(kwargs | dict(output)))
 
-    sample = GenerationMixin._sample
-
     def hooked_sample(self, *args, **kwargs):
-        self.register_forward_pre_hook(before)
+        self.register_forward_pre_hook(lambda *_: totals.append(counter.get_total_flops()))
         self.register_forward_hook(after, with_kwargs=True)
         return sample(self, *args, **kwargs)
 
@@ -98,15 +89,12 @@ def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
             num_beams=1,
             eos_token_id=None,
             pad_token_id=1,
-            logits_processor=[FirstToken()],
+            logits_processor=[first_token],
         )
     assert len(totals) == 2 * new_tokens
     starts, ends = [0, *totals[2::2]], totals[1::2]
-    return Counted(
-        [end - start for start, end in zip(starts, ends, strict=True)],
-        cache_bytes,
-        sum(each.numel() for each in model.parameters()),
-    )
+    flops = [end - start for start, end in zip(starts, ends, strict=True)]
+    return Counted(flops, cache_bytes, sum(each.numel() for each in model.parameters()))
 
 
 def cache_bytes_among(kept) -> int:
@@ -120,12 +108,10 @@ def floating_bytes(value, seen: set[int]) -> int:
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
         return value.nbytes if value.is_floating_point() else 0
-    parts = vars(value) if hasattr(value, "__dict__") else value
-    if isinstance(parts, dict):
-        parts = parts.values()
-    elif not isinstance(parts, list | tuple):
-        return 0
-    return sum(floating_bytes(each, seen) for each in parts)
+    parts = getattr(value, "__dict__", value)
+    parts = parts.values() if isinstance(parts, dict) else parts
+    is_nested = isinstance(parts, list | tuple | type({}.values()))
+    return sum(floating_bytes(each, seen) for each in parts) if is_nested else 0
 
 
 def told(small: Small, folder, batch: int, steps, new_tokens: int, **arguments) -> Counted:
@@ -154,11 +140,10 @@ def test_every_pass_costs_what_generate_runs(tmp_path, name, batch):
     real = really_generated(small, batch, 4)
     assert told(small, tmp_path, batch, range(3), 4) == real
     report = session_of(small, tmp_path).analyze(batch_size=batch, max_new_tokens=4)
-    assert report.total.matrix_flops == real.flops[0]
-    assert report.total.decode_step.matrix_flops == real.flops[1]
-    assert report.total.batch.matrix_flops == sum(real.flops)
-    assert report.memory.kv_cache_bytes == real.cache_bytes[-1]
-    assert report.total.params == real.params
+    total = report.total
+    found = [each.matrix_flops for each in (total, total.decode_step, total.batch)]
+    assert found == [*real.flops[:2], sum(real.flops)]
+    assert (report.memory.kv_cache_bytes, total.params) == (real.cache_bytes[-1], real.params)
 
 
 @pytest.mark.exhaustive
@@ -201,47 +186,39 @@ def test_the_page_says_how_many_models_these_are():
     assert f"{present} {words} {version}" in " ".join(page.split())
 
 
-class TestOneRowOfLogits:
-    """A published model's prefill computes the logits of one token, as `generate` asks."""
-
-    LLAMA = Small(
-        {
-            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256,
-            "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
-            "max_position_embeddings": 131072, "tie_word_embeddings": True, "rope_theta": 500000.0,
-            "rope_scaling": {
-                "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-            },
+LLAMA = Small(
+    {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256,
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+        "max_position_embeddings": 131072, "tie_word_embeddings": True, "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
         },
-        TEXT_STAGES + PROMPT,
-    )  # fmt: skip
-    """Llama-3.2-1B."""
+    },
+    'attention = "sdpa"\n' + TEXT_STAGES + PROMPT,
+)  # fmt: skip
+"""Llama-3.2-1B."""
 
-    def test_flops(self, tmp_path):
-        tokens, d, kv, inner, layers, vocabulary = 2048, 2048, 512, 8192, 16, 128256
-        layer = tokens * (2 * d * d + 2 * d * kv + 3 * d * inner) + 2 * tokens * tokens * d
-        # Of the angles, one product per position and half a head's width, which 4.46 makes with a
-        # matrix operator.
-        angles = 0 if IS_5 else tokens * 32
-        report = session_of(self.LLAMA, tmp_path).analyze(seq_len=tokens, max_new_tokens=2)
-        assert report.total.macs == layers * layer + d * vocabulary + angles
-        assert report.total.matrix_flops == 4_536_010_932_224 - (131_072 if IS_5 else 0)
-        assert report.total.params == 1_235_814_400
 
-    def test_peak(self, tmp_path):
-        """Of SDPA: the weights of eager attention are larger than all logits."""
-        tokens, d, vocabulary = 2048, 2048, 128256
-        keep = "logits_to_keep" if IS_5 else "num_logits_to_keep"
-        stages = f'attention = "sdpa"\n{self.LLAMA.stages}\n'
-        one, every = (
-            session_of(replace(self.LLAMA, stages=stages + more), tmp_path).analyze(
-                seq_len=tokens, max_new_tokens=2
-            )
-            for more in ("", f"[inputs]\n{keep} = 0\n")
+def test_a_prefill_computes_the_logits_of_one_token_as_generate_asks(tmp_path):
+    tokens, d, kv, inner, layers, vocabulary = 2048, 2048, 512, 8192, 16, 128256
+    keep = "logits_to_keep" if IS_5 else "num_logits_to_keep"
+    one, every = (
+        session_of(replace(LLAMA, stages=LLAMA.stages + more), tmp_path).analyze(
+            seq_len=tokens, max_new_tokens=2
         )
-        difference = every.total.matrix_flops - one.total.matrix_flops
-        assert difference == 2 * (tokens - 1) * d * vocabulary
-        logits = 2 * tokens * vocabulary
-        assert one.memory.peak_activation_bytes < logits < every.memory.peak_activation_bytes
+        for more in ("", f"[inputs]\n{keep} = 0\n")
+    )
+    layer = tokens * (2 * d * d + 2 * d * kv + 3 * d * inner) + 2 * tokens * tokens * d
+    # Of the angles, one product per position and half a head's width, which 4.46 makes with a
+    # matrix operator.
+    angles = 0 if IS_5 else tokens * 32
+    assert one.total.macs == layers * layer + d * vocabulary + angles
+    assert one.total.matrix_flops == 4_536_010_932_224 - (131_072 if IS_5 else 0)
+    assert one.total.params == 1_235_814_400
+    difference = every.total.matrix_flops - one.total.matrix_flops
+    assert difference == 2 * (tokens - 1) * d * vocabulary
+    logits = 2 * tokens * vocabulary
+    assert one.memory.peak_activation_bytes < logits < every.memory.peak_activation_bytes

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 
 import pytest
@@ -19,29 +18,19 @@ from test_golden import (
     traced,
     workload_of,
 )
-from vendor_checkout import VENDOR, needs_vendor
+from vendor_checkout import VENDOR, digests, needs_vendor
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.summary import ledger_of
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
 
-def digests() -> dict[str, str]:
-    return {
-        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(VENDOR.rglob("*"))
-        if file.is_file() and file.suffix != ".safetensors"
-    }
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
 def vendor(request):
-    before = digests()
+    before = digests(VENDOR)
     yield load_model(
         ModelDirectory.read(VENDOR),
         device=torch.device("meta"),
@@ -49,7 +38,7 @@ def vendor(request):
         flash_attention=request.param,
         trust_remote_code=True,
     )
-    assert digests() == before
+    assert digests(VENDOR) == before
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
@@ -60,11 +49,9 @@ def test_every_stage_counts_what_was_recorded(vendor, golden):
 
 
 def test_the_reference_runs_the_same_operators(vendor):
-    flash = vendor.attention == "flash_attention_2"
-    ours = reference(flash_attention=flash)
-    workload = DEFAULT.plan(page=(1191, 1684))
-    theirs = traced(vendor, workload)
-    own = traced(ours, workload)
+    """By module and cost, in whatever order, and has the same parameters."""
+    ours = reference(flash_attention=vendor.attention == "flash_attention_2")
+    theirs, own = (traced(model, DEFAULT.plan(page=(1191, 1684))) for model in (vendor, ours))
     for one, other in (
         (theirs.prefill, own.prefill),
         (theirs.decode_steps[0], own.decode_steps[0]),
@@ -72,27 +59,14 @@ def test_the_reference_runs_the_same_operators(vendor):
         assert ledger_of(one).counted == ledger_of(other).counted
         assert ledger_of(one).unknown == {}
         assert sorted(one.calls) == sorted(other.calls)
-        assert counted(one) == counted(other)
+        assert Counter(one.kernels) == Counter(other.kernels)
         assert one.peak == other.peak
+    shapes = [{n: p.shape for n, p in each.module.named_parameters()} for each in (vendor, ours)]
+    assert shapes[0] == shapes[1]
 
 
-def counted(trace: Trace) -> Counter[Kernel]:
-    """Executed operators by module and cost, in whatever order."""
-    return Counter(trace.kernels)
-
-
-def test_parameters_are_the_references(vendor):
-    theirs = {name: p.shape for name, p in vendor.module.named_parameters()}
-    ours = {name: p.shape for name, p in reference().module.named_parameters()}
-    assert theirs == ours
-
-
-def test_its_code_is_the_published_one_whose_repetition_is_declared(vendor):
+def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing(vendor):
     assert vendor.directory.runs_code(DEFAULT.published_code)
-
-
-def test_declared_repetition_changes_nothing(vendor):
     workload = DEFAULT.plan(page=(1000, 700))
     repeated = traced(vendor, workload, step_numbers=range(2), repeats=repeats_of(vendor))
-    every = traced(vendor, workload, step_numbers=range(2))
-    assert repeated == every
+    assert repeated == traced(vendor, workload, step_numbers=range(2))

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import random
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ from ocr2_pages import (
     workload_of,
 )
 from torch.utils.flop_counter import FlopCounterMode
-from vendor_checkout import VENDOR_OCR2, needs_vendor_ocr2
+from vendor_checkout import VENDOR_OCR2, digests, needs_vendor_ocr2
 
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import flash_attention
@@ -39,38 +39,27 @@ pytestmark = [pytest.mark.vendor, needs_vendor_ocr2]
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 
-def digests() -> dict[str, str]:
-    return {
-        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(VENDOR_OCR2.rglob("*"))
-        if file.is_file() and file.suffix != ".safetensors"
-    }
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
 def both(request):
-    before = digests()
+    before = digests(VENDOR_OCR2)
     yield (
         loaded(VENDOR_OCR2, flash=request.param),
         loaded(REFERENCE, flash=request.param),
     )
-    assert digests() == before
+    assert digests(VENDOR_OCR2) == before
+
+
+def layout(model):
+    """Shapes of parameters, class names of modules, and shapes and types of buffers, by path."""
+    return (
+        {name: p.shape for name, p in model.module.named_parameters()},
+        {name: type(module).__name__ for name, module in model.module.named_modules()},
+        {name: (b.shape, b.dtype) for name, b in model.module.named_buffers()},
+    )
 
 
 def test_modules_parameters_and_buffers_are_the_vendors(both):
-    theirs, ours = (
-        {name: tuple(p.shape) for name, p in model.module.named_parameters()} for model in both
-    )
-    assert ours == theirs
-    theirs, ours = (
-        {name: type(module).__name__ for name, module in model.module.named_modules()}
-        for model in both
-    )
-    assert ours == theirs
-    theirs, ours = (
-        {name: (tuple(b.shape), b.dtype) for name, b in model.module.named_buffers()}
-        for model in both
-    )
+    theirs, ours = map(layout, both)
     assert ours == theirs
 
 
@@ -83,14 +72,11 @@ def test_the_vendors_files_count_what_was_recorded(both, golden):
 
 
 def test_the_outside_witness_counts_the_same_on_the_vendors_files(both):
-    theirs, _ = both
+    theirs, golden = both[0], GOLDENS[1]
     if theirs.attention != "eager":
         pytest.skip("FlopCounterMode knows nothing of the package flash-attn")
-    golden = GOLDENS[1]
-    with running(META):
-        inputs = CALLED.prefill_inputs(META, theirs.dtype, workload_of(golden))
-        with FlopCounterMode(display=False) as counter:
-            theirs.module(**inputs)
+    with running(META), FlopCounterMode(display=False) as counter:
+        theirs.module(**CALLED.prefill_inputs(META, theirs.dtype, workload_of(golden)))
     assert counter.get_total_flops() == golden["matrix_flops"]["total"]
 
 
@@ -173,24 +159,20 @@ def small_pair(request, monkeypatch):
     model_file, encoder_file = (
         sys.modules[f"{package}.{name}"] for name in ("modeling_deepseekocr2", "deepencoderv2")
     )
-    monkeypatch.setattr(
-        model_file,
-        "build_sam_vit_b",
-        lambda: encoder_file._build_sam(
-            encoder_embed_dim=SMALL_SAM["width"],
-            encoder_depth=SMALL_SAM["layers"],
-            encoder_num_heads=SMALL_SAM["heads"],
-            encoder_global_attn_indexes=SMALL_SAM["global_attn_indexes"],
-        ),
+    sam = partial(
+        encoder_file._build_sam,
+        encoder_embed_dim=SMALL_SAM["width"],
+        encoder_depth=SMALL_SAM["layers"],
+        encoder_num_heads=SMALL_SAM["heads"],
+        encoder_global_attn_indexes=SMALL_SAM["global_attn_indexes"],
     )
-    monkeypatch.setattr(
-        model_file,
-        "build_qwen2_decoder_as_encoder",
-        lambda: encoder_file.build_qwen2_decoder_as_encoder(
-            decoder_layer=SMALL_ENCODER["layers"],
-            intermediate_size=SMALL_ENCODER["intermediate_size"],
-        ),
+    encoder = partial(
+        encoder_file.build_qwen2_decoder_as_encoder,
+        decoder_layer=SMALL_ENCODER["layers"],
+        intermediate_size=SMALL_ENCODER["intermediate_size"],
     )
+    monkeypatch.setattr(model_file, "build_sam_vit_b", sam)
+    monkeypatch.setattr(model_file, "build_qwen2_decoder_as_encoder", encoder)
     theirs = loaded(VENDOR_OCR2, device="cpu", dtype=dtype, **SMALL_DECODER)
     ours = loaded(
         REFERENCE, device="cpu", dtype=dtype, vision_config=small_vision(), **SMALL_DECODER

@@ -6,7 +6,6 @@ untouched.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import Counter
 from typing import Any
@@ -27,7 +26,7 @@ from unlimited import (
     traced,
     workload,
 )
-from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
+from vendor_checkout import VENDOR_UNLIMITED, digests, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.key_value_cache import CacheStep
@@ -42,17 +41,9 @@ pytestmark = [pytest.mark.vendor, needs_vendor_unlimited]
 
 @pytest.fixture(scope="module", autouse=True)
 def untouched():
-    before = digests()
+    before = digests(VENDOR_UNLIMITED)
     yield
-    assert digests() == before
-
-
-def digests() -> dict[str, str]:
-    return {
-        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(VENDOR_UNLIMITED.rglob("*"))
-        if file.is_file() and file.suffix != ".safetensors"
-    }
+    assert digests(VENDOR_UNLIMITED) == before
 
 
 # ------------------------------------------------------------------------------------------ layout
@@ -131,8 +122,9 @@ def test_several_tokens_at_once_after_the_prompt_are_handled_alike(window):
                 output = model(tokens[:, start:end], position_ids=positions, past_key_values=cache)
                 logits.append(output.logits)
         found.append((torch.cat(logits, dim=1), cache.get_seq_length()))
-    assert torch.equal(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
+    (theirs, their_length), (ours, our_length) = found
+    assert torch.equal(theirs, ours)
+    assert their_length == our_length
 
 
 WHOLE = {

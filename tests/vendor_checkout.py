@@ -1,5 +1,6 @@
 """Where the tests look for vendor checkouts: an environment variable each, or folders of models."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ __all__ = [
     "VENDOR",
     "VENDOR_OCR2",
     "VENDOR_UNLIMITED",
+    "digests",
     "needs_vendor",
     "needs_vendor_ocr2",
     "needs_vendor_unlimited",
@@ -28,3 +30,12 @@ def checkout(variable: str, folder: str) -> tuple[Path, pytest.MarkDecorator]:
 VENDOR, needs_vendor = checkout("DSOCR_VENDOR_DIR", "deepseek-ocr")
 VENDOR_OCR2, needs_vendor_ocr2 = checkout("DSOCR_VENDOR_DIR_OCR2", "deepseek-ocr-2")
 VENDOR_UNLIMITED, needs_vendor_unlimited = checkout("DSOCR_VENDOR_DIR_UNLIMITED", "unlimited-ocr")
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of a checkout's files, which tests leave untouched."""
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(directory.rglob("*"))
+        if file.is_file() and file.suffix != ".safetensors"
+    }
