@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -189,14 +189,10 @@ def flash_stand_in(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False):
 def varlen_stand_in(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
 ):  # fmt: skip
-    rows = []
-    ends = zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True)
-    for (first_q, last_q), (first_k, last_k) in ends:
-        assert last_q - first_q <= max_seqlen_q
-        assert last_k - first_k <= max_seqlen_k
-        parts = (q[first_q:last_q], k[first_k:last_k], v[first_k:last_k])
-        rows.append(flash_stand_in(*(part[None] for part in parts), **options)[0])
-    return torch.cat(rows)
+    queries, keys = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    assert (max(queries), max(keys)) == (max_seqlen_q, max_seqlen_k)
+    rows = zip(q.split(queries), k.split(keys), v.split(keys), strict=True)
+    return torch.cat([flash_stand_in(*(part[None] for part in row), **options)[0] for row in rows])
 
 
 @pytest.fixture
@@ -243,10 +239,9 @@ def test_mixture_equals_every_expert_on_every_token_weighted_by_the_router():
     with torch.no_grad():
         probabilities = (x @ moe.gate.weight.T).softmax(-1)
         expected = moe.shared_experts(x)
-        for b in range(2):
-            for t in range(7):
-                for e in probabilities[b, t].topk(3).indices.tolist():
-                    expected[b, t] += probabilities[b, t, e] * moe.experts[e](x[b, t])
+        for b, t in itertools.product(range(2), range(7)):
+            for e in probabilities[b, t].topk(3).indices.tolist():
+                expected[b, t] += probabilities[b, t, e] * moe.experts[e](x[b, t])
         torch.testing.assert_close(moe(x), expected, **CLOSE)
     y = moe.train()(x)
     torch.testing.assert_close(y, expected, **CLOSE)

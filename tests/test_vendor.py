@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 from test_golden import (
@@ -18,12 +16,11 @@ from test_golden import (
     traced,
     workload_of,
 )
-from vendor_checkout import VENDOR, digests, needs_vendor
+from vendor_checkout import VENDOR, assert_same_passes, digests, needs_vendor
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace.summary import ledger_of
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
@@ -52,15 +49,7 @@ def test_the_reference_runs_the_same_operators(vendor):
     """By module and cost, in whatever order, and has the same parameters."""
     ours = reference(flash_attention=vendor.attention == "flash_attention_2")
     theirs, own = (traced(model, DEFAULT.plan(page=(1191, 1684))) for model in (vendor, ours))
-    for one, other in (
-        (theirs.prefill, own.prefill),
-        (theirs.decode_steps[0], own.decode_steps[0]),
-    ):
-        assert ledger_of(one).counted == ledger_of(other).counted
-        assert ledger_of(one).unknown == {}
-        assert sorted(one.calls) == sorted(other.calls)
-        assert Counter(one.kernels) == Counter(other.kernels)
-        assert one.peak == other.peak
+    assert_same_passes(own, theirs)
     shapes = [{n: p.shape for n, p in each.module.named_parameters()} for each in (vendor, ours)]
     assert shapes[0] == shapes[1]
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from alive_tensors import Alive
-from vendor_checkout import VENDOR, needs_vendor
+from vendor_checkout import VENDOR, assert_same_passes, needs_vendor
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
@@ -120,12 +119,7 @@ def test_drawn_models_peak_at_the_same_byte(seed):
         )
         for vendor in (True, False)
     )
-    assert ours.kv_cache_bytes == theirs.kv_cache_bytes
-    for own, other in zip(
-        (ours.prefill, *ours.decode_steps), (theirs.prefill, *theirs.decode_steps), strict=True
-    ):
-        assert own.peak == other.peak
-        assert Counter(own.kernels) == Counter(other.kernels)
+    assert_same_passes(ours, theirs)
 
 
 # ------------------------------------------------------------------------- an outside witness

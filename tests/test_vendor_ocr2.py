@@ -9,7 +9,6 @@ import copy
 import json
 import random
 import sys
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -28,11 +27,10 @@ from ocr2_pages import (
     workload_of,
 )
 from torch.utils.flop_counter import FlopCounterMode
-from vendor_checkout import VENDOR_OCR2, digests, needs_vendor_ocr2
+from vendor_checkout import VENDOR_OCR2, assert_same_passes, digests, needs_vendor_ocr2
 
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import flash_attention
-from dsocr_analyze.trace.summary import ledger_of
 
 pytestmark = [pytest.mark.vendor, needs_vendor_ocr2]
 
@@ -92,16 +90,7 @@ WORKLOADS = {
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_reference_runs_the_same_operators(both, name):
     theirs, ours = (traced(model, laid_out(**WORKLOADS[name])) for model in both)
-    assert ours.kv_cache_bytes == theirs.kv_cache_bytes
-    for own, other in (
-        (ours.prefill, theirs.prefill),
-        (ours.decode_steps[0], theirs.decode_steps[0]),
-    ):
-        assert ledger_of(other).unknown == {}
-        assert ledger_of(own).counted == ledger_of(other).counted
-        assert Counter(own.kernels) == Counter(other.kernels)
-        assert sorted(own.calls) == sorted(other.calls)
-        assert own.peak == other.peak
+    assert_same_passes(ours, theirs)
 
 
 def test_as_many_bytes_are_alive_after_every_operator(both):

@@ -7,7 +7,6 @@ untouched.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -26,14 +25,13 @@ from unlimited import (
     traced,
     workload,
 )
-from vendor_checkout import VENDOR_UNLIMITED, digests, needs_vendor_unlimited
+from vendor_checkout import VENDOR_UNLIMITED, assert_same_passes, digests, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.key_value_cache import CacheStep
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.forward import running
-from dsocr_analyze.trace.summary import ledger_of
 from dsocr_analyze.workload import ViewBatch
 
 pytestmark = [pytest.mark.vendor, needs_vendor_unlimited]
@@ -217,15 +215,7 @@ def test_drawn_models_run_the_same_operators_and_peak_at_the_same_byte(seed):
         traced(load(path, window, dtype=dtype, config=config), page, step_numbers=steps)
         for path in (VENDOR_UNLIMITED, REFERENCE)
     )
-    assert ours.kv_cache_bytes == theirs.kv_cache_bytes
-    for own, other in zip(
-        (ours.prefill, *ours.decode_steps), (theirs.prefill, *theirs.decode_steps), strict=True
-    ):
-        assert own.peak == other.peak
-        assert Counter(own.kernels) == Counter(other.kernels)
-        assert sorted(own.calls) == sorted(other.calls)
-        for trace in (own, other):
-            assert ledger_of(trace).unknown == {}
+    assert_same_passes(ours, theirs)
 
 
 @pytest.mark.parametrize("window", [None, 2])

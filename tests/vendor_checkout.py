@@ -2,14 +2,18 @@
 
 import hashlib
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from dsocr_analyze.trace.summary import ledger_of
 
 __all__ = [
     "VENDOR",
     "VENDOR_OCR2",
     "VENDOR_UNLIMITED",
+    "assert_same_passes",
     "digests",
     "needs_vendor",
     "needs_vendor_ocr2",
@@ -39,3 +43,15 @@ def digests(directory: Path) -> dict[str, str]:
         for file in sorted(directory.rglob("*"))
         if file.is_file() and file.suffix != ".safetensors"
     }
+
+
+def assert_same_passes(ours, theirs):
+    """Two traces ran the same operators, in whatever order, all of them with a rule."""
+    assert ours.kv_cache_bytes == theirs.kv_cache_bytes
+    passes = ((each.prefill, *each.decode_steps) for each in (ours, theirs))
+    for own, other in zip(*passes, strict=True):
+        assert own.peak == other.peak
+        assert Counter(own.kernels) == Counter(other.kernels)
+        assert sorted(own.calls) == sorted(other.calls)
+        assert ledger_of(own).counted == ledger_of(other).counted
+        assert ledger_of(own).unknown == ledger_of(other).unknown == {}

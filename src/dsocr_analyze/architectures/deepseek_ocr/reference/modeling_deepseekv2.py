@@ -217,9 +217,8 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.base = dim, base
         self.max_position_embeddings = max_position_embeddings
-        self.base = base
         self.inv_freq: Tensor
         self.cos_cached: Tensor
         self.sin_cached: Tensor
@@ -235,7 +234,6 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         return ()
 
     def _positions(self, seq_len: int, device: torch.device) -> Tensor:
-        """`[seq_len]`."""
         return torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
 
     def _scaled(self, table: Tensor) -> Tensor:
@@ -329,10 +327,8 @@ class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
         super().__init__(dim, max_position_embeddings, base, device)
         self.scaling_factor = scaling_factor
         self.original_max_position_embeddings = original_max_position_embeddings
-        self.beta_fast = beta_fast
-        self.beta_slow = beta_slow
-        self.mscale = mscale
-        self.mscale_all_dim = mscale_all_dim
+        self.beta_fast, self.beta_slow = beta_fast, beta_slow
+        self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
 
     def _tune(self, seq_len: int, device: torch.device) -> tuple[Tensor, ...]:
         self.inv_freq, *on_the_way = _yarn_frequencies(

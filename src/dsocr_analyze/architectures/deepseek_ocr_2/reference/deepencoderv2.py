@@ -13,7 +13,7 @@ d width, R resolution, g grid side.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -421,28 +421,18 @@ class Qwen2Decoder2Encoder(nn.Module):
 # ------------------------------------------------------------------------- built from the config
 
 
-class _Encoder(NamedTuple):
-    """Values of `vision_config.width["qwen2-0-5b"]`; the published file has only `dim`."""
-
-    dim: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    mlp_width: int
-    view_sizes: tuple[int, ...]
-
-
-def _encoder_of(vision_config: Any) -> _Encoder:
+def _encoder_of(vision_config: Any) -> dict[str, Any]:
+    """The encoder's arguments, from `vision_config.width["qwen2-0-5b"]`."""
     widths = required(vision_config, "width", "vision_config")
     settings: Mapping[str, Any] = required(widths, "qwen2-0-5b", "vision_config.width")
-    return _Encoder(
-        dim=int(required(settings, "dim", _ENCODER)),
-        layers=int(settings.get("layers", _LAYERS)),
-        heads=int(settings.get("heads", _HEADS)),
-        key_value_heads=int(settings.get("key_value_heads", _KEY_VALUE_HEADS)),
-        mlp_width=int(settings.get("intermediate_size", _MLP_WIDTH)),
-        view_sizes=tuple(int(size) for size in settings.get("view_sizes", _VIEW_SIZES)),
-    )
+    return {
+        "hidden_dimension": int(required(settings, "dim", _ENCODER)),
+        "decoder_layer": int(settings.get("layers", _LAYERS)),
+        "num_attention_heads": int(settings.get("heads", _HEADS)),
+        "num_key_value_heads": int(settings.get("key_value_heads", _KEY_VALUE_HEADS)),
+        "intermediate_size": int(settings.get("intermediate_size", _MLP_WIDTH)),
+        "view_sizes": tuple(int(size) for size in settings.get("view_sizes", _VIEW_SIZES)),
+    }
 
 
 def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
@@ -450,7 +440,7 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
 
     Raises ValueError for a missing key, or unless there are two `downsample_channels`.
     """
-    width = _encoder_of(vision_config).dim
+    width = _encoder_of(vision_config)["hidden_dimension"]
     encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
     channels = vision_config["width"]["sam_vit_b"]["downsample_channels"]
     if 2 ** len(channels) != _SAM_STRIDES:
@@ -466,19 +456,10 @@ def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
 
     Raises ValueError for a missing key, or numbers that do not fit.
     """
-    encoder = _encoder_of(vision_config)
-    return Qwen2Decoder2Encoder(
-        decoder_layer=encoder.layers,
-        hidden_dimension=encoder.dim,
-        num_attention_heads=encoder.heads,
-        num_key_value_heads=encoder.key_value_heads,
-        intermediate_size=encoder.mlp_width,
-        max_query=400,
-        view_sizes=encoder.view_sizes,
-    )
+    return Qwen2Decoder2Encoder(**_encoder_of(vision_config), max_query=400)
 
 
 def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
     """The projector from `projector_config`, as `fitting_projector`, for the encoder's features."""
-    width = _encoder_of(vision_config).dim
+    width = _encoder_of(vision_config)["hidden_dimension"]
     return fitting_projector(projector_config, width, "the encoder", hidden_size)
