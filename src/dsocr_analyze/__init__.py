@@ -1,9 +1,9 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
 `analyze` reports on a page; `DeepSeekOCRSession` keeps a model loaded for several pages; `compare`
-puts reports side by side; `sweep_workloads` counts every combination of some ranges. Every name is
-imported on first use: the session imports torch, and the command line must install its signal
-handlers before anything else.
+puts reports side by side; `sweep_workloads` counts every combination of some ranges. Names are
+imported on first use: the session imports torch, and the command line must first install its signal
+handlers.
 """
 
 from __future__ import annotations

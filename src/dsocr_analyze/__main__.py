@@ -48,7 +48,7 @@ def run() -> NoReturn:
 
 
 def _start_with_docstrings() -> NoReturn:
-    """Without -OO: help texts and transformers are made of docstrings."""
+    """Without -OO: help texts and transformers need docstrings."""
     from pathlib import Path
     from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]  # private
 
@@ -60,7 +60,7 @@ def _start_with_docstrings() -> NoReturn:
 
 
 def _let_libraries_warn() -> None:
-    """No warning of a library ends a command: -W error is for one's own code."""
+    """No library's warning ends a command: -W error is for one's own code."""
     if sys.warnoptions:
         import warnings
 
@@ -68,14 +68,14 @@ def _let_libraries_warn() -> None:
 
 
 def _keep_standard_descriptors() -> None:
-    """Opens /dev/null in place of closed standard streams, whose numbers a file could get."""
+    """Opens /dev/null for closed standard streams, whose numbers a file could get."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _look_elsewhere() -> None:
-    """Keeps the current folder, which `-m` would search first, from offering a typer.py."""
+    """Keeps `-m` from searching the current folder first, which may have a typer.py."""
     try:
         here = os.getcwd()  # noqa: PTH109  # nothing imported
     except OSError:  # it has been removed

@@ -1,7 +1,4 @@
-"""Errors a user can fix: one base class, and an exit code for each.
-
-The command line turns every `AnalyzeError` into one line on stderr and its `exit_code`.
-"""
+"""Errors a user can fix: the command line prints one line and exits with the `exit_code`."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ __all__ = [
 class AnalyzeError(Exception):
     """Base of every error that dsocr-analyze raises on purpose.
 
-    The message says what is wrong, and what would be right. `arguments` are the names of arguments
-    in it, such as `base_size` or `device='cpu'`, and `the analytic engine`, but none in another
-    sense, such as a column: the command line prints its own option names instead.
+    The message says what is wrong, and what would be right. `arguments` are those of its words that
+    name arguments, such as `base_size` or `device='cpu'`, or the analytic engine: the command line
+    prints its own option names instead.
     """
 
     exit_code = 2
@@ -43,19 +40,19 @@ class AnalyzeError(Exception):
 
 
 class WorkloadError(AnalyzeError):
-    """A size, mode, token count or batch that describes an impossible workload."""
+    """An impossible size, mode, token count or batch."""
 
 
 class PageError(WorkloadError):
-    """A page or image whose size cannot be determined."""
+    """A page or image of unknown size."""
 
 
 class ConfigError(AnalyzeError):
-    """A `config.json` that lacks a key or holds a value from which no model can be built."""
+    """A `config.json` from which no model can be built."""
 
 
 class ModelDirectoryError(AnalyzeError):
-    """A model directory that is missing, unreadable or incomplete."""
+    """A missing, unreadable or incomplete model directory."""
 
 
 class TrustError(AnalyzeError):
@@ -63,27 +60,27 @@ class TrustError(AnalyzeError):
 
 
 class ModelCodeError(AnalyzeError):
-    """Model code that raised while it was imported, built or run."""
+    """Model code that raised."""
 
 
 class UncountableError(AnalyzeError):
-    """A kind of tensor, or an operator, whose cost a trace cannot determine."""
+    """A kind of tensor, or an operator, that a trace cannot count."""
 
 
 class BenchmarkError(AnalyzeError):
-    """A server's benchmark, or a saved one, that predictions cannot be compared with."""
+    """A benchmark, of a server or saved, that predictions cannot be compared with."""
 
 
 class BaselineError(AnalyzeError):
-    """A revision or a saved report that figures cannot be compared with."""
+    """A revision or saved report that figures cannot be compared with."""
 
 
 class DeviceError(AnalyzeError):
-    """A device, dtype or attention kernel that this machine does not have."""
+    """A device, dtype or attention kernel that this machine lacks."""
 
 
 class DocumentError(AnalyzeError):
-    """A page of the documentation whose figures disagree, or which asks for what there is not."""
+    """A page of the documentation that disagrees, or asks for what there is not."""
 
 
 class OutputError(AnalyzeError):
@@ -93,14 +90,14 @@ class OutputError(AnalyzeError):
 
 
 class OwnFolderError(AnalyzeError):
-    """A folder for the user's own data that cannot be determined, or that others can modify."""
+    """A folder of the user's own data that is unknown, or that others can modify."""
 
 
 class FormatError(AnalyzeError):
-    """An output of an unknown or impossible format, detected before anything is written."""
+    """An unknown or impossible output format."""
 
 
 class StrictError(AnalyzeError):
-    """A warning, when warnings are treated as errors."""
+    """A warning that is treated as an error."""
 
     exit_code = 3

@@ -1,7 +1,7 @@
-"""Text that came from elsewhere, escaped for where it goes.
+"""Text from elsewhere, escaped for where it goes.
 
-Names of files and modules, values of a config and messages of exceptions are data: they must not
-move a terminal's cursor, turn a line around, or be read as markup.
+Names of files and modules, values of a config and messages of exceptions must not move a terminal's
+cursor, turn a line around, or be read as markup.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
 def visible(text: str) -> str:
-    """The text on one line, with escapes in place of characters that act but are not seen."""
+    """The text on one line, with escapes for characters that act unseen."""
     return _IN_A_LINE.sub(_escape, text)
 
 
 def visible_lines(text: str) -> str:
-    """The same for text of several lines: line feeds and tabs stay."""
+    """The same for several lines: line feeds and tabs stay."""
     return _IN_LINES.sub(_escape, text)
 
 
@@ -55,7 +55,7 @@ def _escaped(character: str) -> str:
 
 
 def as_json(document: str) -> str:
-    """A JSON document with escapes of its own for what acts in strings; it means the same."""
+    """A JSON document with escapes for what acts in strings; it means the same."""
     if document.isascii() and "\x7f" not in document and "##[" not in document:
         return document
     return _IN_LINES.sub(_json_escape, document)
@@ -79,7 +79,7 @@ _HTML: Final = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w)|^\s*>")  # tags, entities
 
 
 def as_markdown(text: str, *, is_cell: bool = False) -> str:
-    """The text as one line of Markdown (GitHub's) that reads as the text itself.
+    """The text as one line of GitHub's Markdown that reads as the text itself.
 
     In a cell of a table, nothing opens a list or a heading.
     """
@@ -98,7 +98,7 @@ _LONGEST_CODE: Final = 300
 
 
 def as_code_span(text: str) -> str:
-    """The text in a code span of Markdown, on one line; what could end it is shown as its code."""
+    """The text in a code span of Markdown, on one line, with codes for what could end it."""
     safe = "".join(
         each if each.isprintable() and each not in "`|\\" else f"(U+{ord(each):04X})"
         for each in text
@@ -111,17 +111,17 @@ _MERMAID: Final = {each: f"#{ord(each)};" for each in '"<>&#`;\\'}
 
 
 def as_mermaid(text: str) -> str:
-    """The text for a label of a Mermaid diagram, within double quotes."""
+    """The text for a quoted label of a Mermaid diagram."""
     return "".join(_MERMAID.get(each, each) for each in visible(text))
 
 
 def as_graphviz(text: str) -> str:
-    """The text for a label of a Graphviz diagram, within double quotes."""
+    """The text for a quoted label of a Graphviz diagram."""
     return visible(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def shown(value: object) -> str:
-    """A value of a JSON or TOML file as it stands there, on one line and at a readable length."""
+    """A value of a JSON or TOML file, on one line of readable length."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"

@@ -1,8 +1,8 @@
-"""Forks: a forked process finds nothing half done by the threads that it does not have.
+"""Forks: a forked process finds nothing half done by threads that it does not have.
 
-Of all threads, only the one that forks exists in the new process. Another's locks would stay held
-there, and its temporary changes of the process would stay in force. Python's own locks on modules
-that another thread is importing cannot be freed, so a fork waits for those imports.
+It has only the thread that forks; locks and temporary changes of others would stay in force.
+Python's locks on modules that another thread is importing cannot be freed: a fork waits for those
+imports.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["importing", "is_forked", "other_process", "undone"]
 
 _MOST_SECONDS: Final = 60.0
-"""Longest wait of a fork; without an end, two threads might wait for each other."""
+"""Longest wait of a fork; two threads might wait for each other."""
 
 _changes: list[tuple[int, Callable[[], None]]] = []
-"""By thread, what undoes each change of the process in force, the latest last."""
+"""Thread and undoing function of each change in force, the latest last."""
 
 _importing: list[int] = []
-"""The threads that import something, once per import."""
+"""Threads that import something, once per import."""
 
 _imports = threading.Condition()
 
@@ -37,14 +37,14 @@ _is_forked = False
 
 
 def is_forked() -> bool:
-    """Whether this process was forked after this package had been imported."""
+    """Whether this process was forked after this package was imported."""
     return _is_forked
 
 
 def other_process(first: Callable[[], None] | None = None) -> Executor:
-    """Another process, a thread where none can be forked safely.
+    """Another process, or a thread where none can be forked safely.
 
-    A process begins with `first`; a thread does not, as it would import what others do.
+    Only a process begins with `first`.
     """
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing import get_context
@@ -61,8 +61,8 @@ def other_process(first: Callable[[], None] | None = None) -> Executor:
 def undone(undo: Callable[[], None]) -> Iterator[None]:
     """Calls `undo` after the body, which changes something of the whole process.
 
-    A process that another thread forks meanwhile calls it at once. So it may be called before the
-    change, or twice.
+    A process that another thread forks meanwhile calls it at once: perhaps before the change, or
+    twice.
     """
     change = threading.get_ident(), undo
     _changes.append(change)
@@ -89,8 +89,8 @@ def importing() -> Iterator[None]:
 def _wait_for_imports() -> None:
     """Before a fork: waits for imports, and lets none begin until it is over.
 
-    Hooks run in reverse order, so that of a module imported above comes later: it takes a lock that
-    an import may need.
+    Hooks run in reverse order: those of the modules imported above, which take locks that an import
+    may need, come later.
     """
     _imports.acquire()
     here = threading.get_ident()
@@ -98,7 +98,7 @@ def _wait_for_imports() -> None:
 
 
 def _start_afresh() -> None:
-    """In a forked process: undoes the changes of the threads that it does not have."""
+    """In a forked process: undoes the changes of threads that it lacks."""
     global _imports, _is_forked  # they are the process's
     _imports, _is_forked, here = threading.Condition(), True, threading.get_ident()
     _importing[:] = [each for each in _importing if each == here]
@@ -111,7 +111,7 @@ def _start_afresh() -> None:
 
 
 def _cached_properties() -> Iterator[Any]:
-    """Before Python 3.12 each has one lock for all objects."""
+    """Before Python 3.12, each has one lock for all objects."""
     if sys.version_info >= (3, 12):
         return
     for name, module in tuple(sys.modules.items()):

@@ -1,7 +1,7 @@
-"""Files that are read, all opened here: regular files alone, and no more bytes than are wanted.
+"""All files that are read: regular ones alone, and no more bytes than are wanted.
 
-A pipe waits for a writer, and a device may never end. Both are refused, as is what is too large, by
-an OSError whose `strerror` says why.
+A pipe waits for a writer, and a device may never end. These and what is too large are refused by an
+OSError whose `strerror` says why.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CODE_BYTES: Final = 64 * MEBIBYTE
 DOCUMENT_BYTES: Final = 64 * MEBIBYTE
 """Of a tokenizer, a saved report, a server's benchmark."""
 SETTINGS_BYTES: Final = MEBIBYTE
-"""Of what people write by hand: budgets, stages files, device profiles."""
+"""Of what people write: budgets, stages files, device profiles."""
 
 exists: Final = os.path.exists
 is_folder: Final = os.path.isdir
 is_regular: Final = os.path.isfile
-"""Unlike methods of `Path`, these are false for a name that nothing can have."""
+"""Unlike methods of `Path`, false for impossible names."""
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a pipe"),
@@ -80,10 +80,10 @@ def _refuse_special(path: Path, mode: int) -> None:
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; what is larger than `most_bytes` is refused unread.
+    """The content of a regular file.
 
     Raises:
-        OSError: It is missing, unreadable, no regular file, or too large.
+        OSError: It is missing, unreadable, no regular file, or larger than `most_bytes`.
     """
     with opened(path) as file:
         data = file.read(most_bytes + 1)

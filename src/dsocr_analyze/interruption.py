@@ -1,10 +1,9 @@
-"""Delays SIGINT and SIGTERM so that they never strike at a harmful moment and never get lost.
+"""Delays SIGINT and SIGTERM, so that none strikes at a harmful moment or gets lost.
 
-A signal handler may raise between any two steps of the main thread: within clean-up code, which
-then never finishes, or within a finalizer or a weak reference's callback, whose exceptions Python
-drops. So while a `held` block runs, with something to restore or finish, an interruption waits for
-the next `safe_point`, at most a second. Once raised, it is raised again at every safe point and at
-the end of the `held` block, even if other code has swallowed it in between.
+A signal handler may raise anywhere in the main thread: in clean-up code, which then never finishes,
+or in a finalizer or weak reference's callback, whose exceptions Python drops. So in a `held` block,
+which has something to restore, an interruption waits for the next `safe_point`, at most a second.
+It is then raised at every safe point and at the end of the block, even if other code swallows it.
 
 Works with any handler, Python's own or a program's. Imports next to nothing.
 """
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 PATIENCE_SECONDS: Final = 1.0
-"""Longest wait for a safe point; the code running then may never reach one."""
+"""Longest wait for a safe point, which running code may never reach."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -49,7 +48,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def listen() -> None:
-    """Turns both signals into exceptions; only for a process that runs the command line."""
+    """Turns both signals into exceptions; only in a process that runs the command line."""
     for signum in _SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup and background jobs ignore SIGINT
             signal.signal(signum, _raise)
@@ -57,7 +56,7 @@ def listen() -> None:
 
 
 def ignore() -> None:
-    """Ignores interruptions for the last milliseconds of the process."""
+    """Ignores interruptions in the process's last milliseconds."""
     for signum in _SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
@@ -86,7 +85,7 @@ class _Watch:
 
     Attributes:
         holds: Whether an interruption has to wait.
-        is_final: Whether it has to wait until the outermost `held` block ends.
+        is_final: Whether until the outermost `held` block ends.
         raised: What a handler has raised.
         thread: Identity of the main thread.
     """
@@ -140,7 +139,7 @@ class _Watch:
             raise
 
     def answer(self) -> None:
-        """Calls the handler of a pending signal; raises what a handler raised, now or earlier."""
+        """Handles a pending signal; raises what a handler raised, now or earlier."""
         if self._waiting is not None:
             self._deliver(self._waiting[0], sys._getframe())
         if self.raised is not None and sys.exception() is not self.raised:
@@ -151,7 +150,7 @@ _watch: _Watch | None = None
 
 
 def _end_left_behind() -> None:
-    """In a forked process without the thread that something was held in."""
+    """In a forked process without the thread that held something."""
     global _watch
     if _watch is not None and _watch.thread != threading.get_ident():
         left_behind, _watch = _watch, None
@@ -164,10 +163,9 @@ if sys.platform != "win32":
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """While the body runs, an interruption waits for a safe point or the end of the body.
+    """While the body runs, an interruption waits for a safe point or the body's end.
 
-    Enter it before whatever must be restored. Does nothing outside the main thread, where handlers
-    never run.
+    Enter it before changing what must be restored. Does nothing outside the main thread.
     """
     global _watch  # handlers belong to the process, and so does the watch
     watch = _watch
@@ -206,7 +204,7 @@ def held() -> Iterator[None]:
 def deferred() -> Iterator[None]:
     """While the body runs, an interruption waits for its end, however long that takes.
 
-    For code that an exception at the wrong moment would abort: loading an extension module.
+    For what an exception would leave half done, such as loading an extension module.
     """
     with held():
         watch = _watch
@@ -222,7 +220,7 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within a `held` block, a body that holds nothing: an interruption may strike."""
+    """Within a `held` block, a body that an interruption may strike."""
     watch = _watch
     if watch is None or watch.thread != threading.get_ident():
         yield
@@ -239,7 +237,7 @@ def interruptible() -> Iterator[None]:
 def safe_point() -> None:
     """Raises a pending interruption, where `held` work can be left as after any error.
 
-    Takes less than a microsecond, so call it often.
+    Takes less than a microsecond.
     """
     watch = _watch
     if watch is not None and watch.thread == threading.get_ident() and not watch.is_final:
@@ -247,7 +245,7 @@ def safe_point() -> None:
 
 
 def point_of_no_return() -> None:
-    """The last safe point of a `held` block: the short rest must not be split."""
+    """The last safe point of a `held` block, whose rest must not be split."""
     safe_point()
     if _watch is not None and _watch.thread == threading.get_ident():
         _watch.is_final = _watch.holds

@@ -1,4 +1,4 @@
-"""Files that are written, all here: a reader sees the old file or the whole new one."""
+"""All files that are written: a reader sees the old file or the whole new one."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _ABANDONED: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
 _LONGEST_WAIT_SECONDS: Final = 10.0
 
 _Aside: TypeAlias = tuple[Path, Path, bool]
-"""The target, the file that is written before it takes the target's place, and whether the target
-is a device or a pipe, which takes the content and stays."""
+"""The target, the file written before it takes the target's place, and whether the target is one
+that takes the content and stays: a device or a pipe.
+"""
 
 
 def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
     """Makes the output directory and finds out, before any work, whether it can be written.
 
-    Its links may lead out of the current folder only if the user named the directory: others may
-    have put them there.
+    Its links, which others may have put there, may lead out of the current folder only if the user
+    named the directory.
     """
     if not may_lead_out and not directory.resolve().is_relative_to(Path.cwd().resolve()):
         raise OutputError(
@@ -56,9 +57,8 @@ def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
 def replacing(target: Path) -> Iterator[Path]:
     """Yields a temporary path beside `target` that replaces it when the body succeeds.
 
-    A link is replaced itself, never what it points to, except below /dev and /proc. Into a device
-    or a pipe, the result is written.
-    The body is held: an interruption waits for a safe point of its, and `target` stays.
+    A link itself is replaced, except below /dev and /proc; a device or a pipe is written into. The
+    body is held: an interruption waits for one of its safe points, and `target` stays.
     """
     with held(), _written_aside(target) as aside:
         with _named(target):
@@ -69,8 +69,8 @@ def replacing(target: Path) -> Iterator[Path]:
 def write_files(texts: Mapping[Path, str], *, mode: int = 0o666) -> list[Path]:
     """Writes files that belong together, by path, and returns their paths.
 
-    All are complete on disk before the first is replaced, and no interruption comes between the
-    first and the last. The process's umask restricts the permissions `mode`.
+    All are complete on disk before the first is replaced, and no interruption splits them. The
+    process's umask restricts the permissions `mode`.
     """
     with held(), contextlib.ExitStack() as stack:
         written = []
@@ -85,7 +85,7 @@ def write_files(texts: Mapping[Path, str], *, mode: int = 0o666) -> list[Path]:
 
 @contextlib.contextmanager
 def _written_aside(target: Path, mode: int = 0o666) -> Iterator[_Aside]:
-    """Makes a temporary file beside `target`; removes what is left of it, and of earlier ones."""
+    """A temporary file beside `target`; removes what is left of it and of earlier ones."""
     with _named(target):
         if target.is_dir():
             raise OutputError(f"cannot write {str(target)!r}: it is a folder; give a file's name")
@@ -107,7 +107,7 @@ def _written_aside(target: Path, mode: int = 0o666) -> Iterator[_Aside]:
 
 @contextlib.contextmanager
 def _claimed(folder: Path, mode: int) -> Iterator[Path]:
-    """A new temporary file, which nobody takes for abandoned while the body runs: it is locked."""
+    """A new temporary file, locked while the body runs, so that nobody removes it."""
     while True:
         path = folder / f"{_PREFIX}{os.urandom(8).hex()}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -128,7 +128,7 @@ def _claimed(folder: Path, mode: int) -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes temporary files of processes that were killed: those that nobody holds a lock on."""
+    """Removes temporary files of killed processes, on which nobody holds a lock."""
     if sys.platform == "win32":
         return
     for path in folder.iterdir():
@@ -145,7 +145,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """While the body runs, no other process is in a body like this of the same folder.
+    """While the body runs, no other process is in such a body for the same folder.
 
     Windows, which cannot lock a folder, does without.
 
@@ -172,7 +172,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _put_in_place(written: Sequence[_Aside]) -> None:
-    """Replaces every target; first what may take as long as a reader likes."""
+    """Replaces every target; first those that take as long as a reader likes."""
     for target, temporary, is_special in written:
         if is_special:
             safe_point()

@@ -1,4 +1,4 @@
-"""The folder in which a user's own things are kept: what they trust, profiles, benchmarks."""
+"""The folder of a user's own things: what they trust, profiles, benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def own_folder() -> Path | None:
     """`$XDG_CONFIG_HOME/dsocr-analyze` or `~/.config/dsocr-analyze`; None where there is no home.
 
     Raises:
-        OwnFolderError: The variable, or the one that names the home, holds no absolute path.
+        OwnFolderError: The variable, or the one of the home, holds no absolute path.
     """
     variable, named = "XDG_CONFIG_HOME", os.environ.get("XDG_CONFIG_HOME")
     folder = Path(named or "")
@@ -34,7 +34,7 @@ def own_folder() -> Path | None:
 
 
 def own_folder_to_write() -> Path:
-    """The same for what has to be kept; raises OwnFolderError where there is no place for it."""
+    """The same to keep things in; raises OwnFolderError if there is no place."""
     folder = own_folder()
     if folder is None:
         raise OwnFolderError(

@@ -1,8 +1,4 @@
-"""CSV and Parquet files of any kind of row, read in batches.
-
-A caller says what the rows are (`RowKind`), opens a file (`open_rows`), and converts its columns
-(`whole_numbers`).
-"""
+"""CSV and Parquet files of any `RowKind`, opened by `open_rows` and read in batches."""
 
 from __future__ import annotations
 
@@ -64,7 +60,7 @@ def whole_numbers(name: str, column: Any, most: int) -> tuple[NDArray[np.int64],
         most: Largest valid value; the smallest is 1.
 
     Returns:
-        A copy of the numbers, `[n]`, with 1 for unusable ones; and the reasons, `[n]`, 0 for none.
+        The numbers, `[n]`, 1 for unusable ones; and the reasons, `[n]`, 0 for none.
 
     Raises:
         WorkloadError: The column has a non-numeric type.
@@ -115,7 +111,7 @@ _TEXTS: Final = (
 
 
 def problem_text(name: str, reason: int, most: int, value: object = None) -> str:
-    """Why a column's value, named if given, is not usable; see `whole_numbers`."""
+    """Why a column's value, named if given, is not usable."""
     if reason == Reason.MISSING:
         return f"{name} is missing"
     shown = "" if value is None else f" {_shortened(value)}"
@@ -124,7 +120,7 @@ def problem_text(name: str, reason: int, most: int, value: object = None) -> str
 
 
 def _shortened(value: object) -> str:
-    """A value on one line, truncated to a readable length."""
+    """A value on one line of readable length."""
     text = repr(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -143,11 +139,11 @@ class RowKind:
     Attributes:
         what: Name of such a file, without an article: `list of pages`.
         right: What to give instead, for errors.
-        columns: Selects the columns to read from the file's name, for errors, and all its columns;
-            raises WorkloadError if one is missing or duplicated.
+        columns: Selects the columns to read from the file's name and all its columns; raises
+            WorkloadError if one is missing or duplicated.
         known: Every column that such a file may have.
         row: What each row counts as, for a warning about columns that are not read.
-        error: The error type for a file that is missing or unreadable.
+        error: The error for a missing or unreadable file.
     """
 
     what: str
@@ -158,7 +154,7 @@ class RowKind:
     error: type[WorkloadError] = WorkloadError
 
     def warnings(self, path: Path, names: list[str], read: Collection[str]) -> tuple[str, ...]:
-        """A warning that names a file's columns that are not read; empty if all of them are."""
+        """A warning that names a file's columns that are not read, if any."""
         unread = list(dict.fromkeys(name for name in names if name not in read))
         if not unread:
             return ()
@@ -169,7 +165,7 @@ class RowKind:
         )
 
     def unreadable(self, path: Path, reason: str) -> WorkloadError:
-        """The error for a file that cannot be read, as one printable line."""
+        """The error for an unreadable file, as one printable line."""
         text = " ".join(reason.replace(str(path), "").split())
         text = "".join(character if character.isprintable() else "?" for character in text)
         if len(text) > _LONGEST_REASON:
@@ -183,8 +179,8 @@ class RawRows:
 
     Attributes:
         columns: The wanted columns that the file has, n rows.
-        numbers: Each row's number in the file, `[n]`, from 1; header and blank lines don't count.
-        rejected: Why a line could not be parsed as a row, by row number.
+        numbers: Each row's number, `[n]`, from 1, without header and blank lines.
+        rejected: Why a line is no row, by row number.
     """
 
     columns: pa.RecordBatch
@@ -192,7 +188,7 @@ class RawRows:
     rejected: dict[int, str] = field(default_factory=dict)
 
     def value(self, column: int | str, row: int) -> Any:
-        """The value of one cell, for a message; a text that is not UTF-8 is only described."""
+        """The value of one cell, for a message."""
         cell = self.columns.column(column)[row]
         try:
             return cell.as_py()
@@ -202,11 +198,11 @@ class RawRows:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that are read once, in order, one batch at a time."""
+    """Rows that are read once, in order, in batches."""
 
     batches: Iterator[RawRows]
     length: int | None = None
-    """Number of rows, if it is known before reading them all."""
+    """Number of rows, if known beforehand."""
     warnings: tuple[str, ...] = ()
 
 
@@ -218,7 +214,7 @@ def columns_text(names: list[str]) -> str:
 
 
 def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
-    """`did you mean A by 'B'? ` for columns of a file that are close to those that it lacks."""
+    """`did you mean A by 'B'? ` for columns of a file that are close to lacking ones."""
     near = {name: near_to(name, lacking, most=1) for name in names}
     pairs = [f"{found[0]} by {_shortened(name)}" for name, found in near.items() if found]
     return f"did you mean {' and '.join(pairs[:_NAMED_COLUMNS])}? " if pairs else ""
@@ -230,17 +226,17 @@ def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
 _BLOCK_BYTES: Final = 4 << 20
 _LONGEST_LINE_BYTES: Final = 64 << 20
 _ENCODING: Final = "latin-1"
-"""Numbers are ASCII; in Latin-1 every other byte is valid too, whatever its real encoding."""
+"""Numbers are ASCII, and every other byte is valid in Latin-1, whatever its encoding."""
 
 _MOST_BLANK_LINES: Final = 10_000_000
-"""A hundred kilobytes of compressed blank lines could otherwise take minutes."""
+"""A hundred kilobytes of compressed blank lines could take minutes."""
 
 _COMMA_INSIDE: Final = "\x1f"
-"""Replaces a comma within a quoted value, which is not a number anyway."""
+"""In place of a comma in a quoted value, which is no number anyway."""
 
 
 def _open_csv(path: Path, kind: RowKind) -> RowSource:
-    """A CSV file with commas, double quotes and a header; decompressed based on its name."""
+    """A CSV file with commas, double quotes and a header, compressed or not by its name."""
     blocks = _line_blocks(path, kind)
     lines = next(blocks, None)
     if lines is None:
@@ -262,7 +258,7 @@ def _open_csv(path: Path, kind: RowKind) -> RowSource:
 
 
 def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
-    """Non-blank lines as Arrow arrays of bytes, `[n]` with n at least 1."""
+    """Non-blank lines as Arrow arrays of bytes, `[n]`, none empty."""
     blank = 0
     try:
         for text in _whole_lines(path, kind):
@@ -281,7 +277,7 @@ def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
 
 
 def _whole_lines(path: Path, kind: RowKind) -> Iterator[bytes]:
-    """The decompressed file in blocks that end with a line, without its last newline."""
+    """The decompressed file in blocks of whole lines, without their last newline."""
     with pa.input_stream(path, compression="detect") as stream:
         rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
         while block := stream.read(_BLOCK_BYTES):
@@ -300,7 +296,7 @@ def _values(line: bytes) -> list[str]:
 
 
 def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
-    """The rows of lines `[n]`, numbered from `first`, each with an expected number of values."""
+    """The rows of lines `[n]`, numbered from `first`."""
     rejected: dict[int, str] = {}
     is_quoted = pc.match_substring(lines, '"')
     if pc.any(is_quoted).as_py():
@@ -318,7 +314,7 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
-    """Lines `[n]` without quotes; null for those with misplaced ones, which are `rejected`."""
+    """Lines `[n]` without quotes; null where those are misplaced, which is `rejected`."""
     indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
     plain: list[bytes | None] = []
     for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):
@@ -338,7 +334,7 @@ _BATCH_ROWS: Final = 131_072
 _BUFFER_BYTES: Final = 1 << 20
 
 _DAMAGE: Final = (OSError, UnicodeDecodeError, pa.ArrowException)
-"""What pyarrow raises on a damaged file, and on names of columns that are not UTF-8."""
+"""What pyarrow raises on a damaged file, also on column names that are not UTF-8."""
 
 
 def _open_parquet(path: Path, kind: RowKind) -> RowSource:
@@ -377,8 +373,7 @@ def open_rows(path: Path, kind: RowKind) -> RowSource:
     """Open a file of rows, Parquet by its content; only a header is read yet.
 
     Raises:
-        WorkloadError: It is missing, unreadable or in another format (`kind.error`), or has the
-            wrong columns.
+        WorkloadError: It is missing or unreadable (`kind.error`), or has the wrong columns.
     """
     try:
         with opened(path) as file:

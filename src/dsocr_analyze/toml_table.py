@@ -1,4 +1,4 @@
-"""Checked reads of a TOML file: every error names file, key, value and the right values."""
+"""Checked reads of a TOML file; errors name file, key, value and the right values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TomlValue: TypeAlias = (
 """What TOML can say."""
 
 Table: TypeAlias = Mapping[str, Any]
-"""A table as it is read, whose values nobody has checked yet."""
+"""A table as read, with unchecked values."""
 
 
 def read_toml(path: Path) -> TomlTable:
@@ -46,7 +46,7 @@ def read_toml(path: Path) -> TomlTable:
 
 
 class TomlTable:
-    """One table, read key by key; keys that were never read are rejected at the end.
+    """One table, read key by key; at the end, keys that were never read are rejected.
 
     Messages name its file and `where`, its dotted path there, empty for the top level.
     """
@@ -64,7 +64,7 @@ class TomlTable:
         )
 
     def path(self, key: str) -> str:
-        """Dotted path of `key` from the top of the file."""
+        """Dotted path of `key` in the file."""
         return f"{self._where}.{key}" if self._where else key
 
     def has(self, key: str) -> bool:
@@ -72,7 +72,7 @@ class TomlTable:
         return key in self._values
 
     def value(self, key: str, default: Any, kind: type | tuple[type, ...], right: str) -> Any:
-        """The value at `key`, of the given type; `right` describes valid values in messages."""
+        """The value at `key`, of a type; `right` describes valid values in messages."""
         self._asked.append(key)
         if key not in self._values:
             if default is REQUIRED:
@@ -111,7 +111,7 @@ class TomlTable:
         least: int = 0,
         most: int | None = None,
     ) -> int:
-        """A whole number of at least `least` and, if given, at most `most`."""
+        """A whole number from `least` to `most`, if given."""
         right = f"a whole number from {least}" + ("" if most is None else f" to {most:,}")
         found: int = self.value(key, default, int, right)
         if found < least or (most is not None and found > most):
@@ -143,7 +143,7 @@ class TomlTable:
         ]
 
     def items(self) -> Iterator[tuple[str, TomlValue]]:
-        """Every key and its value, for a table whose keys are names."""
+        """Every key and value of a table whose keys are names."""
         for key, value in self._values.items():
             self._asked.append(key)
             yield key, value

@@ -1,4 +1,4 @@
-"""The version of this program, as its package's metadata has it."""
+"""The version in this package's metadata."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ the model's code asks for tells their tensors apart:
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["cpu_as_cuda"]
 
 Place = Literal["host", "device"]
-Transfer = Callable[[torch.Tensor, Callable[[], torch.Tensor]], torch.Tensor]
-"""Records a tensor's move by a function that returns it at its destination."""
+Record = Callable[["str", "Arguments", "Keywords", Callable[[], torch.Tensor]], torch.Tensor]
+"""Records an operator as a whole, by its name and arguments and what runs it."""
 
 
 @contextlib.contextmanager
-def cpu_as_cuda(memory: LiveTensors, transfer: Transfer) -> Iterator[None]:
+def cpu_as_cuda(memory: LiveTensors, record: Record) -> Iterator[None]:
     """Runs the body's operators on the CPU as on CUDA; belongs below modes that record them.
 
     Args:
         memory: The tensors alive, which learns those of the host.
-        transfer: Records a move between host and device.
+        record: Records moves between host and device.
     """
-    places = _Places(memory, transfer)
+    places = _Places(memory, record)
     with beside_compiler()(places.finish), FunctionMode(places.call):
         yield
 
@@ -49,8 +50,8 @@ def cpu_as_cuda(memory: LiveTensors, transfer: Transfer) -> Iterator[None]:
 class _Places:
     """Where tensors are, by what calls ask for and operators compute."""
 
-    def __init__(self, memory: LiveTensors, transfer: Transfer) -> None:
-        self._memory, self._transfer = memory, transfer
+    def __init__(self, memory: LiveTensors, record: Record) -> None:
+        self._memory, self._record = memory, record
         self._named: list[Place] = []
         """Where results of the running calls belong, the innermost last."""
 
@@ -62,7 +63,8 @@ class _Places:
             destination = self._destination(func, args, kwargs)
             if destination is None or destination == self._place_of(args[0]):
                 return func(*args, **kwargs)
-            return self._transfer(args[0], lambda: self._moved(destination, func, args, kwargs))
+            move = functools.partial(self._moved, destination, func, args, kwargs)
+            return self._record("transfer", [args[0]], {}, move)
         if func is torch.Tensor.__setitem__ and type(args[2]) in _NUMBERS:
             target, key, number = args
             if self._place_of(target) == "device":  # where a number is written as a tensor

@@ -273,15 +273,10 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
         rule = complex_rule(name, rule)
     if rule is None:
         return None
-    copies = []
-    for operand in tensors:
-        # Layer norm copies what is not contiguous first, on every device (`expect_contiguous` in
-        # `layer_norm_cpu` and `layer_norm_cuda` of ATen).
-        if name == "native_layer_norm" and not operand.is_contiguous():
-            elements, dtype = operand.numel(), _name_of(operand.dtype)
-            written = elements * operand.element_size()
-            work = Work(bytes_read=occupied_bytes(operand), bytes_written=written)
-            copies.append(Kernel("movement", "clone", Elements(elements), dtype, dtype, work))
+    # Layer norm copies what is not contiguous first, on every device (`expect_contiguous` in
+    # `layer_norm_cpu` and `layer_norm_cuda` of ATen).
+    copied = [] if name != "native_layer_norm" else tensors
+    copies = [_copy_of(operand) for operand in copied if not operand.is_contiguous()]
     # A copy reads its source, which `copy_` takes last; other operators read the first tensor.
     read = tensors[-1:] if name in ("copy", "transfer") else tensors
     kernel = Kernel(
@@ -299,6 +294,12 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
         ),
     )
     return [*copies, kernel]
+
+
+def _copy_of(tensor: torch.Tensor) -> Kernel:
+    elements, dtype = tensor.numel(), _name_of(tensor.dtype)
+    work = Work(bytes_read=occupied_bytes(tensor), bytes_written=elements * tensor.element_size())
+    return Kernel("movement", "clone", Elements(elements), dtype, dtype, work)
 
 
 @cache

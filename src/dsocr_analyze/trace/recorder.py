@@ -96,18 +96,18 @@ class Recorder:
     # lifetime
 
     def __enter__(self) -> Recorder:
-        modes = _get_current_dispatch_mode_stack()
         # `KnownShapes`, which only answers, is ours.
-        is_watched = False
-        for mode in modes:
-            is_watched |= getattr(mode, "answer", None) is not known_shape
+        answers = {getattr(each, "answer", None) for each in _get_current_dispatch_mode_stack()}
+        is_watched = not answers <= {known_shape}
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
-                existing = list[torch.Tensor]()
-                for module in self._modules.paths:
-                    held = *module._parameters.values(), *module._buffers.values()
-                    existing += (tensor for tensor in held if tensor is not None)
+                existing = [
+                    tensor
+                    for module in self._modules.paths
+                    for tensor in (*module._parameters.values(), *module._buffers.values())
+                    if tensor is not None
+                ]
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss calls that are not run again.
@@ -117,7 +117,7 @@ class Recorder:
                 # Imported here because few runs need it.
                 from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 
-                stack.enter_context(cpu_as_cuda(self._memory, self._transfer))
+                stack.enter_context(cpu_as_cuda(self._memory, self.record_whole))
             self._operators = beside_compiler()(self._run_operator, takes_functions=True)
             stack.enter_context(self._operators)
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
@@ -134,9 +134,6 @@ class Recorder:
         self._exit.close()
         self._repetition = self._operators = None
         self._memory.clear()
-        self._kernels.clear()
-        self._calls.clear()
-        self._assignments.clear()
         if error is not None:
             refuse_functions(error)
 
@@ -226,9 +223,7 @@ class Recorder:
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
         given, call = [*args, *kwargs.values()], None
         with torch._C.DisableTorchFunction():
-            # The model's own code may have entered a mode since.
-            is_watched = self._modes != torch._C._len_torch_dispatch_stack()
-            needs_all = self.inside_operator or torch.is_grad_enabled() or is_watched
+            needs_all = self.inside_operator or self._runs_all()
             if not (needs_all or all(map(known_value, tensors_in(given)))):
                 call = call_of(name, args, kwargs)
                 if call in self._calls:
@@ -298,6 +293,10 @@ class Recorder:
         self._record(name, rule, args, kwargs, output, call)
         return output
 
+    def _runs_all(self) -> bool:
+        """Whether gradients or a mode of the model's own code need every operator to run."""
+        return torch.is_grad_enabled() or self._modes != torch._C._len_torch_dispatch_stack()
+
     def _repeat(self, call: Key | None) -> Any:
         """Makes the outputs of an equal call again, and records its kernels."""
         looks, kernels = self._calls[call]
@@ -329,10 +328,9 @@ class Recorder:
 
         Indices matter only if they are beyond the tensor.
         """
-        is_alone = self._modes == torch._C._len_torch_dispatch_stack()
-        if self._repetition is None or self.inside_operator or torch.is_grad_enabled():
+        if self._repetition is None or self.inside_operator or self._runs_all():
             return None
-        if not is_alone or type(tensor) is not torch.Tensor or type(value) not in (int, float):
+        if type(tensor) is not torch.Tensor or type(value) not in (int, float):
             return None
         key: list[Any] = [tensor.shape, tensor.stride(), tensor.dtype, type(value), value]
         for dim, index in enumerate(place if type(place) is tuple else (place,)):
@@ -343,10 +341,6 @@ class Recorder:
             key += (index.shape, index.stride(), index.is_meta)
         return tuple(key)
 
-    def _transfer(self, tensor: torch.Tensor, move: Callable[[], torch.Tensor]) -> torch.Tensor:
-        moved: torch.Tensor = self.record_whole("transfer", [tensor], {}, move)
-        return moved
-
     def _run_growing(
         self, func: Callable[_Inputs, Result], *args: _Inputs.args, **kwargs: _Inputs.kwargs
     ) -> Result:
@@ -356,8 +350,7 @@ class Recorder:
         """
         with torch._C.DisableTorchFunction():
             before = {}
-            for tensor in tensors_in([*args, *kwargs.values()]):
-                storage = tensor.untyped_storage()
+            for storage in map(torch.Tensor.untyped_storage, tensors_in([*args, *kwargs.values()])):
                 before[storage._cdata] = storage, storage.nbytes()
         output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
@@ -431,8 +424,7 @@ class Recorder:
     ) -> None:
         """Adds kernels to the trace, and their copies of operands and outputs to memory."""
         path, copied = self._modules.path, 0
-        for kernel in kernels:
-            self.trace.kernels.append(kernel.at(path))
+        self.trace.kernels += [kernel.at(path) for kernel in kernels]
         for copy in kernels[:-1]:
             copied += copy.work.bytes_written
             self._note_alive(self._memory.nbytes + copied, path, copy.operator)
