@@ -96,6 +96,44 @@ def draw_decoder(draw) -> dict:
     }
 
 
+@st.composite
+def decoders(draw) -> dict:
+    """Config keys of any small decoder: MHA, GQA or latent, dense or mixed, with any positions."""
+    changes = draw_decoder(draw)
+    if draw(st.booleans()):
+        groups = draw(st.sampled_from([1, 2, 4]))
+        experts = groups * draw(st.integers(2, 8)) if draw(st.booleans()) else groups
+        chosen = draw(st.integers(1, groups))
+        methods = ["greedy", "group_limited_greedy", *(["noaux_tc"] if experts > groups else [])]
+        changes |= {
+            "n_routed_experts": experts,
+            "moe_intermediate_size": draw(st.sampled_from([4, 72, 600, 3000])),
+            "n_shared_experts": draw(st.sampled_from([None, 1, 2])),
+            "num_experts_per_tok": draw(st.integers(1, min(6, experts // groups * chosen))),
+            "topk_method": draw(st.sampled_from(methods)),
+            "scoring_func": draw(st.sampled_from(["softmax", "sigmoid"])),
+            "norm_topk_prob": draw(st.booleans()),
+            "n_group": groups,
+            "topk_group": chosen,
+            "first_k_dense_replace": draw(st.integers(0, 2)),
+        }
+    if draw(st.booleans()):
+        kind = draw(st.sampled_from([None, "linear", "dynamic", "dynamic", "yarn"]))
+        changes |= {
+            "use_mla": True,
+            "num_key_value_heads": changes["num_attention_heads"],
+            "kv_lora_rank": draw(st.integers(1, 64)),
+            "q_lora_rank": draw(st.sampled_from([None, 24])),
+            # The formula of dynamic scaling divides by two less than this.
+            "qk_rope_head_dim": 2 * draw(st.integers(2 if kind == "dynamic" else 1, 16)),
+            "qk_nope_head_dim": draw(st.integers(20, 48)),
+            "v_head_dim": draw(st.integers(4, 20)),
+            "max_position_embeddings": draw(st.sampled_from([1, 4, 20, 50, 300, 8192])),
+            "rope_scaling": None if kind is None else {"type": kind, "factor": 2.0},
+        }
+    return changes
+
+
 @dataclasses.dataclass
 class BothEngines:
     """One page by both engines."""

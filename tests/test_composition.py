@@ -13,8 +13,8 @@ from both_engines import (
     LATENT,
     PUBLISHED,
     by_both_engines,
+    decoders,
     directory_with,
-    draw_decoder,
     small_directory,
 )
 from hypothesis import HealthCheck, Phase, given, settings
@@ -177,44 +177,6 @@ def test_another_page_agrees(name):
 
 
 sizes = st.one_of(st.integers(4, 60).map(lambda patches: 16 * patches), st.integers(64, 960))
-
-
-@st.composite
-def decoders(draw):
-    """A small decoder: MHA, GQA or latent, dense or mixed, of any depth and width."""
-    changes = draw_decoder(draw)
-    if draw(st.booleans()):
-        groups = draw(st.sampled_from([1, 2, 4]))
-        experts = groups * draw(st.integers(2, 8))
-        chosen = draw(st.integers(1, groups))
-        changes |= {
-            "n_routed_experts": experts,
-            "moe_intermediate_size": draw(st.integers(4, 200)),
-            "n_shared_experts": draw(st.sampled_from([None, 1, 2])),
-            "num_experts_per_tok": draw(st.integers(1, min(6, experts // groups * chosen))),
-            "topk_method": draw(st.sampled_from(["greedy", "group_limited_greedy", "noaux_tc"])),
-            "scoring_func": draw(st.sampled_from(["softmax", "sigmoid"])),
-            "norm_topk_prob": draw(st.booleans()),
-            "n_group": groups,
-            "topk_group": chosen,
-            "first_k_dense_replace": draw(st.integers(0, 2)),
-        }
-    if draw(st.booleans()):
-        kinds = [None, "linear", "dynamic", "yarn"]
-        kind = draw(st.sampled_from(kinds))
-        changes |= {
-            "use_mla": True,
-            "num_key_value_heads": changes["num_attention_heads"],
-            "kv_lora_rank": draw(st.integers(1, 64)),
-            "q_lora_rank": draw(st.sampled_from([None, 24])),
-            # The formula of dynamic scaling divides by two less than this.
-            "qk_rope_head_dim": 2 * draw(st.integers(2 if kind == "dynamic" else 1, 16)),
-            "qk_nope_head_dim": draw(st.integers(20, 48)),
-            "v_head_dim": draw(st.integers(4, 20)),
-            "max_position_embeddings": draw(st.sampled_from([50, 8192])),
-            "rope_scaling": None if kind is None else {"type": kind, "factor": 2.0},
-        }
-    return changes
 
 
 @sampled("examples", [2, 40], first(1))

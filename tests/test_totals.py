@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from both_engines import LATENT, directory_with, draw_decoder, small_directory
+from both_engines import LATENT, decoders, directory_with, small_directory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import every, first, sampled
@@ -98,38 +98,6 @@ def test_every_count_is_the_reports_in_every_mode_and_type(name, flash):
             for _ in range(5)
         ]  # fmt: skip
         assert_totals(pages, dimensions, dtype_named(dtype), flash=flash, arch=arch)
-
-
-@st.composite
-def decoders(draw):
-    """Config keys of a decoder: plain or latent attention, dense or with experts, any positions."""
-    changes = draw_decoder(draw)
-    if draw(st.booleans()):
-        experts = draw(st.sampled_from([1, 2, 7, 64]))
-        changes |= {
-            "n_routed_experts": experts,
-            "num_experts_per_tok": draw(st.integers(1, min(experts, 6))),
-            "moe_intermediate_size": draw(st.sampled_from([4, 600, 3000])),
-            "n_shared_experts": draw(st.sampled_from([None, 1, 2])),
-            "first_k_dense_replace": draw(st.integers(0, 2)),
-            "norm_topk_prob": draw(st.booleans()),
-        }
-        if experts == 64:
-            methods = ["greedy", "group_limited_greedy", "noaux_tc"]
-            changes |= {
-                "topk_method": draw(st.sampled_from(methods)), "n_group": 8, "topk_group": 3,
-            }  # fmt: skip
-    if draw(st.booleans()):
-        scaling = draw(st.sampled_from([None, "yarn", "dynamic", "dynamic", "linear"]))
-        changes |= {
-            **LATENT, "v_head_dim": draw(st.sampled_from([40, 80, 96])),
-            "max_position_embeddings": draw(st.sampled_from([1, 4, 20, 300, 2048])),
-            "q_lora_rank": draw(st.sampled_from([None, 24])),
-            "num_key_value_heads": changes["num_attention_heads"],
-        }  # fmt: skip
-        if scaling is not None:
-            changes["rope_scaling"] = {"type": scaling, "factor": 2.0}
-    return changes
 
 
 PAGES = st.lists(
