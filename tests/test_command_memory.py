@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from both_engines import small_directory
+from sampling import first, sampled
 
 from dsocr_analyze.cli import main, streams
 from dsocr_analyze.cli.commands import BESIDE, COMMANDS
@@ -80,7 +81,7 @@ def test_calibration_takes_the_seconds_and_the_memory_that_it_states(tmp_path, s
     assert done.peak_bytes < 4 * 10**9
 
 
-@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
+@sampled("kind", ["RLIMIT_AS", "RLIMIT_DATA"], first(1))
 def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
     program = (
         "import resource, sys\n"

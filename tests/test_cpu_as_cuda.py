@@ -164,7 +164,7 @@ def test_a_number_that_is_written_to_a_slice_is_a_tensor_first(device, name):
 
 # --- whole models ----------------------------------------------------------------------------
 
-_CUT = {"page": (700, 400), "base_size": 256, "image_size": 128, "text_tokens": 5}
+_CUT = {"page": (350, 200), "base_size": 128, "image_size": 64, "text_tokens": 5}
 _YARN = {**LATENT, "rope_scaling": {"type": "yarn", "factor": 2.0}}
 _TUNED = {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 16}
 _CASES = [
@@ -184,7 +184,6 @@ def test_every_record_and_every_level_is_that_on_meta(build, page, dtype):
     for device in DEVICES:
         session = DeepSeekOCRSession.from_directory(directory, device=device, dtype=dtype)
         workload = session.plan(**page, max_new_tokens=3) if isinstance(page, dict) else page
-        assert session.figures(workload)[1].agrees
         recorder = partial(Recorder, with_levels=True)
         passes = trace_passes(
             session.loaded, workload, session.architecture, step_numbers=(0, 1),

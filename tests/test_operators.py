@@ -1009,7 +1009,7 @@ class TestOutsideWitness:
         counted = total(trace_of(Calls(torch.einsum), equation, first, second))
         assert counted.matrix_flops == witnessed_flops(torch.einsum, equation, first, second)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(
         first=st.lists(st.integers(1, 3), max_size=2),
         second=st.lists(st.integers(1, 3), max_size=2),
@@ -1028,7 +1028,7 @@ class TestOutsideWitness:
         assert counted.macs == batch * rows * inner * columns
         assert counted.matrix_flops == witnessed_flops(torch.matmul, a, b)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=8, deadline=None)
     @given(data=st.data())
     def test_on_any_small_net(self, data):
         layers, width = [], data.draw(st.integers(1, 6)) * 2
@@ -1043,7 +1043,7 @@ class TestOutsideWitness:
             counted = total(trace_of(net, x, alike=alike))
             assert counted.matrix_flops == witnessed_flops(net, x)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(
         groups=st.integers(1, 3),
         channels=st.integers(1, 3),
