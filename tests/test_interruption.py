@@ -146,7 +146,9 @@ STEPS = {
     "in place of what became of it": ([interrupt, wrapping], KeyboardInterrupt, []),
     "no other error": ([partial(raises, ValueError)], ValueError, []),
     "nothing without a signal": ([safe_point, point_of_no_return, "the end"], None, ["the end"]),
-    "once, if it arrives twice": ([interrupt, interrupt, terminate], KeyboardInterrupt, []),
+    "once, if it arrives twice": (
+        [interrupt, interrupt, "on", terminate, "on"], KeyboardInterrupt, ["on", "on"],
+    ),
     "at the end, past the point of no return": (
         [[held, point_of_no_return, interrupt, safe_point, point_of_no_return], safe_point, "end"],
         KeyboardInterrupt, ["end"],
@@ -648,7 +650,7 @@ import importlib.abc, os, signal, sys
 
 class Interrupter(importlib.abc.MetaPathFinder):
     def find_spec(self, name, *_):
-        if name == "typer":
+        if name == "dsocr_analyze.cli":
             try: os.kill(os.getpid(), {number})
             except BaseException: pass
 

@@ -80,17 +80,19 @@ def test_writers_at_once_take_nothing_from_one_another(tmp_path):
 
 
 def test_one_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    real, taken = fcntl.flock, []
+    real, locks = fcntl.flock, []
 
     def late(descriptor, operation):
-        if not (operation & fcntl.LOCK_NB or taken):
-            taken.extend(tmp_path.iterdir())
-            taken[0].unlink()
+        if operation == fcntl.LOCK_EX:
+            locks.append(descriptor)
+            for path in tmp_path.iterdir() if len(locks) == 1 else ():
+                path.unlink()
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
     write_files({tmp_path / "a": "whole"})
     assert names_in(tmp_path) == ["a"]
+    assert len(locks) == 2
 
 
 def test_a_name_as_long_as_any_can_be_written(tmp_path):

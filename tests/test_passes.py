@@ -173,6 +173,7 @@ class TestBooking:
         calls = {(kernel.path, kernel.operator): kernel.calls for kernel in decode.kernels}
         assert calls == {("", "mul"): 2, ("lm_head", "linear"): 2, ("", "add"): 1}
         assert decode.module_calls == {"": 1, "lm_head": 2}
+        assert decode.calls == 1
 
     def test_the_ledger_holds_every_operator_that_ran(self, traces):
         ledger = ledger_of(traces.prefill, *traces.decode_steps)

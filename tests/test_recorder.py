@@ -363,6 +363,12 @@ def reaching_in_secret(other):
     return [Net(lambda self, x: self.reach(x), reach=other.forward) for _ in range(3)]
 
 
+def known(self, x):
+    ones = torch.ones_like(x)
+    self.a(ones), self.b(ones)
+    return x + 1 if ones.sum().item() == 3 * x.numel() else torch.sigmoid(x)
+
+
 def pairs(self, x, y):
     return x + 1 if x is y else x + y * 2
 
@@ -447,6 +453,9 @@ REPEATED = {
     ),
     "a result in a place that grows": lambda: stack(
         *several(3, lambda self, x: torch.mul(x, 2, out=x.new_empty(0)))
+    ),
+    "a known value that is modified": lambda: Net(
+        known, a=Net(lambda self, x: x.add_(1) * 2), b=Net(lambda self, x: x.add_(1) * 2)
     ),
     "under vmap": lambda: stack(
         *(Block() for _ in range(3)), each=lambda block, x: torch.vmap(block)(x)
@@ -734,6 +743,10 @@ PEAKS = {
     "of a result in a tensor of equal size": (
         Calls(lambda x, y, out: torch.mm(x, y, out=out)), [(2, 3), (3, 5), (2, 5)], 0, "",
     ),
+    "of a layer norm, which copies its operands and returns statistics": (
+        Calls(lambda x, w: F.layer_norm(x.expand(4, 8), (8,), w[::2])),
+        [(1, 8), (16,)], 32 + 8 + 32 + 4 + 4, "",
+    ),
     "where nothing is made on the model's device": (
         Net(lambda self: self.a((torch.ones(2, 3) + 1).to("meta")), a=nn.Linear(3, 5)),
         [], 6 + 10, "a",
@@ -765,13 +778,14 @@ def test_the_peak_of_a_second_pass_starts_from_nothing():
 
 
 def test_what_runs_around_the_model_is_not_counted_but_its_memory_is():
-    net, given = on_meta(nn.Linear(8, 4, bias=False)), meta(2, 8)
-    with Recorder(net) as recorder:
-        net(given * 2)
+    net = Net(lambda self, x: self.a(x * 2), a=on_meta(nn.Linear(8, 4, bias=False)))
+    given = meta(2, 8)
+    with torch.no_grad(), Recorder(net) as recorder:
         trace = recorder.begin()
-        net(given * 2)
-    assert [kernel.operator for kernel in trace.kernels] == ["linear"]
-    assert trace.peak.nbytes == 4 * (2 * 8 + 2 * 4)
+        kept = given * 2, net(given), given * 2
+    assert places_of(trace) == [("", "mul"), ("a", "linear")]
+    assert trace.peak.nbytes == 4 * (2 * 8 + 2 * 8 + 2 * 4)
+    assert len(kept) == 3
 
 
 # Each case: a call, its arguments, the kernels' names and work, the free operators, and the peak.
@@ -936,6 +950,11 @@ class TestRefusals:
         given = torch.nested.nested_tensor([torch.ones(2, 3)] * 2, layout=layout)
         with pytest.raises(UncountableError, match="nested tensors are not counted"):
             trace_of(make(), given)
+
+    def test_of_tensors_in_a_list(self):
+        given = torch.nested.nested_tensor([torch.ones(2, 3)] * 2)
+        with pytest.raises(UncountableError, match="cat: nested tensors are not counted"):
+            trace_of(Calls(torch.cat), [given, given])
 
     def test_of_parameters(self):
         net = Net(fail, weight=nn.Parameter(torch.ones(3, 3).to_sparse()))
