@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from command_line import run
 from hand_built import AGREEMENT, CREATED, FIGURES, LEFT_OUT, batch_of, compared, traced
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import build_report
@@ -78,7 +78,7 @@ TIME = TimeEntry(
 
 
 def gpu(name, page_seconds, cost=None, **changes):
-    return msgspec.structs.replace(
+    return replace(
         TIME, gpu=name, page_seconds=page_seconds, throughput=(load(cost=cost),), **changes
     )
 
@@ -90,6 +90,58 @@ def answer(figures=FIGURES, agreement=None, times=(), files=(), **rest):
 def line(lines, label):
     [found] = [text for text in lines if text.split(" ")[0] == label]
     return found.removeprefix(label).strip()
+
+
+def timed(gpu="l4", throughput=TIME.throughput, **changes):
+    return {"times": [replace(TIME, gpu=gpu, throughput=throughput, **changes)]}
+
+
+SHORT = replace(TIME.assumptions, new_tokens_mean=2.0)
+DIFFERING = replace(
+    AGREEMENT, agrees=False, stages={**AGREEMENT.stages, "eye": {"macs": False}},
+    first_difference="macs of 'model.eye.fc'",
+)  # fmt: skip
+LINES = [
+    # What the answer is of, the line, and what it says.
+    ({"figures": batch_of(3)}, "passes", "batch 3: prefill 6.864 kFLOPs, 496 B"),
+    ({"figures": batch_of(3)}, "page", "2.409 kFLOPs, 133.7 B: 1/3 of the batch: "),
+    # The witnesses.
+    ({"figures": traced()}, "checked", "1 warning; traced only"),
+    ({"figures": traced(), "agreement": AGREEMENT}, "checked",
+     "1 warning; trace and closed forms agree in all 9 counts"),
+    ({"figures": traced(), "agreement": DIFFERING}, "checked",
+     "1 warning; trace and closed forms DIFFER: macs of 'model.eye.fc'"),
+    ({"figures": traced(), "agreement": LEFT_OUT}, "checked",
+     "1 warning; trace and closed forms agree in all 8 counts but 2 operators"),
+    (timed(), "checked", "1 warning; closed forms only; nothing was traced; seconds are predicted"),
+    # 13.84 and 5.324 FLOPs per byte, judged against the named GPU.
+    (timed("some-gpu", ridge_flops_per_byte=100), "bound",
+     "memory on some-gpu (< 100.0 FLOPs/byte): prefill 13.84, decode 5.324"),
+    (timed("some-gpu", ridge_flops_per_byte=2), "bound",
+     "compute on some-gpu (>= 2.000 FLOPs/byte): prefill 13.84, decode 5.324"),
+    (timed("some-gpu", ridge_flops_per_byte=8), "bound",
+     "FLOPs/byte: prefill 13.84 compute, decode 5.324 memory; some-gpu 8.000"),
+    # Seconds and money; a price has three digits.
+    (timed(), "time", "l4, eager: 2.00 s a page, bound by memory; 4.50 pages/s (16 at once)"),
+    (timed("some-gpu", (load(), load(16, 4.5, cost=3.25))), "time",
+     "some-gpu, eager: 2.00 s a page; 4.50 pages/s at 16, 3.25 per 1,000"),
+    (timed("some-gpu", (load(16, 4.5, fits=False),)), "time",
+     "some-gpu, eager: 2.00 s a page; 4.50 pages/s (16 at once); only 9 fit"),
+    *((timed(throughput=(load(1, 4.5, cost=cost),)), "time",
+       f"l4, eager: 2.00 s a page; 4.50 pages/s (1 at once), {shown} per 1,000")
+      for cost, shown in ((3.25, "3.25"), (0.0456, "0.0456"), (0.03, "0.0300"),
+                          (12345, "12,345.00"))),
+    # Seconds of other lengths than the counts, which are of three new tokens, say so.
+    (timed(assumptions=SHORT), "time",
+     "l4, eager: 2.00 s a page of 2 new tokens; 4.50 pages/s (16 at once)"),
+    (timed("h100-sxm", (load(16, 4.5, cost=0.0456),), assumptions=SHORT), "time",
+     "h100-sxm, eager: 2.00 s for 2 tokens; 4.50/s at 16, 0.0456 per 1,000"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "label", "said"), LINES)
+def test_a_line_says(of, label, said):
+    assert line(answer(**of), label).startswith(said)
 
 
 class TestWhatItSays:
@@ -109,92 +161,24 @@ class TestWhatItSays:
             "files   a.json, a.md in out",
         ]
 
-    def test_a_batch_is_called_one_and_a_page_is_its_share(self):
-        lines = answer(batch_of(3))
-        assert line(lines, "passes").startswith("batch 3: ")
-        assert line(lines, "page").startswith("2.409 kFLOPs, 133.7 B: 1/3 of the batch: ")
-
     def test_a_model_that_does_not_decode(self):
         report = build_report(FIGURES, None, CREATED)
-        report = msgspec.structs.replace(
-            report,
-            total=msgspec.structs.replace(report.total, decode_step=None),
-            stages={name: each for name, each in report.stages.items() if name != "decode"},
-        )
-        lines = answer_lines(report)
-        assert line(lines, "passes") == (
-            "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"
-        )
-        assert line(lines, "page") == "7.228 kFLOPs, 401 B: the prefill pass alone"
-        assert line(lines, "bound").startswith("prefill 13.84 FLOPs/byte")
-
-    def test_the_witnesses(self):
-        assert line(answer(traced(), AGREEMENT), "checked") == (
-            "1 warning; trace and closed forms agree in all 9 counts"
-        )
-        assert "traced only" in line(answer(traced()), "checked")
-        differing = msgspec.structs.replace(
-            AGREEMENT,
-            agrees=False,
-            stages={**AGREEMENT.stages, "eye": {"macs": False}},
-            first_difference="macs of 'model.eye.fc'",
-        )
-        assert line(answer(traced(), differing), "checked") == (
-            "1 warning; trace and closed forms DIFFER: macs of 'model.eye.fc'"
-        )
-        assert line(answer(traced(), LEFT_OUT), "checked").endswith("all 8 counts but 2 operators")
-
-    def test_what_bounds_it_is_judged_against_the_named_gpu(self):
-        # 13.84 and 5.324 FLOPs per byte.
-        for ridge, said in (
-            (100, "memory on some-gpu (< 100.0 FLOPs/byte): prefill 13.84, decode 5.324"),
-            (2, "compute on some-gpu (>= 2.000 FLOPs/byte): prefill 13.84, decode 5.324"),
-            (8, "FLOPs/byte: prefill 13.84 compute, decode 5.324 memory; some-gpu 8.000"),
+        stages = {name: each for name, each in report.stages.items() if name != "decode"}
+        total = replace(report.total, decode_step=None)
+        lines = answer_lines(replace(report, total=total, stages=stages))
+        for label, said in (
+            ("passes", "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"),
+            ("page", "7.228 kFLOPs, 401 B: the prefill pass alone"),
+            ("bound", "prefill 13.84 FLOPs/byte"),
         ):
-            entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
-            assert line(answer(times=(entry,)), "bound") == said
+            assert line(lines, label).startswith(said)
 
-    def test_seconds_and_money(self):
-        priced = msgspec.structs.replace(TIME, throughput=(load(), load(16, 4.5, cost=3.25)))
-        alone = "some-gpu, eager: 2.00 s a page"
-        short = msgspec.structs.replace(TIME, gpu="l4")
-        assert line(answer(times=(short,)), "time") == (
-            "l4, eager: 2.00 s a page, bound by memory; 4.50 pages/s (16 at once)"
-        )
-        assert line(answer(times=(priced,)), "time") == (
-            f"{alone}; 4.50 pages/s at 16, 3.25 per 1,000"
-        )
-        # Of several the words are the same.
-        assert answer(times=(TIME, priced))[5:7] == [
-            f"time    {alone}; 4.50 pages/s at 16, 3.25 per 1,000",
-            f"        {alone}; 4.50 pages/s at 16",
-        ]
-        assert line(answer(times=(TIME,)), "checked").endswith("; seconds are predicted")
-        small = msgspec.structs.replace(TIME, throughput=(load(16, 4.5, fits=False),))
-        assert "only 9 fit" in line(answer(times=(small,)), "time")
-
-    def test_a_price_has_three_digits(self):
-        for cost, shown in (
-            (3.25, "3.25"),
-            (0.0456, "0.0456"),
-            (0.03, "0.0300"),
-            (12345, "12,345.00"),
-        ):
-            priced = msgspec.structs.replace(TIME, gpu="l4", throughput=(load(1, 4.5, cost=cost),))
-            assert f", {shown} per 1,000" in line(answer(times=(priced,)), "time")
-
-    def test_seconds_of_other_lengths_than_the_counts_say_so(self):
-        """The counts are of three new tokens."""
-        assumed = msgspec.structs.replace(TIME.assumptions, new_tokens_mean=2.0)
-        short = msgspec.structs.replace(TIME, gpu="l4", assumptions=assumed)
-        assert line(answer(times=(short,)), "time") == (
-            "l4, eager: 2.00 s a page of 2 new tokens; 4.50 pages/s (16 at once)"
-        )
-        priced = (load(16, 4.5, cost=0.0456),)
-        long = msgspec.structs.replace(short, gpu="h100-sxm", throughput=priced)
-        assert line(answer(times=(long,)), "time") == (
-            "h100-sxm, eager: 2.00 s for 2 tokens; 4.50/s at 16, 0.0456 per 1,000"
-        )
+    def test_of_several_runtimes_the_words_are_the_same(self):
+        priced = timed("some-gpu", (load(), load(16, 4.5, cost=3.25)))["times"]
+        alone = "some-gpu, eager: 2.00 s a page; 4.50 pages/s at 16"
+        assert answer(times=[TIME, *priced])[5:7] == [
+            f"time    {alone}, 3.25 per 1,000", f"        {alone}",
+        ]  # fmt: skip
 
     def test_of_many_gpus_the_fastest_and_the_cheapest_stay(self):
         times = [gpu(f"gpu-{i}", float(i), cost=100.0 - i) for i in range(1, 31)]
@@ -232,7 +216,7 @@ names = st.text(alphabet="abcXYZ019._-/", min_size=1, max_size=120)
 @given(st.data())
 def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(data):
     report = build_report(compared(), AGREEMENT, CREATED)
-    workload = msgspec.structs.replace(
+    workload = replace(
         report.workload,
         page=(data.draw(st.integers(1, 10**6)), data.draw(st.integers(1, 10**6))),
         grid=(data.draw(st.integers(1, 99)), 9),
@@ -242,17 +226,17 @@ def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(dat
         batch_size=data.draw(st.integers(1, 10**6)),
         prompt_pages=data.draw(st.sampled_from((1, 20))),
     )
-    model = msgspec.structs.replace(
+    model = replace(
         report.metadata.model,
         id=data.draw(names),
         architecture=data.draw(st.none() | names),
         source=data.draw(st.sampled_from(("reference", "directory", "config"))),
         weights=data.draw(st.sampled_from(("none", "checkpoint"))),
     )
-    report = msgspec.structs.replace(
+    report = replace(
         report,
         workload=workload,
-        metadata=msgspec.structs.replace(report.metadata, model=model),
+        metadata=replace(report.metadata, model=model),
         time=tuple(gpu(data.draw(names), data.draw(st.floats(1e-6, 1e6)), data.draw(
             st.none() | st.floats(0.01, 1e6))) for _ in range(data.draw(st.integers(0, 5)))),
         warnings=("mind the gap",) * data.draw(st.integers(0, 30)),
@@ -291,20 +275,8 @@ SETTINGS = (
 def test_every_mode_of_every_model(capsys, architecture, mode):
     for index, setting in enumerate(SETTINGS):
         flash = index == 3 and architecture != "unlimited-ocr"  # whose attention is eager only
-        code, out, _ = run(
-            capsys,
-            "--engine",
-            "analytic",
-            "--arch",
-            architecture,
-            "--mode",
-            mode,
-            "--json",
-            "report.json",
-            "--use-flash-attn",
-            int(flash),
-            *setting,
-        )
+        asked = f"--engine analytic --arch {architecture} --mode {mode} --json report.json"
+        code, out, _ = run(capsys, *asked.split(), "--use-flash-attn", int(flash), *setting)
         assert code == 0
         lines = out.splitlines()
         check(lines)

@@ -49,40 +49,35 @@ def test_every_quantity_has_a_key_a_name_and_a_unit():
     ]
 
 
-def test_a_page_is_one_page_and_a_batch_a_row_of_its_own():
-    rows = rows_of(ONE, OF_THREE)
-    assert rows["page_flops"].values == (7228, 7228 / 3)
-    assert rows["batch_flops"].values == (7228, 7228)
-    assert rows["batch_bytes"].values == (401, 401)
+def other(stages=STAGES, weights_bytes=FIGURES.memory.weights_bytes, total=843):
+    return report_of(replace(
+        FIGURES, stages=stages, memory=replace(FIGURES.memory, weights_bytes=weights_bytes),
+        parameters=replace(FIGURES.parameters, total=total),
+    ))  # fmt: skip
 
 
-def test_differences_and_ratios_are_against_the_first():
-    other = report_of(replace(FIGURES, parameters=replace(FIGURES.parameters, total=1000),
-                              memory=replace(FIGURES.memory, weights_bytes=843)))  # fmt: skip
-    row = rows_of(ONE, other)["weights_bytes"]
-    assert row.differences == (0, -843)
-    assert row.ratios == (1, 0.5)
+EAR = replace(STAGES["eye"], name="ear")
+DECODE = {"decode": STAGES["decode"]}
+ROWS = [
+    # The reports, a row, and its values, differences and ratios, all against the first.
+    ((ONE, OF_THREE), "page_flops", (7228, 7228 / 3), (0, 7228 / 3 - 7228), (1, 7228 / 3 / 7228)),
+    ((ONE, OF_THREE), "batch_flops", (7228, 7228), (0, 0), (1, 1)),
+    ((ONE, OF_THREE), "batch_bytes", (401, 401), (0, 0), (1, 1)),
+    ((ONE, other(weights_bytes=843)), "weights_bytes", (1686, 843), (0, -843), (1, 0.5)),
+    # A quantity that is zero in the first has no ratio; a stage that is missing has nothing.
+    ((other({**STAGES, "eye": replace(STAGES["eye"], kernels=())}), ONE), "eye_flops",
+     (0, 4052), (0, 4052), (None, None)),
+    ((ONE, other({"ear": EAR, **DECODE})), "eye_flops", (4052, None), (0, None), (1, None)),
+    ((ONE, other({"ear": EAR, **DECODE})), "ear_flops", (None, 4052), (None, None), (None, None)),
+    ((ONE, other(total=1000)), "params", (843, 1000), (0, 157), (1, 1000 / 843)),
+]  # fmt: skip
 
 
-def test_a_quantity_that_is_zero_in_the_first_has_no_ratio():
-    still = replace(STAGES["eye"], kernels=())
-    zeroed = report_of(replace(FIGURES, stages={**STAGES, "eye": still}))
-    row = rows_of(zeroed, ONE)["eye_flops"]
-    assert (row.differences, row.ratios) == ((0, 4052), (None, None))
-
-
-def test_stages_of_several_architectures_stand_where_they_run():
-    ear = replace(STAGES["eye"], name="ear")
-    one = {"eye": STAGES["eye"], "prefill": STAGES["prefill"], "decode": STAGES["decode"]}
-    other = {"eye": STAGES["eye"], "ear": ear, "decode": STAGES["decode"]}
-    rows = rows_of(*(report_of(replace(FIGURES, stages=stages)) for stages in (one, other)))
-    assert [key for key in rows if key.endswith("_flops")][:4] == [
-        "eye_flops", "ear_flops", "prefill_flops", "decode_step_flops",
-    ]  # fmt: skip
-    assert rows["ear_flops"].values == (None, 4052)
-    assert (rows["ear_flops"].differences, rows["ear_flops"].ratios) == ((None, None),) * 2
-    prefill = rows["prefill_flops"]
-    assert (prefill.differences, prefill.ratios) == ((0, None), (1, None))
+@pytest.mark.parametrize(("reports", "key", "values", "differences", "ratios"), ROWS)
+def test_differences_and_ratios_are_against_the_first(reports, key, values, differences, ratios):
+    row = rows_of(*reports)[key]
+    assert (row.values, row.differences, row.ratios) == (values, differences, ratios)
+    assert "params" not in rows_of(ONE, ONE)  # which are compared where they differ
 
 
 def stages_of(*names):
@@ -113,19 +108,10 @@ def test_the_order_of_stages_is_the_same_whichever_report_stands_first(one, othe
     assert order_of(*reversed(reports)) == merged.split()
 
 
-def test_stages_in_contradicting_orders_all_have_a_row():
+def test_stages_in_contradicting_orders_or_called_like_another_row_have_a_row():
     reports = [report_of(stages_of(*names, "decode")) for names in ("ab", "ba")]
     assert order_of(*reports) == ["a", "b", "decode_step"]
-
-
-def test_a_stage_may_be_called_like_another_row():
     assert rows_of(report_of(stages_of("batch", "decode")))["batch_flops"].values == (4052,)
-
-
-def test_parameters_are_compared_where_they_differ():
-    other = report_of(replace(FIGURES, parameters=replace(FIGURES.parameters, total=1000)))
-    assert rows_of(ONE, other)["params"].values == (843, 1000)
-    assert "params" not in rows_of(ONE, ONE)
 
 
 def test_names_that_are_given_twice_are_numbered():
@@ -162,15 +148,13 @@ OTHER_PAGE = {"page": (20, 30), "base_size": 1024, "crop_mode": True}
     ],
 )  # fmt: skip
 def test_the_first_line_says_what_names_leave_out(reports, with_page, first, middle, last):
-    line = compare(list(reports.items())).headline(with_page=with_page)
+    found = compare(list(reports.items()))
+    own = [each.metadata.model.architecture for each in reports.values()]
+    assert list(found.architectures) == own
+    line = found.headline(with_page=with_page)
     assert line.startswith(first)
     assert middle in line
     assert line.endswith(last)
-
-
-def test_architectures_are_named():
-    pair = [(name, of_architecture(name)) for name in ("one", "two")]
-    assert compare(pair).architectures == ("one", "two")
 
 
 CONFIGS = {
@@ -227,35 +211,25 @@ def test_configs_without_a_difference_say_so_and_one_config_says_nothing():
     assert len(compare(TWO).tables()) == 1
 
 
-def test_the_table_shows_a_difference_below_each_value():
-    [table] = compare([("one", ONE), ("three", OF_THREE)]).tables()
+def test_tables_json_and_csv_show_differences_and_what_is_missing():
+    comparison = compare(
+        [("one", ONE), ("three", OF_THREE), ("ear", other({"ear": EAR, **DECODE}))]
+    )
+    [table] = comparison.tables()
     cells = {(row[0], row[1]): row[2:] for row in table.rows}
-    assert table.columns == ("quantity", "unit", "one", "three")
-    assert cells["page", "FLOPs"] == ("7.228 k", "2.409 k\n(-4.819 k, 0.333 x)")
-    assert cells["views", "views"] == ("1", "1\n(+0, 1.000 x)")
-
-
-def test_a_value_that_is_missing_is_a_dash_null_or_empty():
-    ear = {**STAGES, "eye": replace(STAGES["eye"], name="ear")}
-    other = report_of(replace(FIGURES, stages={"ear": ear["eye"], "decode": STAGES["decode"]}))
-    comparison = compare([("one", ONE), ("other", other)])
-    cells = {row[0]: row[2:] for row in comparison.tables()[0].rows if row[1] == "FLOPs"}
-    assert cells["eye"] == ("4.052 k", "-")
-    assert cells["ear"] == ("-", "4.052 k")
-    rows = {row["key"]: row for row in json.loads(dump_json(comparison))["rows"]}
-    assert rows["eye_flops"]["values"] == [4052, None]
-    assert rows["eye_flops"]["differences"] == [0, None]
-    assert rows["eye_flops"]["ratios"] == [1, None]
+    assert table.columns == ("quantity", "unit", "one", "three", "ear")
+    assert cells["page", "FLOPs"][:2] == ("7.228 k", "2.409 k\n(-4.819 k, 0.333 x)")
+    assert cells["views", "views"] == ("1", "1\n(+0, 1.000 x)", "1\n(+0, 1.000 x)")
+    assert cells["eye", "FLOPs"] == ("4.052 k", "4.052 k\n(+0, 1.000 x)", "-")
+    assert cells["ear", "FLOPs"] == ("-", "-", "4.052 k")
+    [eye] = [row for row in json.loads(dump_json(comparison))["rows"] if row["key"] == "eye_flops"]
+    assert eye["values"] == [4052, 4052, None]
+    assert eye["differences"] == [0, 0, None]
+    assert eye["ratios"] == [1, 1, None]
     lines = list(csv.DictReader(io.StringIO(comparison.as_csv())))
-    [line] = [line for line in lines if (line["key"], line["report"]) == ("eye_flops", "other")]
-    assert (line["value"], line["difference"], line["ratio"]) == ("", "", "")
-
-
-def test_csv_has_a_line_for_each_quantity_and_report():
-    comparison = compare([("one", ONE), ("three", OF_THREE)])
-    lines = list(csv.DictReader(io.StringIO(comparison.as_csv())))
-    assert len(lines) == 2 * len(comparison.rows)
-    [line] = [line for line in lines if (line["key"], line["report"]) == ("page_flops", "three")]
-    assert float(line["value"]) == 7228 / 3
-    assert float(line["ratio"]) == 7228 / 3 / 7228
-    assert (line["quantity"], line["unit"]) == ("page", "FLOPs")
+    assert len(lines) == 3 * len(comparison.rows)
+    found = {(line["key"], line["report"]): line for line in lines}
+    missing, page = found["eye_flops", "ear"], found["page_flops", "three"]
+    assert [missing[key] for key in ("value", "difference", "ratio")] == [""] * 3
+    assert (float(page["value"]), float(page["ratio"])) == (7228 / 3, 7228 / 3 / 7228)
+    assert (page["quantity"], page["unit"]) == ("page", "FLOPs")

@@ -13,15 +13,14 @@ from both_engines import small_directory
 from command_line import run
 from PIL import Image
 from rich.cells import cell_len
-from sampling import first, named, sampled
+from sampling import named, sampled
 from test_inference import PROMPT, SMALL_VIEW, TRIAL
 from test_measured_profiles import GPU, MASKED
 from test_measuring import RUN
 from test_time_from_benchmark import VLLM
-from typer.main import get_command
 
 from dsocr_analyze.cli import device_runs, streams
-from dsocr_analyze.cli.commands import app
+from dsocr_analyze.cli.commands import application
 from dsocr_analyze.cli.printing import show
 from dsocr_analyze.report import table as layouts
 from dsocr_analyze.report.measured import InferenceReport, Measurement
@@ -61,7 +60,15 @@ COMMANDS = {
     "advise texts": ("advise", "--page-text-tokens", "400,10000", "--gpu", "h100", "--price", "2",
                      "--kind", "financial-report"),
     "sweep": ("sweep", "--pages", "pages.csv", "--mode", "tiny,gundam"),
+    "sweep on a terminal": ("sweep", "--mode", "tiny,gundam", "--batch-size", "1,8", "--gpu",
+                            "h100", "--page", "a4@100,a4@300", "--max-new-tokens", "1:20"),
+    "check": ("check", "--budgets", "budgets.toml"),
 }  # fmt: skip
+SAID = {
+    "sweep on a terminal": "Sweep of 160 workloads, the first 50",
+    "check": "stages.sam.flops is 229,419,947,072, above 1",
+}
+WITHOUT_TABLES = {"answer", "check"}
 
 BUDGETS = """
 [workloads.page]
@@ -77,13 +84,12 @@ level = "warn"
 PRINTED_FROM_DOCUMENTS = {"measure", "infer", "calibrate"}
 """Commands whose work takes long: what they print is printed from one run's document."""
 
-WITHOUT_TABLES = {"check", "trust", "tree", "docs", "stages"}
+PRINTING_NONE = {"trust", "tree", "docs", "stages"}
 
 
 def test_no_command_is_missing():
-    commands = set(get_command(app).commands)
     covered = {arguments[0] for arguments in COMMANDS.values() if arguments[0][0] != "-"}
-    assert commands == covered | PRINTED_FROM_DOCUMENTS | WITHOUT_TABLES
+    assert set(application.commands) == covered | PRINTED_FROM_DOCUMENTS | PRINTING_NONE
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +100,11 @@ def _somewhere_else(tmp_path, monkeypatch):
     Path("pages.csv").write_text(
         "width,height\n1240,1754\n3508,2480\n600,400\n" + "850,1100\n" * 99
     )
+    config = small_directory().config
+    Path("two.json").write_text(json.dumps(config))
+    Path("one/with/a/long/path").mkdir(parents=True)
+    other = json.dumps(config | {"torch_dtype": "float32"})
+    Path("one/with/a/long/path/config.json").write_text(other)
 
 
 @pytest.fixture
@@ -139,17 +150,6 @@ def check(out, width, tables):
     return wanted
 
 
-@sampled("width", WIDTHS, first(1))
-def test_what_a_check_says_fits(capsys, monkeypatch, width):
-    at(monkeypatch, width)
-    code, out, err = run(capsys, "check", "--budgets", "budgets.toml")
-    assert (code, err) == (0, "")
-    assert "stages.sam.flops is 229,419,947,072, above 1" in out
-    for line in out.splitlines():
-        assert cell_len(line) <= (width or PIPED)
-        assert line == line.rstrip()
-
-
 def one_width_each(names):
     """Every name at every width; the default run tries every fourth name at one."""
     cases = list(itertools.product(names, WIDTHS))
@@ -159,30 +159,21 @@ def one_width_each(names):
 
 @one_width_each(COMMANDS)
 def test_it_fits(capsys, monkeypatch, tables, name, width):
-    if name == "compare configs":
-        write_configs()
     at(monkeypatch, width)
     if name == "devices corrections":
         run(capsys, *COMMANDS["time from benchmark"])
         tables.clear()
-    code, out, _ = run(capsys, *COMMANDS[name])
+    with monkeypatch.context() as patch:
+        if name == "sweep on a terminal":
+            patch.setattr(streams.Stdout, "isatty", lambda _: True)
+        code, out, _ = run(capsys, *COMMANDS[name])
     assert code == 0
-    out = "\n".join(
-        line for line in out.splitlines() if not line.startswith("corrections kept in ")
-    )
+    assert SAID.get(name, "") in out
+    out = re.sub(r"\x1b\[\d*m|^corrections kept in .*\n", "", out, flags=re.MULTILINE)
     wanted = check(out, width, tables)
-    if name == "answer":
-        assert not tables
-    else:
-        assert len(wanted) > 2
-
-
-def write_configs():
-    config = small_directory().config
-    Path("two.json").write_text(json.dumps(config))
-    folder = Path("one/with/a/long/path")
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+    assert (not tables) if name in WITHOUT_TABLES else (len(wanted) > 2)
+    if name == "sweep on a terminal":
+        assert [len(table.rows) for table, _, _ in tables] == [50]
 
 
 def at_every_width(capsys, monkeypatch, tables, said):
@@ -190,16 +181,14 @@ def at_every_width(capsys, monkeypatch, tables, said):
         at(monkeypatch, width)
         tables.clear()
         show(said())
-        out = capsys.readouterr().out
-        out = "\n".join(line for line in out.splitlines() if not line.startswith("wrote "))
+        out = re.sub("^wrote .*\n", "", capsys.readouterr().out, flags=re.MULTILINE)
         assert len(check(out, width, tables)) > 2
         assert tables
 
 
 @pytest.mark.exhaustive
 def test_measure_fits(capsys, monkeypatch, tables):
-    Path("config.json").write_text(json.dumps(small_directory().config))
-    code, out, _ = run(capsys, "measure", "--config", "config.json", *RUN, "--format", "json")
+    code, out, _ = run(capsys, "measure", "--config", "two.json", *RUN, "--format", "json")
     assert code == 0
     found = msgspec.json.decode(out, type=Measurement)
     at_every_width(capsys, monkeypatch, tables, lambda: device_runs.measurement_said(found))
@@ -264,18 +253,3 @@ def check_tree(out, width, whole):
     dropped = left_out[0].split(", ") if left_out else []
     assert set(names).isdisjoint(dropped)
     assert set(names) | set(dropped) == set(re.split(r"  +", whole[0]))
-
-
-@sampled("width", WIDTHS, first(1))
-def test_a_sweep_on_a_terminal_fits(capsys, monkeypatch, tables, width):
-    at(monkeypatch, width)
-    monkeypatch.setattr(streams.Stdout, "isatty", lambda _: True)
-    code, out, _ = run(
-        capsys, "sweep", "--mode", "tiny,gundam", "--batch-size", "1,8", "--gpu", "h100",
-        "--page", "a4@100,a4@300", "--max-new-tokens", "1:20",
-    )  # fmt: skip
-    assert code == 0
-    assert "Sweep of 160 workloads, the first 50" in out
-    assert len(check(re.sub(r"\x1b\[\d*m", "", out), width, tables)) > 50
-    [(table, _, _)] = tables
-    assert len(table.rows) == 50
