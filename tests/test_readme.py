@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.cli.commands import app
+from dsocr_analyze.cli.commands import application
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 
@@ -79,10 +78,6 @@ def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
         )
 
 
-def test_the_home_page_opens_with_the_readmes_answer():
-    assert OUTPUT.findall(HOME) == SHOWN[:1]
-
-
 @pytest.mark.exhaustive
 def test_the_home_pages_table_is_a_real_runs(capsys):
     ((heading, command, shown),) = TABLE.findall(HOME)
@@ -93,7 +88,8 @@ def test_the_home_pages_table_is_a_real_runs(capsys):
     assert len(rows) > 4
 
 
-def test_the_home_page_names_two_commands_and_shows_a_picture():
+def test_the_home_page_has_the_readmes_answer_two_commands_and_a_picture():
+    assert OUTPUT.findall(HOME) == SHOWN[:1]
     assert re.findall(r"^make (\w+)", HOME, re.MULTILINE) == ["analyze", "test"]
     ((alternative, target),) = re.findall(r"!\[(.*)\]\((.*)\)", HOME)
     assert len(alternative) > 20
@@ -120,25 +116,13 @@ def test_the_pictures_are_what_their_commands_draw(capsys, tmp_path, command, fi
     assert drawn.read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_it_shows_a_picture():
+def test_it_shows_a_picture_and_lists_commands_and_options_that_exist():
     assert PICTURES
-
-
-def test_every_command_is_listed():
-    commands = typer.main.get_command(app).commands
-    for name in commands:
-        assert f"`dsocr-analyze {name}" in README
-
-
-def test_every_listed_option_exists():
-    known = {
-        option
-        for command in (typer.main.get_command(app), *typer.main.get_command(app).commands.values())
-        for parameter in command.params
-        for option in parameter.opts
-    }
-    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)):
-        assert option in known | {"--help"}
+    commands = application.commands
+    assert [name for name in commands if f"`dsocr-analyze {name}" not in README] == []
+    parameters = [each for of in (application, *commands.values()) for each in of.params]
+    known = {"--help", *(option for each in parameters for option in each.opts)}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known
 
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
