@@ -48,6 +48,7 @@ def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
 BENCHMARK = re.compile(r"^- [^\n]*(?:\n  [^\n]*)*?\(`(benchmarks/\w+\.py)`\)\.\n", re.MULTILINE)
 
 
+@pytest.mark.exhaustive
 def test_the_figures_of_benchmarks_are_what_these_print():
     bullets = {match[1]: match[0].split() for match in BENCHMARK.finditer(README)}
     assert list(bullets) == [

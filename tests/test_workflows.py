@@ -97,7 +97,7 @@ def test_actions_are_named_by_digest_and_no_checkout_leaves_credentials_behind(p
 
 
 @pytest.mark.parametrize(
-    ("workflow", "keys", "value"),
+    ("of", "keys", "value"),
     [
         # Together they run every part of what `make test` leaves out.
         (CI, "jobs check strategy matrix versions", ["pinned"]),
@@ -117,27 +117,20 @@ def test_actions_are_named_by_digest_and_no_checkout_leaves_credentials_behind(p
         (COST_COMMENT, "jobs comment permissions", {"actions": "read", "pull-requests": "write"}),
         (GPU, "jobs analyze if", "vars.GPU_RUNNER"),
         (GPU, "on workflow_dispatch inputs revision type", "choice"),
+        (step_of(CI, "'.ci/run'"), "if", "matrix.versions == 'pinned'"),
+        (step_of(CI, "'.ci/run'"), "env", {"DSOCR_TEST_PART": "${{ matrix.part }}"}),
+        (step_of(CI, "--active newest"), "if", "matrix.versions == 'newest'"),
+        (step_of(COST, "upload-artifact"), "if", "always()"),
+        # Nothing depends on it.
+        (step_of(GPU, "setup flash-attn"), "continue-on-error", "true"),
+        (step_of(GPU, "setup flash-attn"), "if", "inputs.flash-attn"),
+        # It keeps its environment, and no earlier result or checkout.
+        (step_of(GPU, "actions/checkout"), "with",
+         {"clean": "false", "persist-credentials": "false"}),
     ],
 )  # fmt: skip
-def test_a_workflow_says_so(workflow, keys, value):
-    assert reduce(getitem, keys.split(), workflow) == value
-
-
-@pytest.mark.parametrize(
-    ("workflow", "text", "key", "value"),
-    [
-        (CI, "'.ci/run'", "if", "matrix.versions == 'pinned'"),
-        (CI, "'.ci/run'", "env", {"DSOCR_TEST_PART": "${{ matrix.part }}"}),
-        (CI, "--active newest", "if", "matrix.versions == 'newest'"),
-        (COST, "upload-artifact", "if", "always()"),
-        (GPU, "setup flash-attn", "continue-on-error", "true"),  # nothing depends on it
-        (GPU, "setup flash-attn", "if", "inputs.flash-attn"),
-        # It keeps its environment, and no earlier result or checkout.
-        (GPU, "actions/checkout", "with", {"clean": "false", "persist-credentials": "false"}),
-    ],
-)
-def test_a_step_says_so(workflow, text, key, value):
-    assert step_of(workflow, text)[key] == value
+def test_it_says_so(of, keys, value):
+    assert reduce(getitem, keys.split(), of) == value
 
 
 def test_examples_run_nothing_of_strangers_with_rights_and_fit_the_action_and_the_comment():
