@@ -86,13 +86,14 @@ class TestGeometry:
         assert all(max(each.content) <= each.views * each.resolution for each in found)
 
 
-def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", **given):
-    """The document on some modes, as JSON has it."""
+def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", experts=8, **given):
+    """The document on some modes, as JSON has it; of few experts, which takes less time."""
     names = ("holds", "kind", "minimum_dpi", "maximum_compression")
     asked = {each: given.pop(each) for each in names if each in given}
     architecture = ARCHITECTURES[name]
+    model = ModelDirectory.read(architecture.reference)
     found = advise(
-        ModelDirectory.read(architecture.reference),
+        model.with_config({**model.config, "n_routed_experts": experts}),
         AdviceRequest(
             PageRequest(architecture=architecture, page=page, **given),
             dpi and Fraction(dpi),
@@ -187,7 +188,7 @@ def test_advice_on_an_a4_page_at_200_dpi():
 
 
 def test_costs_are_those_of_the_report_and_of_fit():
-    [gundam] = of("gundam", batch_size=3, max_new_tokens=50)["modes"]
+    [gundam] = of("gundam", experts=64, batch_size=3, max_new_tokens=50)["modes"]
     report = analyze(
         mode="gundam", page=A4_AT_200, batch_size=3, max_new_tokens=50, engine="analytic"
     )
@@ -336,7 +337,7 @@ def test_the_json_is_the_document(capsys, tmp_path):
     document = json_of(capsys, *asked)
     written = json.loads(run(capsys, *asked, "--json", "-")[1])
     own = dict.fromkeys(("metadata", "model", "options"))
-    assert document | own == written | own == of("base", kind="exam paper") | own
+    assert document | own == written | own == of("base", kind="exam paper", experts=64) | own
     Image.new("L", (1000, 500)).save(tmp_path / "a.png")
     asked = ("advise", "--image", tmp_path / "a.png")
     assert json_of(capsys, *asked)["page_dpi"] is None

@@ -469,6 +469,7 @@ class TestPrinting:
         assert found == {**dict.fromkeys(prints, True), **dict.fromkeys(does_not, False)}
 
 
+@pytest.mark.exhaustive
 def test_torch_is_not_imported_by_what_needs_none():
     modules = (
         "", ".cli.commands", ".analytic", ".architectures", ".hardware.fit",

@@ -65,7 +65,6 @@ def small_model(path):
 # What is printed and written ---------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive
 def test_the_main_job_prints_the_answer_and_writes_both_files(capsys):
     code, out, err = run(capsys, *SMALL)
     assert (code, err) == (0, "")

@@ -118,7 +118,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-@sampled(("line", "columns"), COLUMNS, first(4))
+@sampled(("line", "columns"), COLUMNS, first(3))
 def test_a_column_is_the_report_of_its_options(capsys, line, columns):
     comparison, rows = compared(capsys, line)
     assert comparison["names"] == [*columns]

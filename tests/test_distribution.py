@@ -6,6 +6,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -16,6 +18,7 @@ LEFT_ABOUT = (
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_package_and_its_tests_are_shipped_whole_and_nothing_that_lies_about(tmp_path):
     tracked = set(filter(None, subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True

