@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import infer_like
@@ -58,6 +59,8 @@ CPU = torch.device("cpu")
 PROMPT = "<image>\nFree OCR."
 SMALL_VIEW = ("--base-size", 256, "--image-size", 256, "--crop-mode", 0)
 TRIAL = ("--random-weights", "--trust-remote-code", "--device", "cpu")
+# Generates "ab" after the prompt's 32 tokens, and the end.
+SAYS_AB = "lambda ids: torch.tensor([[{}[ids.shape[1] - 32]]])"
 
 
 @pytest.fixture
@@ -65,40 +68,51 @@ def image(tmp_path):
     return infer_like.picture(tmp_path / "page.png")
 
 
-def loaded(path, **options):
+def ab():
+    return stand_in_tokenizer().encode("ab", add_special_tokens=False)
+
+
+def says_ab():
+    return SAYS_AB.format([*ab(), 1])
+
+
+def loaded(path):
     return load_model(
-        ModelDirectory.read(path),
-        device=CPU,
-        dtype=torch.bfloat16,
-        random_weights=True,
+        ModelDirectory.read(path), device=CPU, dtype=torch.bfloat16, random_weights=True,
         trust_remote_code=True,
-        **options,
-    )
-
-
-def question(image, output, **changes):
-    asked = {
-        "image_file": image,
-        "prompt": PROMPT,
-        "base_size": 256,
-        "image_size": 256,
-        "crop_mode": False,
-        "output_path": output,
-        "most_tokens": 3,
-    }
-    return InferArguments(**{**asked, **changes})
-
-
-def measured(path, asked, tokenizer=None):
-    model = loaded(path)
-    return measure_inference(model, tokenizer or stand_in_tokenizer(), asked, DEFAULT)
-
-
-def infer(capsys, model, image, output, *arguments):
-    return run(
-        capsys, "infer", "--model", model, "--image", image, "--output", output,
-        "--prompt", PROMPT, *TRIAL, *SMALL_VIEW, *arguments,
     )  # fmt: skip
+
+
+def question(image, output, prompt=PROMPT, most_tokens=3):
+    return InferArguments(image, prompt, 256, 256, False, output, most_tokens=most_tokens)
+
+
+@pytest.fixture
+def measured(tmp_path, image):
+    """Measures `infer()` of a model whose code has these settings."""
+
+    def measure(most_tokens=3, **settings):
+        model = loaded(infer_like.write(tmp_path / "m", **settings))
+        asked = question(image, tmp_path, most_tokens=most_tokens)
+        return measure_inference(model, stand_in_tokenizer(), asked, DEFAULT)
+
+    return measure
+
+
+@pytest.fixture
+def infer(capsys, tmp_path, image):
+    """Runs the command on a model whose code has these settings; returns stdout and stderr."""
+
+    def ran(*arguments, **settings):
+        path = infer_like.write(tmp_path / "m", **settings)
+        code, out, err = run(
+            capsys, "infer", "--model", path, "--image", image, "--output", tmp_path / "o",
+            "--prompt", PROMPT, *TRIAL, *SMALL_VIEW, *arguments,
+        )  # fmt: skip
+        assert code == 0
+        return out, err
+
+    return ran
 
 
 class TestTokenizer:
@@ -115,23 +129,28 @@ class TestTokenizer:
         tokenizer = stand_in_tokenizer()
         assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
         assert len(tokenizer) == 258
+        # Tokens beyond have no text.
+        assert tokenizer.decode([129_000, *ab(), 258]) == "ab"
 
-    def test_tokens_beyond_the_stand_ins_have_no_text(self):
-        tokenizer = stand_in_tokenizer()
-        (letter,) = tokenizer.encode("a", add_special_tokens=False)
-        assert tokenizer.decode([129_000, letter, 258]) == "a"
-
-    def test_text_tokens_are_counted_as_infer_lays_them_out(self):
+    @pytest.mark.parametrize(
+        ("prompt", "count"),
         # BOS, then "\nFree OCR." of 10 bytes; what strip() takes off is no token.
-        assert text_tokens(stand_in_tokenizer(), "<image>\nFree OCR. ") == 11
-        assert text_tokens(stand_in_tokenizer(), " ab<image>c ") == 1 + 2 + 1
+        [("<image>\nFree OCR. ", 11), (" ab<image>c ", 1 + 2 + 1)],
+    )
+    def test_text_tokens_are_counted_as_infer_lays_them_out(self, prompt, count):
+        assert text_tokens(stand_in_tokenizer(), prompt) == count
 
     def test_a_directorys_own_is_read_and_nothing_of_its_code(self, tmp_path):
         path = vendor_like.write(tmp_path / "m", modeling_tiny="raise OSError")
-        stand_in_tokenizer().save_pretrained(path)
+        own = stand_in_tokenizer()
+        own.save_pretrained(path)
         tokenizer = load_tokenizer(ModelDirectory.read(path))
-        assert tokenizer.encode("ab", add_special_tokens=False) == stand_in_tokenizer().encode("ab")
+        assert tokenizer.encode("ab", add_special_tokens=False) == ab()
         assert tokenizer.eos_token_id == 1
+        own.eos_token = None
+        own.save_pretrained(path)
+        with pytest.raises(ModelDirectoryError, match="eos_token"):
+            load_tokenizer(ModelDirectory.read(path))
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", "no json"])
     def test_one_that_cannot_be_read_is_named(self, tmp_path, text):
@@ -140,78 +159,43 @@ class TestTokenizer:
         with pytest.raises(ModelDirectoryError, match=r"cannot read .*tokenizer\.json"):
             load_tokenizer(ModelDirectory.read(path))
 
-    def test_one_without_an_end_of_sequence_is_refused(self, tmp_path):
-        path = vendor_like.write(tmp_path / "m")
-        tokenizer = stand_in_tokenizer()
-        tokenizer.eos_token = None
-        tokenizer.save_pretrained(path)
-        with pytest.raises(ModelDirectoryError, match="eos_token"):
-            load_tokenizer(ModelDirectory.read(path))
+
+def transformed(transforms, picture, mean, std):
+    steps = [transforms.ToTensor(), transforms.Normalize(mean=(mean,) * 3, std=(std,) * 3)]
+    return transforms.Compose(steps)(picture)
 
 
 class TestTransforms:
     def test_pixels_become_what_torchvision_makes_of_them(self):
-        # (v / 255 - 0.5) / 0.5 of the three channels of one pixel, in fp32.
-        to_tensor = picture_transforms.Compose(
-            [
-                picture_transforms.ToTensor(),
-                picture_transforms.Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
-            ]
-        )
-        picture = Image.new("RGB", (2, 3), (0, 255, 128))
-        values = to_tensor(picture)
+        # (v / 255 - 0.5) / 0.25 of the three channels of one pixel, in fp32.
+        values = transformed(picture_transforms, Image.new("RGB", (2, 3), (0, 255, 128)), 0.5, 0.25)
         assert values.shape == (3, 3, 2)
         assert values.dtype == torch.float32
-        expected = (np.float32(128) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
-        assert values[:, 0, 0].tolist() == [-1.0, 1.0, expected]
+        expected = (np.float32(128) / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
+        assert values[:, 0, 0].tolist() == [-2.0, 2.0, expected]
 
     def test_against_torchvision(self, image):
         transforms = pytest.importorskip("torchvision.transforms")
-        picture = Image.open(image)
-        for mean, std in (((0.5,) * 3, (0.5,) * 3), ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))):
-            theirs, ours = (
-                each.Compose([each.ToTensor(), each.Normalize(mean=mean, std=std)])(picture)
-                for each in (transforms, picture_transforms)
-            )
+        for numbers in ((0.5, 0.5), (0.1, 3.0)):
+            theirs, ours = (transformed(each, Image.open(image), *numbers)
+                            for each in (transforms, picture_transforms))  # fmt: skip
             assert torch.equal(theirs, ours)
 
 
-def inputs(*, patches, overview, tokens, visual, grid):
-    """What `infer()` calls the prefill pass with."""
-    mask = torch.zeros(1, tokens, dtype=torch.bool)
-    mask[0, 1 : 1 + visual] = True
-    return {
-        "input_ids": torch.zeros(1, tokens, dtype=torch.long),
-        "images": [(patches, overview)],
-        "images_seq_mask": mask,
-        "images_spatial_crop": torch.tensor([grid]),
-    }
-
-
 class TestShape:
-    def test_a_pass_with_local_views(self):
-        ran = PassShape.given(
-            inputs(
-                patches=torch.ones(6, 3, 64, 64),
-                overview=torch.ones(1, 3, 128, 128),
-                tokens=40,
-                visual=30,
-                grid=[2, 3],
-            )
-        )
-        assert ran == PassShape(1, 40, 30, (2, 3), (ViewBatch(6, 64), ViewBatch(1, 128)))
-
-    def test_a_blank_patch_is_no_view(self):
-        ran = PassShape.given(
-            inputs(
-                patches=torch.zeros(1, 3, 128, 128),
-                overview=torch.ones(1, 3, 64, 64),
-                tokens=9,
-                visual=7,
-                grid=[1, 1],
-            )
-        )
-        assert ran.views == (ViewBatch(1, 64),)
+    @pytest.mark.parametrize(
+        ("patches", "expected"),
+        [(torch.ones(6, 3, 64, 64), (ViewBatch(6, 64), ViewBatch(1, 128))),
+         (torch.zeros(1, 3, 128, 128), (ViewBatch(1, 128),))],  # a blank patch is no view
+    )  # fmt: skip
+    def test_a_pass_is_what_its_inputs_make(self, patches, expected):
+        called = {
+            "input_ids": torch.zeros(1, 40, dtype=torch.long),
+            "images": [(patches, torch.ones(1, 3, 128, 128))],
+            "images_seq_mask": torch.arange(40)[None] < 30,
+            "images_spatial_crop": torch.tensor([[2, 3]]),
+        }
+        assert PassShape.given(called) == PassShape(1, 40, 30, (2, 3), expected)
 
     @pytest.mark.parametrize(
         "page", [{"page": (1191, 1684)}, {"page": (600, 400)}, {"page": (9, 9), "crop_mode": False}]
@@ -240,93 +224,64 @@ class TestShape:
 @pytest.mark.directory
 class TestMeasured:
     @pytest.mark.exhaustive
-    def test_what_it_ran_is_what_is_counted(self, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        found = measured(path, question(image, tmp_path))
+    def test_what_it_ran_is_what_is_counted_and_seconds_go_where_they_were_spent(self, measured):
+        found = measured(PREPROCESS_SECONDS="0.2", AFTERWARDS_SECONDS="0.3", STEP_SECONDS="0.1")
         # 4 x 5 tokens and a separator; BOS and 10 bytes of text.
         assert found.ran == PassShape(1, 21 + 11, 21, (1, 1), (ViewBatch(1, 256),))
-        assert found.tokens == 3
-        assert len(found.steps) == 2
         counted = DEFAULT.plan(
             page=(300, 200), base_size=256, image_size=256, crop_mode=False, text_tokens=11,
             max_new_tokens=3,
         )  # fmt: skip
         assert found.differences(counted) == ()
-
-    @pytest.mark.exhaustive
-    def test_seconds_go_where_they_were_spent(self, tmp_path, image):
-        path = infer_like.write(
-            tmp_path / "m",
-            PREPROCESS_SECONDS="0.2",
-            AFTERWARDS_SECONDS="0.3",
-            STEP_SECONDS="0.1",
-        )
-        found = measured(path, question(image, tmp_path))
+        assert (found.tokens, len(found.steps)) == (3, 2)
+        # At least the logits of all positions in fp32 and in bfloat16.
+        assert found.ran.seq_len * 1000 * 6 <= found.peak_bytes < 1 << 28
         assert list(found.prefill) == ["prefill", "sam", "clip", "projector"]
         assert all(seconds > 0 for seconds in found.prefill.values())
         assert all(seconds >= 0.1 for seconds in found.steps)
-        passes = found.prefill_seconds + sum(found.steps)
         assert found.preprocess_seconds >= 0.2
-        assert passes <= found.generate_seconds
+        assert found.prefill_seconds + sum(found.steps) <= found.generate_seconds
         rest = found.infer_seconds - found.preprocess_seconds - found.generate_seconds
         assert rest >= 0.3
 
     @pytest.mark.exhaustive
-    def test_the_peak_is_what_the_prefill_pass_holds(self, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        found = measured(path, question(image, tmp_path))
-        # At least the logits of all positions in fp32 and in bfloat16.
-        assert found.ran.seq_len * 1000 * 6 <= found.peak_bytes < 1 << 28
-
-    @pytest.mark.exhaustive
-    def test_it_ends_with_the_token_that_ends_it(self, tmp_path, image):
-        tokenizer = stand_in_tokenizer()
-        ids = tokenizer.encode("ab", add_special_tokens=False)
-        path = infer_like.write(
-            tmp_path / "m",
-            ENDS_WITH=f"lambda ids: torch.tensor([[{[*ids, 1]}[ids.shape[1] - 32]]])",
-        )
-        found = measured(path, question(image, tmp_path, most_tokens=None))
+    def test_it_ends_with_the_token_that_ends_it_or_at_infers_own_limit(self, measured):
+        found = measured(most_tokens=None, ENDS_WITH=says_ab())
         assert (found.text, found.tokens) == ("ab", 3)
-
-    @pytest.mark.exhaustive
-    def test_infers_own_limit_holds_where_none_is_given(self, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        assert measured(path, question(image, tmp_path, most_tokens=None)).tokens == 5
 
     @pytest.mark.exhaustive
     def test_all_is_put_back(self, tmp_path, image):
         importlib.import_module("torch._dynamo")  # which the first generation imports for good
-        path = infer_like.write(tmp_path / "m")
-        model = loaded(path)
-        before = settings()
-        layers = torch.nn.Linear, torch.nn.LayerNorm
-        resets = [vars(layer)["reset_parameters"] for layer in layers]
+        model = loaded(infer_like.write(tmp_path / "m"))
         code = sys.modules[type(model.module).__module__]
-        transforms = code.transforms
-        own = [dict(vars(module)) for module in model.module.modules()]
-        measure_inference(model, stand_in_tokenizer(), question(image, tmp_path), DEFAULT)
-        assert settings() == before
-        assert [vars(layer)["reset_parameters"] for layer in layers] == resets
-        assert code.transforms is transforms
-        assert [dict(vars(module)) for module in model.module.modules()] == own
 
-    def test_what_it_raises_is_one_line_that_names_it(self, tmp_path, image):
-        path = infer_like.write(tmp_path / "m", EXTRA="None")
-        with pytest.raises(ModelCodeError, match=r"failed in infer\(\) on cpu: .*TypeError: "):
-            measured(path, question(image, tmp_path))
+        def state():
+            layers = torch.nn.Linear, torch.nn.LayerNorm
+            resets = [vars(layer)["reset_parameters"] for layer in layers]
+            own = [dict(vars(module)) for module in model.module.modules()]
+            return settings(), resets, code.transforms, own
 
-    def test_one_that_does_not_generate_is_refused(self, tmp_path, image):
-        modeling = infer_like.MODELING + "\n    def infer(self, *args, **kwargs):\n        pass\n"
-        path = infer_like.write(tmp_path / "m", modeling=modeling)
-        with pytest.raises(ModelCodeError, match=r"did not call generate\(\)"):
-            measured(path, question(image, tmp_path))
+        before = state()
+        asked = question(image, tmp_path, most_tokens=None)
+        found = measure_inference(model, stand_in_tokenizer(), asked, DEFAULT)
+        assert state() == before
+        assert found.tokens == 5  # infer()'s own limit
 
-    def test_a_model_without_it_is_refused(self, tmp_path, image):
-        modeling = infer_like.MODELING.replace("def infer(", "def read(")
-        path = infer_like.write(tmp_path / "m", modeling=modeling)
-        with pytest.raises(ConfigError, match=r"DeepseekOCRForCausalLM .* has no infer\(\)"):
-            measured(path, question(image, tmp_path))
+    @pytest.mark.parametrize(
+        ("changes", "error", "said"),
+        [
+            ({"EXTRA": "None"}, ModelCodeError, r"failed in infer\(\) on cpu: .*TypeError: "),
+            ({"modeling": f"{infer_like.MODELING}\n    def infer(self, *_, **__):\n        pass\n"},
+             ModelCodeError, r"did not call generate\(\)"),
+            ({"modeling": infer_like.MODELING.replace("def infer(", "def read(")}, ConfigError,
+             r"DeepseekOCRForCausalLM .* has no infer\(\)"),
+        ],
+    )  # fmt: skip
+    def test_a_model_that_does_not_generate_is_refused_in_one_line(
+        self, measured, changes, error, said
+    ):
+        with pytest.raises(error, match=said):
+            measured(**changes)
 
 
 @pytest.mark.parametrize("prompt", ["Free OCR.", "<image><image>", ""])
@@ -338,10 +293,9 @@ def test_a_prompt_that_is_not_one_page_is_refused(tmp_path, prompt):
 @pytest.mark.directory
 class TestCommand:
     @pytest.mark.exhaustive
-    def test_costs_stand_beside_what_was_measured(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        code, out, err = infer(capsys, path, image, tmp_path / "o", "--max-new-tokens", 3)
-        assert (code, err) == (0, "")
+    def test_costs_stand_beside_what_was_measured(self, infer, tmp_path):
+        out, err = infer("--max-new-tokens", 3)
+        assert err == ""
         assert "not to be heard" not in out
         assert "Trial: the weights are random, so the text means nothing" in out
         assert "the tokenizer is a stand-in" in out
@@ -356,97 +310,63 @@ class TestCommand:
         for stage in report["stages"].values():
             assert stage["seconds"]["measured"] > 0
             assert stage["seconds"]["predicted"] is None
+        peak = report["peak_bytes"]
+        assert peak["error"] == pytest.approx(peak["predicted"] / peak["measured"] - 1)
+        assert abs(peak["error"]) < 0.05
         assert (tmp_path / "o/result.txt").read_text() == report["text"] + "\n"
-        markdown = (tmp_path / "o/infer_one.md").read_text()
-        assert "| decode, 2 steps |" in markdown
+        assert not (tmp_path / "o/result.mmd").exists()
+        assert "| decode, 2 steps |" in (tmp_path / "o/infer_one.md").read_text()
 
-    def test_counts_are_those_of_the_main_job(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        _, out, _ = infer(
-            capsys, path, image, tmp_path / "o", "--max-new-tokens", 3, "--format", "json"
-        )
-        report = json.loads(out)
+    def test_counts_are_those_of_the_main_job(self, infer, capsys, tmp_path, image):
+        report = json.loads(infer("--max-new-tokens", 3, "--format", "json")[0])
         _, out, _ = run(
-            capsys, "--model", path, "--trust-remote-code", "--engine", "analytic", "--image",
-            image, *SMALL_VIEW, "--text-tokens", 11, "--max-new-tokens", 3, "--output",
+            capsys, "--model", tmp_path / "m", "--trust-remote-code", "--engine", "analytic",
+            "--image", image, *SMALL_VIEW, "--text-tokens", 11, "--max-new-tokens", 3, "--output",
             tmp_path / "a", "--format", "json",
         )  # fmt: skip
         counted = json.loads(out)
-        for name in ("sam", "clip", "projector", "prefill"):
-            ours, theirs = report["stages"][name], counted["stages"][name]
-            assert ours["flops"] == theirs["flops"]
-            assert ours["calls"] == 1
-        batch, page = counted["total"]["batch"], counted["total"]
-        assert report["stages"]["decode"]["flops"] == batch["flops"] - page["flops"]
-        assert report["stages"]["decode"]["calls"] == 2
-        rate = (
-            report["stages"]["decode"]["flops"] / report["stages"]["decode"]["seconds"]["measured"]
-        )
-        assert report["stages"]["decode"]["flops_per_second"] == pytest.approx(rate)
+        *prefill, decode = report["stages"].values()
+        for ours, theirs in zip(prefill, counted["stages"].values(), strict=False):
+            assert (ours["flops"], ours["calls"]) == (theirs["flops"], 1)
+        page = counted["total"]
+        assert decode["flops"] == page["batch"]["flops"] - page["flops"]
+        assert decode["calls"] == 2
+        rate = decode["flops"] / decode["seconds"]["measured"]
+        assert decode["flops_per_second"] == pytest.approx(rate)
 
     @pytest.mark.exhaustive
-    def test_the_counted_peak_is_the_allocators(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        _, out, _ = infer(capsys, path, image, tmp_path / "o", "--format", "json")
-        peak = json.loads(out)["peak_bytes"]
-        assert peak["error"] == pytest.approx(peak["predicted"] / peak["measured"] - 1)
-        assert abs(peak["error"]) < 0.05
+    @pytest.mark.parametrize(
+        ("arguments", "stages", "tokens"),
+        [
+            ((), [*DEFAULT.stage_names], 16),  # a trial ends by itself
+            (("--max-new-tokens", 1), [*DEFAULT.stage_names][:-1], 1),
+            (("--max-new-tokens", 2, "--save-results", 1), [*DEFAULT.stage_names], 2),
+        ],
+    )
+    def test_what_a_call_runs(self, infer, tmp_path, arguments, stages, tokens):
+        report = json.loads(infer(*arguments, "--format", "json")[0])
+        assert (list(report["stages"]), report["tokens"]) == (stages, tokens)
+        assert (report["next_token_seconds"] is None) == (tokens == 1)
+        assert (tmp_path / "o/result.mmd").exists() is ("--save-results" in arguments)
 
     @pytest.mark.exhaustive
-    def test_a_trial_ends_early_by_itself(self, capsys, tmp_path, image):
-        modeling = infer_like.MODELING.replace("max_new_tokens=5", "max_new_tokens=8192")
-        path = infer_like.write(tmp_path / "m", modeling=modeling)
-        _, out, _ = infer(capsys, path, image, tmp_path / "o", "--format", "json")
-        assert json.loads(out)["tokens"] == 16
+    def test_the_text_alone_can_be_had(self, infer):
+        assert infer("--format", "text", ENDS_WITH=says_ab())[0] == "ab\n"
 
     @pytest.mark.exhaustive
-    def test_one_token_has_no_decode_steps(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        _, out, _ = infer(
-            capsys, path, image, tmp_path / "o", "--max-new-tokens", 1, "--format", "json"
-        )
-        report = json.loads(out)
-        assert "decode" not in report["stages"]
-        assert report["next_token_seconds"] is None
-
-    @pytest.mark.exhaustive
-    def test_the_text_alone_can_be_had(self, capsys, tmp_path, image):
-        ids = stand_in_tokenizer().encode("ab", add_special_tokens=False)
-        path = infer_like.write(
-            tmp_path / "m",
-            ENDS_WITH=f"lambda ids: torch.tensor([[{[*ids, 1]}[ids.shape[1] - 32]]])",
-        )
-        code, out, _ = infer(capsys, path, image, tmp_path / "o", "--format", "text")
-        assert (code, out) == (0, "ab\n")
-
-    @pytest.mark.exhaustive
-    def test_a_pass_that_is_another_is_named(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m", EXTRA="[5, 5]")
-        code, out, err = infer(capsys, path, image, tmp_path / "o", "--max-new-tokens", 2)
+    def test_a_pass_that_is_another_is_named(self, infer, image):
         line = "infer() ran with seq_len 34, but 32 was counted"
-        assert code == 0
+        out, err = infer("--max-new-tokens", 2, EXTRA="[5, 5]")
         assert f"Differs: {line}" in out
         assert err == f"dsocr-analyze: warning: {line}\n"
 
     @pytest.mark.exhaustive
-    def test_an_image_that_the_model_takes_for_none_is_named(self, capsys, tmp_path):
+    def test_an_image_that_the_model_takes_for_none_is_named(self, infer, image):
         # Published code looks at no image whose pixels sum to zero, as these do.
-        image = tmp_path / "page.png"
         Image.linear_gradient("L").convert("RGB").save(image)
-        path = infer_like.write(tmp_path / "m")
-        code, out, err = infer(capsys, path, image, tmp_path / "o", "--format", "json")
-        assert code == 0
+        out, err = infer("--format", "json")
         assert "views none, but 1 x 256² was counted" in err
         assert list(json.loads(out)["stages"]) == ["prefill", "decode"]
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(("saves", "is_there"), [(0, False), (1, True)])
-    def test_what_infer_saves_is_saved_where_it_is_wanted(
-        self, capsys, tmp_path, image, saves, is_there
-    ):
-        path = infer_like.write(tmp_path / "m")
-        infer(capsys, path, image, tmp_path / "o", "--save-results", saves)
-        assert (tmp_path / "o/result.mmd").exists() is is_there
 
     @pytest.mark.exhaustive
     def test_a_directorys_weights_and_tokenizer_are_used(self, capsys, tmp_path, image):
@@ -488,40 +408,36 @@ def asked(**page):
 
 class TestPrediction:
     @pytest.fixture
-    def session(self):
-        """On `meta`, but said to be on a GPU: nothing of it runs."""
-        loaded = DeepSeekOCRSession.from_local().loaded
-        return DeepSeekOCRSession(dataclasses.replace(loaded, device=torch.device("cuda", 0)))
+    def session_on(self, monkeypatch):
+        """Makes a session on `meta` that is said to be on a GPU: nothing of it runs."""
 
-    def named(self, monkeypatch, name):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+        def make(name="NVIDIA H100 80GB HBM3"):
+            monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+            loaded = DeepSeekOCRSession.from_local().loaded
+            return DeepSeekOCRSession(replace(loaded, device=torch.device("cuda", 0)))
+
+        return make
 
     @pytest.mark.exhaustive
-    def test_it_is_that_of_the_device_that_ran(self, session, monkeypatch, capsys, tmp_path):
-        self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
-        entry = predicted_seconds(session, asked(page=(1191, 1684), max_new_tokens=100), None)
+    def test_it_is_that_of_the_device_that_ran(self, session_on, capsys):
+        request = asked(page=(1191, 1684), max_new_tokens=100)
+        entry = predicted_seconds(session_on(), request, None)
         _, out, _ = run(
             capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
             "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
         )  # fmt: skip
-        (expected,) = json.loads(out)["time"]
-        assert entry == msgspec.convert(expected, TimeEntry)
+        assert entry == msgspec.convert(json.loads(out)["time"][0], TimeEntry)
 
-    def test_a_device_without_a_profile_has_none_and_says_so(self, session, monkeypatch, capsys):
-        self.named(monkeypatch, "Some GPU")
-        assert predicted_seconds(session, asked(page=(9, 9)), None) is None
-        assert (
-            "no seconds are predicted: there is no profile of Some GPU" in capsys.readouterr().err
-        )
+    def test_a_device_without_a_profile_has_none_and_says_so(self, session_on, capsys):
+        assert predicted_seconds(session_on("Some GPU"), asked(page=(9, 9)), None) is None
+        said = "no seconds are predicted: there is no profile of Some GPU"
+        assert said in capsys.readouterr().err
+        meta = DeepSeekOCRSession.from_local()
+        assert predicted_seconds(meta, asked(page=(9, 9)), None) is None
+        assert capsys.readouterr().err == ""
 
-    @pytest.mark.exhaustive
-    def test_meta_has_none(self):
-        session = DeepSeekOCRSession.from_local()
-        assert predicted_seconds(session, asked(page=(9, 9)), None) is None
-
-    def test_errors_are_relative_to_what_was_measured(self, session, monkeypatch):
-        self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
-        request = asked(page=(1191, 1684), max_new_tokens=3)
+    def test_errors_are_relative_to_what_was_measured(self, session_on):
+        session, request = session_on(), asked(page=(1191, 1684), max_new_tokens=3)
         entry, workload = predicted_seconds(session, request, None), request.workload
         prefill = {
             name: 2 * entry.stages[name].seconds for name in entry.stages if name != "decode"
@@ -557,100 +473,60 @@ class TestPrediction:
         assert memory.rows[0][2] == "6.672 GB"
 
 
+MISSING = f"cuda:{torch.cuda.device_count()}"
+TRIED = "--model m --image page.png --random-weights --output o"
+
+
 class TestRefusals:
-    def refused(self, capsys, *arguments, code=2):
-        found, out, err = run(capsys, "infer", *arguments)
-        assert (found, out) == (code, "")
-        assert err.count("\n") == 1
-        return err
-
-    def test_the_reference_has_no_infer(self, capsys, tmp_path, image, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        for model in ((), ("--model", "reference")):
-            err = self.refused(capsys, "--image", image, *model, "--random-weights")
-            assert "reference has no infer()" in err
-            assert "--model" in err
-
-    def test_an_image_is_needed(self, capsys):
-        assert "--image" in self.refused(capsys)
-
     @pytest.mark.parametrize(
-        ("content", "reason"),
-        [(None, "no image"), (b"", "not an image"), (b"\x89PNG\r\n\x1a\n", "cannot read")],
-    )
-    def test_an_image_that_cannot_be_read(self, capsys, tmp_path, content, reason):
-        path = infer_like.write(tmp_path / "m")
-        file = tmp_path / "page.png"
-        if content is not None:
-            file.write_bytes(content)
-        err = self.refused(capsys, "--model", path, "--image", file, "--random-weights")
-        assert reason in err
-        assert "page.png" in err
-
-    def test_an_image_that_is_cut_short(self, capsys, tmp_path, image):
-        image.write_bytes(image.read_bytes()[:-200])
-        path = infer_like.write(tmp_path / "m")
-        err = self.refused(capsys, "--model", path, "--image", image, *TRIAL)
-        assert "page.png" in err
-        assert "truncated" in err
-
-    def test_weights_that_are_missing(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        err = self.refused(capsys, "--model", path, "--image", image)
-        assert "no weights" in err
-        assert "--random-weights" in err
-
-    def test_a_tokenizer_that_is_missing(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        (path / "model.safetensors").touch()
-        err = self.refused(capsys, "--model", path, "--image", image)
-        assert "tokenizer.json" in err
-        assert "--random-weights" in err
-
-    def test_a_tokenizer_that_cannot_be_read_before_the_model_is_built(
-        self, capsys, tmp_path, image
-    ):
-        path = infer_like.write(tmp_path / "m", modeling="raise OSError('it ran')")
-        (path / "tokenizer.json").write_text("{}")
-        err = self.refused(capsys, "--model", path, "--image", image, "--output", tmp_path, *TRIAL)
-        assert "cannot read" in err
-        assert "it ran" not in err
-
-    @pytest.mark.directory
-    def test_code_that_nobody_trusts(self, capsys, tmp_path, image, monkeypatch):
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-        path = infer_like.write(tmp_path / "m", modeling="raise OSError('it ran')")
-        arguments = ("--model", path, "--image", image, "--random-weights", "--output", tmp_path)
-        err = self.refused(capsys, *arguments)
-        assert "--trust-remote-code" in err
-        assert "it ran" not in err
-
-    def test_a_device_that_is_not_there(self, capsys, tmp_path, image):
-        path = infer_like.write(tmp_path / "m")
-        arguments = ("--model", path, "--image", image, "--output", tmp_path, "--random-weights")
-        index = torch.cuda.device_count()
-        err = self.refused(capsys, *arguments, "--device", f"cuda:{index}")
-        assert f"--device 'cuda:{index}' does not exist" in err
-        assert err.endswith("use cpu\n")
-        assert "computes nothing" in self.refused(capsys, *arguments, "--device", "meta")
-        err = self.refused(capsys, *arguments, "--device", "cpu", "--use-flash-attn", 1)
-        assert "--use-flash-attn 0" in err
-
-    @pytest.mark.parametrize(
-        ("arguments", "part"),
+        ("arguments", "parts"),
         [
-            (("--prompt", "Free OCR."), "--prompt 'Free OCR.' contains <image> 0 times"),
-            (("--max-new-tokens", 0), "--max-new-tokens 0"),
-            (("--base-size", 1), "--base-size 1"),
-            (("--crop-mode", 2), "--crop-mode 2"),
-            (("--save-results", 2), "--save-results 2"),
-            (("--format", "xml"), "--format 'xml'"),
+            ("", ["--image"]),
+            ("--image page.png --random-weights", ["reference has no infer()", "--model"]),
+            ("--image page.png --model reference --random-weights",
+             ["reference has no infer()", "--model"]),
+            ("--model m --image none.png --random-weights", ["no image", "none.png"]),
+            ("--model m --image empty.png --random-weights", ["not an image", "empty.png"]),
+            ("--model m --image header.png --random-weights", ["cannot read", "header.png"]),
+            ("--model m --image short.png --random-weights --trust-remote-code",
+             ["short.png", "truncated"]),
+            ("--model m --image page.png", ["no weights", "--random-weights"]),
+            ("--model weights --image page.png", ["tokenizer.json", "--random-weights"]),
+            # Before the model is built.
+            ("--model raises --image page.png --output o --random-weights --trust-remote-code",
+             ["cannot read"]),
+            pytest.param("--model untrusted --image page.png --output o --random-weights",
+                         ["--trust-remote-code"], marks=pytest.mark.directory),
+            (f"{TRIED} --device {MISSING}", [f"--device '{MISSING}' does not exist", "use cpu\n"]),
+            (f"{TRIED} --device meta", ["computes nothing"]),
+            (f"{TRIED} --device cpu --use-flash-attn 1", ["--use-flash-attn 0"]),
+            (f"{TRIED} --prompt 'Free OCR.'", ["--prompt 'Free OCR.' contains <image> 0 times"]),
+            (f"{TRIED} --max-new-tokens 0", ["--max-new-tokens 0"]),
+            (f"{TRIED} --base-size 1", ["--base-size 1"]),
+            (f"{TRIED} --crop-mode 2", ["--crop-mode 2"]),
+            (f"{TRIED} --save-results 2", ["--save-results 2"]),
+            (f"{TRIED} --format xml", ["--format 'xml'"]),
         ],
-    )
-    def test_values_that_are_not_possible(self, capsys, tmp_path, image, arguments, part):
-        path = infer_like.write(tmp_path / "m")
-        given = ("--model", path, "--image", image, "--output", tmp_path, *TRIAL)
-        assert part in self.refused(capsys, *given, *arguments)
+    )  # fmt: skip
+    def test_what_is_impossible_is_refused_in_one_line(
+        self, capsys, tmp_path, monkeypatch, image, arguments, parts
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        for name, content in (("empty", b""), ("header", b"\x89PNG\r\n\x1a\n"),
+                              ("short", image.read_bytes()[:-200])):  # fmt: skip
+            Path(f"{name}.png").write_bytes(content)
+        for name in {"m", "weights", "raises", "untrusted"} & set(arguments.split()):
+            code = infer_like.MODELING if name in ("m", "weights") else "raise OSError('it ran')"
+            infer_like.write(Path(name), modeling=code)
+            if name == "weights":
+                Path("weights/model.safetensors").touch()
+            if name == "raises":
+                Path("raises/tokenizer.json").write_text("{}")
+        code, out, err = run(capsys, "infer", *shlex.split(arguments))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert all(part in err for part in parts)
+        assert "it ran" not in err
 
 
 # --- published code ------------------------------------------------------------------------------
