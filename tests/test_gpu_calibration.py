@@ -18,52 +18,37 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware import Device, device
+from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.coefficients import COEFFICIENTS
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.hardware.kernel_times import Machine
-from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
-from dsocr_analyze.hardware.kernel_times.products import gemm_seconds
+from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit, first_guess, predicted
 from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
+from dsocr_analyze.measuring import gpu_calibration
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
 from dsocr_analyze.measuring.installed_gpu import described_gpu, detect_gpu, step_times
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.runtimes import EAGER
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]
+MASKED = dataclasses.replace(first_guess("masked_attention", "bfloat16"), share=0.3, tile_us=2.0)
 MiB = 1 << 20
 SEEN = 180
 """Cases of a kind that a calibration measures here: enough for a fit, and soon over."""
 
 
-def time_of(timed: Device, case: KernelCase) -> float:
-    """What a shipped profile says; of what it lacks, by its products in 16 bits and a roofline."""
-    sizes = case.sizes
-    if isinstance(sizes, Gemm):
-        if case.dtype == "float32":
-            machine = Machine.of(timed.gpu, "float32", cold=case.cold)
-            c = timed.fitted("gemm").coefficients
-            batch, m, n, k = (np.array(float(size)) for size in sizes)
-            return float(gemm_seconds(m, n, k, 4, machine, c, batch=batch, activation_bytes=4))
-        batch, *shape = sizes
-        return timed.gemm_seconds(*shape, batch=batch, cold=case.cold)
-    if isinstance(sizes, Elements):
-        return timed.elementwise_seconds(case.nbytes)
-    if isinstance(sizes, Experts):
-        return timed.grouped_experts_seconds(*sizes, cold=case.cold)
-    batch, heads, kv_heads, queries, keys, head_dim = sizes[:6]
-    if case.kind == "masked_attention":
-        scores = batch * heads * 64**2 * -(-queries // 64) * -(-keys // 64)
-        compute = 4 * scores * head_dim / (0.3e12 * timed.gpu.tensor_tflops)
-        return 3e-6 + max(compute, timed.elementwise_seconds(case.nbytes))
-    return timed.attention_seconds(
-        batch, queries, keys, heads, head_dim, kv_heads=kv_heads,
-        causal=case.kind != "encoder_attention", cold=case.cold,
-    )  # fmt: skip
+def time_of(gpu, coefficients, case):
+    [seconds] = predicted(case.kind, rows_of([case], [1.0], ""), gpu, case.dtype, coefficients)
+    return seconds
 
 
 class NoisyTimer:
@@ -74,11 +59,16 @@ class NoisyTimer:
         self.random = random.Random(7)
         self.measured = []
 
+    def truth(self, case):
+        masked = case.kind == "masked_attention"
+        fitted = MASKED if masked else self.timed.fitted(case.kind).coefficients
+        return time_of(self.timed.gpu, fitted, case)
+
     def seconds(self, case):
         if case.nbytes > self.memory:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         self.measured.append(case)
-        return time_of(self.timed, case) * self.random.gauss(1, 0.03)
+        return self.truth(case) * self.random.gauss(1, 0.03)
 
     def framework(self, kind):
         return f"stand-in for {kind}"
@@ -105,26 +95,6 @@ def scipy():
     return pytest.importorskip("scipy")
 
 
-def fresh_cases(kind, dtype):
-    """Cases that no calibration has seen."""
-    found = gpu_cases(kind, dtype)[SEEN:]
-    if len(found) >= 40:
-        return found[:200]
-    draw, rest = random.Random(3), []
-    for case in gpu_cases(kind, dtype):
-        sizes = case.sizes
-        if isinstance(sizes, Attention):
-            sizes = sizes._replace(batch=max(1, sizes.batch + draw.choice((-1, 1, 2))))
-        elif isinstance(sizes, Experts):
-            sizes = sizes._replace(tokens=max(1, round(1.3 * sizes.tokens)))
-        elif isinstance(sizes, Gemm):
-            sizes = sizes._replace(m=max(1, round(1.3 * sizes.m)))
-        else:
-            sizes = Elements(round(1.3 * sizes.elements))
-        rest.append(case._replace(sizes=sizes))
-    return rest
-
-
 class TestCases:
     @pytest.mark.exhaustive
     @pytest.mark.parametrize(("kind", "dtype"), KINDS)
@@ -138,28 +108,34 @@ class TestCases:
             assert 0.1 < part.mean() < 0.5
         assert max(case.nbytes for case in cases) <= 1 << 30
 
-    @pytest.mark.exhaustive
-    def test_every_matrix_of_every_model_is_multiplied(self):
-        found = {case.group for case in gpu_cases("gemm")}
-        # Of SAM, CLIP, the projector, attention, the dense layer, experts, the head; Qwen2 and the
-        # merged projections of an engine.
-        assert found >= {(2304, 768), (3072, 768), (768, 3072), (3072, 1024), (4096, 1024),
-                         (1280, 2048), (1280, 1280), (6848, 1280), (1280, 6848), (896, 1280),
-                         (1280, 896), (129280, 1280), (4864, 896), (128, 896), (3840, 1280),
-                         (13696, 1280), (256, 2304)}  # fmt: skip
-        assert (64, 1280) in {case.group for case in gpu_cases("gemm", "float32")}
-
-    def test_attention_is_of_the_sizes_that_the_models_have(self):
-        def sizes(kind):
-            return {(case.sizes.heads, case.sizes.head_dim, case.sizes.keys)
-                    for case in gpu_cases(kind)}  # fmt: skip
-
-        assert {(16, 64, 257), (16, 64, 101)} <= sizes("encoder_attention")
-        assert {(12, 64, 196), (12, 64, 4096), (14, 64, 512)} <= sizes("masked_attention")
-        assert all(case.sizes.queries == 1 for case in gpu_cases("generation_attention"))
-        assert {(10, 128)} <= {each[:2] for each in sizes("generation_attention")}
-        assert {(10, 128)} <= {each[:2] for each in sizes("context_attention")}
-        assert {case.sizes[1:] for case in gpu_cases("experts")} >= {(1280, 896, 64, 6)}
+    @pytest.mark.parametrize(
+        ("kind", "dtype", "names", "expected"),
+        [
+            # Of SAM, CLIP, the projector, attention, the dense layer, experts, the head; Qwen2 and
+            # the merged projections of an engine.
+            pytest.param(
+                "gemm", "bfloat16", ("n", "k"),
+                {(2304, 768), (3072, 768), (768, 3072), (3072, 1024), (4096, 1024), (1280, 2048),
+                 (1280, 1280), (6848, 1280), (1280, 6848), (896, 1280), (1280, 896),
+                 (129280, 1280), (4864, 896), (128, 896), (3840, 1280), (13696, 1280),
+                 (256, 2304)},
+                marks=pytest.mark.exhaustive,
+            ),
+            ("gemm", "float32", ("n", "k"), {(64, 1280)}),
+            ("encoder_attention", "bfloat16", ("heads", "head_dim", "keys"),
+             {(16, 64, 257), (16, 64, 101)}),
+            ("masked_attention", "bfloat16", ("heads", "head_dim", "keys"),
+             {(12, 64, 196), (12, 64, 4096), (14, 64, 512)}),
+            ("generation_attention", "bfloat16", ("heads", "head_dim", "queries"), {(10, 128, 1)}),
+            ("context_attention", "bfloat16", ("heads", "head_dim"), {(10, 128)}),
+            ("experts", "bfloat16", ("hidden", "inter", "experts", "top_k"), {(1280, 896, 64, 6)}),
+        ],
+    )  # fmt: skip
+    def test_sizes_are_those_that_the_models_have(self, kind, dtype, names, expected):
+        cases = gpu_cases(kind, dtype)
+        assert {tuple(getattr(case.sizes, name) for name in names) for case in cases} >= expected
+        if kind == "generation_attention":
+            assert {case.sizes.queries for case in cases} == {1}
 
     def test_rows_have_the_columns_of_their_formula(self):
         cases = [KernelCase("experts", Experts(2, 512, 256, 4, 2), True),
@@ -178,6 +154,8 @@ class TestCases:
          (KernelCase("gemm", Gemm(1, 3, 5, 7), dtype="float32"), 105, 4 * (21 + 35 + 15)),
          (KernelCase("masked_attention", Attention(2, 3, 3, 5, 7, 8, 8, True)), 2 * 2 * 3 * 35 * 8,
           2 * 2 * (2 * 3 * 5 * 8 + 2 * 3 * 7 * 8 + 3 * 35)),
+         (KernelCase("experts", Experts(2, 8, 4, 6, 3)), 3 * 2 * 3 * 8 * 4,
+          2 * (3 * 6 * 8 * 4 + 2 * 3 * (8 + 3 * 4))),
          (KernelCase("movement", Elements(1024), operator="float"), 0, 6 * 1024)],
     )  # fmt: skip
     def test_work_by_hand(self, case, macs, nbytes):
@@ -263,6 +241,7 @@ class TestCalls:
         calls = KernelCalls(torch.device("cpu"), torch.bfloat16, has_flash=True)
         monkeypatch.setattr("importlib.metadata.version", lambda _: "2.7.4")
         assert calls.framework("generation_attention").startswith("flash-attn 2.7.4, torch ")
+        assert calls.framework("gemm") == f"torch {torch.__version__}"
         for kind in ("encoder_attention", "masked_attention"):
             assert calls.framework(kind).endswith("scaled_dot_product_attention")
 
@@ -345,75 +324,62 @@ def made(scipy, tmp_path):
     return make
 
 
+OTHER_SIZE = {Gemm: "m", Attention: "batch", Experts: "tokens", Elements: "elements"}
+
+
+def fresh(case):
+    """A case that no calibration has seen."""
+    name = OTHER_SIZE[type(case.sizes)]
+    more = {name: 1 + round(1.3 * getattr(case.sizes, name))}
+    return case._replace(sizes=case.sizes._replace(**more))
+
+
 class TestProfile:
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", ["h100-sxm", "l40s"])
-    def test_sizes_that_it_has_not_seen_are_predicted_within_a_few_percent(self, made, name):
-        file, timer = made(name)
-        timed, seen = profile_from_file(file), set(timer.measured)
-        for kind, dtype in KINDS:
-            if kind == "experts":  # the shipped ones, an engine's own, stay
-                continue
-            cases = [case for case in fresh_cases(kind, dtype) if case not in seen]
-            assert len(cases) >= 30
-            truth = np.array([time_of(timer.timed, case) for case in cases])
-            said = np.array([said_of(timed, case) for case in cases])
-            error = np.abs(said / truth - 1)
-            assert np.median(error) < 0.04, kind
-            assert np.percentile(error, 90) < 0.12, kind
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("name", ["h100-sxm", "l40s"])
-    def test_it_states_its_held_out_error_and_where_it_is_from(self, made, name):
+    def test_it_predicts_other_sizes_and_states_its_held_out_error(self, made, name):
         file, timer = made(name)
         profile = profile_from_file(file)
         assert profile.source == "measured 2026-11-22: driver 1, torch 2"
         assert profile.host == HOST
-        for key in KINDS:
-            fitted = profile.kinds[key]
-            if key[0] == "experts":
-                assert fitted == timer.timed.kinds[key]
+        assert not any(case.kind == "experts" for case in timer.measured)
+        for kind, dtype in KINDS:
+            fitted = profile.kinds[kind, dtype]
+            if kind == "experts":  # the shipped ones, an engine's own, stay
+                assert fitted == timer.timed.kinds[kind, dtype]
                 continue
-            assert fitted.framework == f"stand-in for {key[0]}"
+            assert fitted.framework == f"stand-in for {kind}"
             # With 3 % of normal noise even the truth is off by 2 %.
             assert 0.01 < fitted.median < 0.05
             assert fitted.held_out_rows > 10
             assert fitted.held_out_groups > 3
             assert not fitted.assumed
             assert not fitted.extrapolated
-        assert not any(case.kind == "experts" for case in timer.measured)
+            cases = [*map(fresh, some_cases(kind, dtype))]
+            said = [time_of(profile.gpu, fitted.coefficients, case) for case in cases]
+            error = np.abs(np.array(said) / [*map(timer.truth, cases)] - 1)
+            assert np.median(error) < 0.04, kind
+            assert np.percentile(error, 90) < 0.12, kind
 
     @pytest.mark.exhaustive
-    def test_the_time_command_uses_it(self, made, capsys, tmp_path, monkeypatch):
+    def test_the_time_command_uses_it_and_assumes_no_kind_any_more(
+        self, made, capsys, tmp_path, monkeypatch
+    ):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-        file, _ = made("h100-sxm")
         monkeypatch.chdir(tmp_path)
+        file, _ = made("h100-sxm")
         arguments = ["time", "h100", "--runtime", "eager", "--format", "json"]
-        documents = []
+        entries = []
         for given in ([], ["--profile", str(file)]):
             assert main([*arguments, *given]) == 0
-            documents.append(json.loads(capsys.readouterr().out))
-        shipped, own = documents
-        [entry] = own["time"]
-        assert entry["profile"] == {
+            entries += json.loads(capsys.readouterr().out)["time"]
+        shipped, own = entries
+        assert own["profile"] == {
             "source": "measured 2026-11-22: driver 1, torch 2", "extrapolated": [], "assumed": []
         }  # fmt: skip
-        assert shipped["time"][0]["profile"]["assumed"]
-        assert any(
-            "7.5 us to launch an operator (measured)" in each
-            for each in entry["assumptions"]["sentences"]
-        )
-
-    @pytest.mark.exhaustive
-    def test_no_kind_of_a_page_is_assumed_any_more(self, made):
-        from dsocr_analyze.dtypes import BFLOAT16
-        from dsocr_analyze.model.directory import ModelDirectory
-        from dsocr_analyze.timing.assumptions import Assumptions
-        from dsocr_analyze.timing.page_times import TimedModel
-        from dsocr_analyze.timing.predict import predict
-        from dsocr_analyze.timing.runtimes import EAGER
-
-        timed = profile_from_file(made("h100-sxm")[0])
+        assert shipped["profile"]["assumed"]
+        sentences = " ".join(own["assumptions"]["sentences"])
+        assert "7.5 us to launch an operator (measured)" in sentences
         for architecture in ARCHITECTURES.values():
             dimensions = ModelDirectory.read(architecture.reference).dimensions()
             mode = architecture.modes[architecture.default_mode]
@@ -421,25 +387,9 @@ class TestProfile:
                 page=(1191, 1684), max_new_tokens=9, text_tokens=5, base_size=mode.base_size,
                 image_size=mode.image_size, crop_mode=mode.crop_mode,
             )  # fmt: skip
-            found = predict(
-                TimedModel(architecture, dimensions, BFLOAT16, False, timed), workload,
-                Assumptions(EAGER, preprocess_seconds=0.01),
-            )  # fmt: skip
-            assert found.profile.assumed == ()
-            assert found.profile.extrapolated == ()
-
-
-def said_of(timed, case):
-    """What a calibrated profile says of a case."""
-    if case.kind == "masked_attention":
-        batch, heads, _, queries, keys, head_dim = case.sizes[:6]
-        return timed.masked_attention_seconds(
-            batch, queries, keys, heads, head_dim, moved=case.nbytes
-        )
-    if case.dtype == "float32":
-        batch, *shape = case.sizes
-        return timed.gemm_seconds(*shape, batch=batch, cold=case.cold, dtype="float32")
-    return time_of(timed, case)
+            timed = TimedModel(architecture, dimensions, BFLOAT16, False, profile_from_file(file))
+            found = predict(timed, workload, Assumptions(EAGER, preprocess_seconds=0.01))
+            assert found.profile.assumed == found.profile.extrapolated == ()
 
 
 def properties(name, *, sms=40, memory=16 * 10**9, capability=(7, 5), **more):
@@ -455,14 +405,13 @@ class TestUnknownGpu:
     @pytest.mark.exhaustive
     def test_one_without_bfloat16_is_described_and_used(self, scipy, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        timer = NoisyTimer("l40s")
+        timer = NoisyTimer("l40s", has_experts=False)
         gpu = described_gpu(properties("Tesla P999"), "float16", "mine", timer)
         assert (gpu.name, gpu.title, gpu.like) == ("tesla-p999", "Tesla P999", "a100-80gb-sxm")
         assert (gpu.sms, gpu.memory_gb, gpu.l2_mb) == (40, 16, pytest.approx(4.194304))
         peak = device("l40s").gpu
         assert 0.5 * peak.tensor_tflops < gpu.tensor_tflops < 1.1 * peak.tensor_tflops
         assert 0.5 * peak.bandwidth_gb_s < gpu.bandwidth_gb_s < 1.1 * peak.bandwidth_gb_s
-        timer = NoisyTimer("l40s", has_experts=False)
         text = calibrated(gpu, timer, cases=lambda *key: (
             some_cases(*key)[:120] if key[0] in ("gemm", "movement") else []
         ))  # fmt: skip
@@ -481,44 +430,38 @@ class TestUnknownGpu:
                      capability=(9, 0)), "nvidia-h100-80gb-hbm3-mig-1g.10gb", "h100-sxm"),
          (properties("NVIDIA H100 80GB HBM3", sms=16, memory=10**10, capability=(9, 0)),
           "nvidia-h100-80gb-hbm3-16-sms", "h100-sxm"),
+         # All of its units, less memory.
+         (properties("NVIDIA H100 80GB HBM3 MIG 3g.40gb", sms=132, memory=4 * 10**10,
+                     capability=(9, 0)), "nvidia-h100-80gb-hbm3-mig-3g.40gb", "h100-sxm"),
+         (properties("NVIDIA H100 80GB HBM3", sms=132, memory=85 * 10**9, capability=(9, 0)),
+          "h100-sxm", ""),
          (properties("Some Ada", capability=(8, 9)), "some-ada", "l40s"),
          (properties("Some Blackwell", capability=(10, 3)), "some-blackwell", "b200"),
          (properties("Some RTX", capability=(12, 0)), "some-rtx", "rtx-pro-6000"),
          (properties("AMD X", capability=(9, 4), gcnArchName="gfx942:sramecc+"), "amd-x",
           "h100-sxm")],
     )  # fmt: skip
-    def test_its_name_is_its_own_and_it_is_like_its_kin(self, monkeypatch, found, name, like):
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-        gpu = detect_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
-        assert gpu.name not in gpu_catalogue()
-        assert (gpu.name, gpu.like) == (name, like)
-        assert gpu.rocm_target == ("gfx942" if "AMD" in found.name else "")
-        assert gpu.has_flash_attention == (found.major >= 8)
-
-    def test_a_whole_gpu_of_the_catalogue_is_known(self, monkeypatch, tmp_path):
+    def test_its_name_is_its_own_and_it_is_like_its_kin(
+        self, monkeypatch, tmp_path, found, name, like
+    ):
         tool = tmp_path / "nvidia-smi"
         tool.write_text("#!/bin/sh\necho 580.65.06\necho 580.65.06\n", encoding="utf-8")
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr(torch.version, "cuda", "13.0")
-        for name, memory, expected in (
-            ("NVIDIA H100 80GB HBM3", 85_000_000_000, "h100-sxm"),
-            ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 40_000_000_000, "nvidia-h100-80gb-hbm3-mig-3g."),
-        ):
-            there = properties(name, sms=132, memory=memory, capability=(9, 0))
-            monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, p=there: p)
-            found = detect_gpu(torch.device("cuda:0"), "bfloat16", NoisyTimer("l40s"))
-            assert found.name.startswith(expected)
-            assert (found.name in gpu_catalogue()) == (expected in gpu_catalogue())
-            assert f" on {name}: driver 580.65.06, torch {torch.__version__}, CUDA 13.0" in (
-                found.source
-            )
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+        gpu = detect_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
+        assert (gpu.name, gpu.like) == (name, like)
+        assert (gpu.name in gpu_catalogue()) == (name == "h100-sxm")
+        assert gpu.rocm_target == ("gfx942" if "AMD" in found.name else "")
+        assert gpu.has_flash_attention == (found.major >= 8)
+        versions = f"driver 580.65.06, torch {torch.__version__}, CUDA 13.0"
+        assert f" on {found.name}: {versions}" in gpu.source
 
 
 class TestLimits:
     def test_what_does_not_fit_is_passed_over(self, scipy):
-        timer = NoisyTimer("l40s", memory=50 * MiB)
-        said = []
+        timer, said = NoisyTimer("l40s", memory=50 * MiB), []
         text = calibrated(
             whole("l40s"), timer, say=said.append,
             cases=lambda *key: some_cases(*key) if key[0] == "movement" else [],
@@ -528,41 +471,35 @@ class TestLimits:
         assert max(case.nbytes for case in timer.measured) <= 50 * MiB
         assert "gemm in 16 bits: too few measurements; left out" in said
 
-    def test_too_little_of_everything_is_refused(self):
-        with pytest.raises(DeviceError, match=r"too few kernels of .* could be measured in 600 s"):
-            calibrated(whole("l40s"), NoisyTimer("l40s", memory=1))
-
     @pytest.mark.exhaustive
     def test_the_time_is_kept_and_every_kind_has_its_part(self, scipy, monkeypatch):
-        now = [0.0]
-        monkeypatch.setattr("time.monotonic", lambda: now[0])
-        timer = NoisyTimer("l40s")
+        timer, now = NoisyTimer("l40s"), [0.0]
         seconds = timer.seconds
 
         def slow(case):
             now[0] += 0.25
             return seconds(case)
 
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
         timer.seconds = slow
         calibrated(whole("l40s"), timer, budget=60.0, cases=gpu_cases)
         assert 50 < now[0] < 61
         kinds = {(case.kind, case.dtype) for case in timer.measured}
         assert kinds == {key for key in KINDS if key[0] != "experts"}
 
-    def test_an_error_of_a_kernel_is_not_swallowed(self):
-        timer = NoisyTimer("l40s")
+    def test_too_little_of_everything_and_errors_of_kernels_are_not_swallowed(self):
+        timer = NoisyTimer("l40s", memory=1)
+        with pytest.raises(DeviceError, match=r"too few kernels of .* could be measured in 600 s"):
+            calibrated(whole("l40s"), timer)
         timer.seconds = lambda _: (_ for _ in ()).throw(RuntimeError("illegal address"))
         with pytest.raises(RuntimeError, match="illegal address"):
             calibrated(whole("l40s"), timer)
 
     def test_an_interruption_ends_it_between_two_kernels(self, monkeypatch):
-        from dsocr_analyze.measuring import gpu_calibration
-
-        left = [3]
+        points = iter([None] * 3)
 
         def interrupted():
-            left[0] -= 1
-            if left[0] < 0:
+            if next(points, points) is points:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(gpu_calibration, "safe_point", interrupted)
@@ -571,15 +508,13 @@ class TestLimits:
             calibrated(whole("l40s"), timer)
         assert len(timer.measured) == 3
 
-    def test_without_scipy_it_says_what_to_install(self, monkeypatch):
+    def test_what_cannot_be_calibrated_is_refused(self, scipy, monkeypatch):
+        with pytest.raises(DeviceError, match="cpu is not a CUDA GPU"):
+            calibrated_gpu(torch.device("cpu"), on_progress=lambda _: None)
         monkeypatch.setitem(sys.modules, "scipy", None)
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
         with pytest.raises(DeviceError, match=r"pip install 'dsocr-analyze\[calibrate\]'"):
             check_can_fit()
-
-    def test_a_device_that_is_no_cuda_gpu_is_refused(self, scipy):
-        with pytest.raises(DeviceError, match="cpu is not a CUDA GPU"):
-            calibrated_gpu(torch.device("cpu"), on_progress=lambda _: None)
 
 
 @pytest.mark.gpu
