@@ -1,5 +1,6 @@
 """Predicted kernel times: properties of the formulas, profiles, names, and published rows."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import named, sampled
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
@@ -25,7 +27,7 @@ from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, WEIGHT_ONLY_E
 PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",
             "a100-80gb-sxm")  # fmt: skip
-EVERY = tuple(gpu_catalogue())
+every_gpu = sampled("name", gpu_catalogue(), named("h100-sxm", "a100-80gb-sxm", "b200", "t4"))
 SAMPLE = json.loads(
     (Path(__file__).parent / "data/kernel_times_sample.json").read_text(encoding="utf-8")
 )["rows"]
@@ -52,17 +54,8 @@ def kernels(timed, dtype):
 
 
 class TestProperties:
-    @pytest.mark.parametrize("name", EVERY)
-    def test_an_array_is_its_elements_one_by_one(self, name):
-        timed = device(name)
-        sizes = np.array([1, 17, 257, 4096])
-        for call in kernels(timed, native(timed)).values():
-            one_by_one = [call(int(size)) for size in sizes]
-            assert call(sizes).tolist() == pytest.approx(one_by_one, rel=1e-12)
-            assert isinstance(call(1), float)
-
-    @pytest.mark.parametrize("name", EVERY)
-    def test_more_work_takes_hardly_less_time(self, name):
+    @every_gpu
+    def test_more_work_takes_hardly_less_time_and_an_array_is_its_elements(self, name):
         timed = device(name)
         sizes = 2 ** np.arange(15)
         for kind, call in kernels(timed, native(timed)).items():
@@ -74,66 +67,47 @@ class TestProperties:
                 least[3] /= 1 + timed.fitted("gemm", native(timed)).coefficients.slow
             assert (seconds[1:] > least * seconds[:-1]).all()
             assert seconds[-1] > 3 * seconds[0]
-
-    @pytest.mark.parametrize("name", EVERY)
-    def test_products_grow_with_every_size(self, name):
-        timed = device(name)
-        sizes = 256 * 2 ** np.arange(7)
-        for seconds in (
-            timed.gemm_seconds(sizes, 4096, 4096, dtype=native(timed)),
-            timed.gemm_seconds(4096, sizes, 4096, dtype=native(timed)),
-            timed.gemm_seconds(4096, 4096, sizes, dtype=native(timed)),
-        ):
-            assert (np.diff(seconds) > 0).all()
-
-    @pytest.mark.parametrize("name", EVERY)
-    def test_nothing_is_faster_than_the_matrix_peak(self, name):
-        timed = device(name)
-        peak = timed.gpu.tensor_tflops * 1e12
-        sizes = 2 ** np.arange(4, 15)
-        seconds = timed.gemm_seconds(sizes, sizes, sizes, dtype=native(timed))
-        assert (seconds >= 2 * sizes.astype(float) ** 3 / peak).all()
-        attention = timed.attention_seconds(4, sizes, sizes, 16, 64, dtype=native(timed))
-        assert (attention >= 4 * 4 * 16 * 64 * sizes.astype(float) ** 2 / peak).all()
-
-    @pytest.mark.parametrize("name", EVERY)
-    def test_a_cold_kernel_is_not_faster_than_memory_nor_than_a_warm_one(self, name):
-        timed = device(name)
-        widths = 2 ** np.arange(8, 15)
-        cold = timed.gemm_seconds(1, widths, widths, dtype=native(timed), cold=True)
-        bandwidth = timed.gpu.bandwidth_gb_s * 1e9
-        assert (cold >= 2 * widths.astype(float) ** 2 / bandwidth).all()
-        keys = timed.attention_seconds(
-            64, 1, 4096, 10, 128, causal=True, dtype=native(timed), cold=True
-        )
-        assert keys >= 2 * 2 * 64 * 4096 * 10 * 128 / bandwidth
-        assert timed.elementwise_seconds(10**9, cold=True) >= 1e9 / bandwidth
-
-    @pytest.mark.parametrize("name", EVERY)
-    def test_the_smallest_kernel_still_takes_microseconds(self, name):
-        timed = device(name)
-        for call in kernels(timed, native(timed)).values():
+            one_by_one = [call(int(size)) for size in sizes[::4]]
+            assert seconds[::4].tolist() == pytest.approx(one_by_one, rel=1e-12)
+            assert isinstance(one_by_one[0], float)
             # Six experts of 1280 x 896 alone are 41 MB: 129 us on the slowest GPU.
-            assert 0.7e-6 < call(1) < 300e-6
+            assert 0.7e-6 < seconds[0] < 300e-6
         assert timed.elementwise_seconds(1) == pytest.approx(
             timed.elementwise_seconds(64), rel=0.01
         )
 
-    def test_expected_experts_are_those_of_independent_choices(self):
-        touched = expected_experts(np.array([1.0, 2.0, 1e6]), np.array(64.0), np.array(6.0))
-        assert touched == pytest.approx([6, 64 * (1 - (58 / 64) ** 2), 64])
-        assert expected_experts(np.array(1.0), np.array(8.0), np.array(8.0)) == pytest.approx(8)
+    @every_gpu
+    def test_nothing_is_faster_than_the_chip_and_products_grow_with_every_size(self, name):
+        timed = device(name)
+        dtype, gpu = native(timed), timed.gpu
+        peak, bandwidth = gpu.tensor_tflops * 1e12, gpu.bandwidth_gb_s * 1e9
+        sizes = 256 * 2 ** np.arange(7)
+        for place in range(3):
+            shape = [4096] * 3
+            shape[place] = sizes
+            assert (np.diff(timed.gemm_seconds(*shape, dtype=dtype)) > 0).all()
+        sizes = 2.0 ** np.arange(4, 15)
+        seconds = timed.gemm_seconds(sizes, sizes, sizes, dtype=dtype)
+        assert (seconds >= 2 * sizes**3 / peak).all()
+        attention = timed.attention_seconds(4, sizes, sizes, 16, 64, dtype=dtype)
+        assert (attention >= 4 * 4 * 16 * 64 * sizes**2 / peak).all()
+        cold = timed.gemm_seconds(1, sizes, sizes, dtype=dtype, cold=True)
+        assert (cold >= 2 * sizes**2 / bandwidth).all()
+        keys = timed.attention_seconds(64, 1, 4096, 10, 128, causal=True, dtype=dtype, cold=True)
+        assert keys >= 2 * 2 * 64 * 4096 * 10 * 128 / bandwidth
+        assert timed.elementwise_seconds(10**9, cold=True) >= 1e9 / bandwidth
 
     @pytest.mark.parametrize(
         ("tokens", "experts", "top_k", "touched"),
         # 9 (1 - (6/9)^2), 4 (1 - (2/4)^2), 16 (1 - (12/16)^2), 16 (1 - (8/16)^4), 64 (1 - 1/64)
-        [(2, 9, 3, 5), (2, 4, 2, 3), (2, 16, 4, 7), (4, 16, 8, 15), (6, 64, 32, 63), (1, 64, 6, 6)],
-    )
+        [(2, 9, 3, 5), (2, 4, 2, 3), (2, 16, 4, 7), (4, 16, 8, 15), (6, 64, 32, 63), (1, 64, 6, 6),
+         (1, 8, 8, 8), (1e6, 64, 6, 64)],
+    )  # fmt: skip
     def test_expected_experts_by_hand(self, tokens, experts, top_k, touched):
         sizes = (np.array(float(size)) for size in (tokens, experts, top_k))
         assert expected_experts(*sizes) == pytest.approx(touched, rel=1e-12)
 
-    @pytest.mark.parametrize("name", EVERY)
+    @every_gpu
     def test_every_token_of_the_models_experts_is_plausible(self, name):
         timed = device(name)
         tokens = np.arange(1, 16385)
@@ -148,23 +122,19 @@ class TestProperties:
         flops = 2 * 6 * 3 * 1280 * 896 * float(tokens[-1])
         assert 0.2 < flops / seconds[-1] / (timed.gpu.tensor_tflops * 1e12) < 0.8
 
-    @pytest.mark.parametrize("name", ["b200", "gb300"])
-    def test_inner_sizes_are_padded_where_the_library_pads_them(self, name):
-        timed = device(name)
-        padded = timed.grouped_experts_seconds(64, 2048, np.array([320, 384]), 64, 6)
-        assert padded[0] == padded[1]
-        second = timed.grouped_experts_seconds(
-            64, 2048, np.array([320, 384]), 64, 6, activation="gelu"
-        )
-        assert padded[0] < second[0] < second[1]
+    def test_inner_sizes_are_padded_where_the_library_pads_them(self):
+        def seconds(name, activation):
+            sizes = np.array([320, 384])
+            return device(name).grouped_experts_seconds(
+                64, 2048, sizes, 64, 6, activation=activation
+            )
 
-    def test_an_activation_changes_nothing_where_one_kernel_has_all(self):
-        timed = device("h100-sxm")
-        silu, gelu = (
-            timed.grouped_experts_seconds(64, 2048, 768, 64, 6, activation=each)
-            for each in ("silu", "gelu")
-        )
-        assert silu == gelu
+        for name in ("b200", "gb300"):
+            padded, second = seconds(name, "silu"), seconds(name, "gelu")
+            assert padded[0] == padded[1]
+            assert padded[0] < second[0] < second[1]
+        # An activation changes nothing where one kernel has all.
+        assert (seconds("h100-sxm", "silu") == seconds("h100-sxm", "gelu")).all()
 
 
 def products(timed, dtype, weights_dtype, size):
@@ -177,7 +147,7 @@ def products(timed, dtype, weights_dtype, size):
 
 
 class TestWeightTypes:
-    @pytest.mark.parametrize("name", EVERY)
+    @every_gpu
     def test_fewer_bits_of_a_weight_take_less_time(self, name):
         timed = device(name)
         half = native(timed)
@@ -192,19 +162,14 @@ class TestWeightTypes:
         assert many == pytest.approx(products(timed, half, None, 16384), rel=0.1)
 
     @pytest.mark.parametrize(
-        ("weights", "same"),
-        [("bf16", None), ("bfloat16", "float16"), ("fp8", "float8"), (None, "bf16")],
-    )
-    def test_aliases_and_defaults(self, weights, same):
+        ("types", "same"),
+        [(("bfloat16", "bf16"), ("bf16", None)), (("bfloat16", "bfloat16"), ("bf16", "float16")),
+         (("bfloat16", None), ("bf16", "bf16")), (("bfloat16", "fp8"), ("float8", None)),
+         (("bfloat16", "float8"), ("float8", None)), (("fp8", "fp8"), ("float8", None))],
+    )  # fmt: skip
+    def test_aliases_and_defaults(self, types, same):
         timed = device("h100-sxm")
-        expected = products(timed, "bf16", same, 64)
-        assert products(timed, "bfloat16", weights, 64).tolist() == expected.tolist()
-
-    def test_float8_weights_are_the_scaled_product(self):
-        timed = device("h100-sxm")
-        expected = products(timed, "float8", None, 64).tolist()
-        assert products(timed, "bfloat16", "float8", 64).tolist() == expected
-        assert products(timed, "fp8", "fp8", 64).tolist() == expected
+        assert products(timed, *types, 64).tolist() == products(timed, *same, 64).tolist()
         fitted = timed.fitted("gemm", weights_dtype="fp8")
         assert fitted is timed.kinds["gemm", "float8"]
         assert not fitted.assumed
@@ -244,28 +209,31 @@ class TestWeightTypes:
             with pytest.raises(DeviceError, match=right):
                 call()
 
-    def test_what_has_no_weights_takes_no_type_of_them(self):
-        with pytest.raises(DeviceError, match="encoder_attention has no weights"):
-            device("h100-sxm").fitted("encoder_attention", weights_dtype="int8")
-
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("name", "dtype", "right"),
-        [("t4", "bfloat16", "float16"), ("v100-sxm-32gb", "bf16", "float16"),
-         ("a100-80gb-sxm", "float8", "bfloat16 or float16"), ("h100-sxm", "float32", "float8"),
-         ("l4", "int4", "bfloat16")],
+        ("name", "call", "right"),
+        [("h100-sxm", lambda d: d.fitted("encoder_attention", weights_dtype="int8"),
+          "encoder_attention has no weights"),
+         ("h100-sxm", lambda d: d.attention_seconds(1, 257, 257, 16, 64, dtype="float8"),
+          "use dtype bfloat16 or float16"),
+         ("h100-sxm", lambda d: d.attention_seconds(1, 1, 9, 1, 64, causal=True, kv_dtype="int2"),
+          "kv_dtype 'int2' is unknown; use bfloat16, "),
+         ("a100-80gb-sxm",
+          lambda d: d.attention_seconds(1, 1, 9, 1, 64, causal=True, kv_dtype="fp8"),
+          "has no float8; use kv_dtype int8 or bfloat16"),
+         *((name, lambda d, dtype=dtype: d.gemm_seconds(1, 1024, 1024, dtype=dtype), right)
+           for name, dtype, right in (
+               ("t4", "bfloat16", "float16"), ("v100-sxm-32gb", "bf16", "float16"),
+               ("a100-80gb-sxm", "float8", "bfloat16 or float16"),
+               ("h100-sxm", "float32", "float8"), ("l4", "int4", "bfloat16")))],
     )  # fmt: skip
-    def test_a_type_that_the_gpu_lacks_is_refused_with_those_it_has(self, name, dtype, right):
+    def test_a_type_that_is_lacking_is_refused_with_those_there_are(self, name, call, right):
         with pytest.raises(DeviceError, match=right):
-            device(name).gemm_seconds(1, 1024, 1024, dtype=dtype)
-
-    def test_a_type_that_a_kind_lacks_is_refused(self):
-        with pytest.raises(DeviceError, match="use dtype bfloat16 or float16"):
-            device("h100-sxm").attention_seconds(1, 257, 257, 16, 64, dtype="float8")
+            call(device(name))
 
     @pytest.mark.parametrize(
-        ("call", "named"),
+        ("call", "part"),
         [(lambda d: d.gemm_seconds(0, 1, 1), "m 0"),
          (lambda d: d.gemm_seconds(1, 1, np.array([4, -1])), "k -1"),
          (lambda d: d.gemm_seconds(float("nan"), 1, 1), "m nan"),
@@ -275,8 +243,8 @@ class TestRefusals:
          (lambda d: d.grouped_experts_seconds(1, 64, 64, 4, 5), "top_k"),
          (lambda d: d.grouped_experts_seconds(1, 64, 64, 4, 2, activation="x"), "silu")],
     )  # fmt: skip
-    def test_impossible_sizes_are_refused(self, call, named):
-        with pytest.raises(WorkloadError, match=named):
+    def test_impossible_sizes_are_refused(self, call, part):
+        with pytest.raises(WorkloadError, match=part):
             call(device("h100-sxm"))
 
 
@@ -290,11 +258,9 @@ class TestNames:
     def test_aliases_and_what_torch_reports_are_known(self, alias, name):
         assert device(alias).gpu.name == gpu_named(alias).name == name
 
-    def test_every_alias_means_a_gpu_and_hides_none(self):
+    def test_every_alias_means_a_gpu_and_an_unknown_name_is_refused_with_close_ones(self):
         assert set(gpu_aliases().values()) <= set(gpu_catalogue())
         assert set(gpu_aliases()).isdisjoint(gpu_catalogue())
-
-    def test_an_unknown_name_is_refused_with_close_ones(self):
         with pytest.raises(DeviceError, match=r"did you mean h100-sxm"):
             device("h1000-sxm")
 
@@ -311,47 +277,37 @@ class TestProfiles:
     def test_every_entry_is_what_a_users_has_to_be(self, file):
         check_kinds(tomllib.loads(file.read_text(encoding="utf-8")), file.name)
 
-    def test_every_gpu_has_every_kind(self):
+    def test_every_gpu_has_every_kind_and_only_what_no_table_holds_is_assumed(self):
         for profile in all_profiles().values():
             assert {kind for kind, _ in profile.kinds} == set(COEFFICIENTS) - set(OPTIONAL)
-
-    def test_no_kind_has_more_than_20_coefficients(self):
-        for kind in COEFFICIENTS:
-            for dtype in ("bfloat16", "float8"):
-                assert len(coefficients_of(kind, dtype).__dataclass_fields__) <= 20
-
-    @pytest.mark.parametrize("name", MEASURED)
-    def test_a_measured_profile_says_where_it_is_from(self, name):
-        profile = all_profiles()[name]
-        assert "aiconfigurator-core 0.12.0" in profile.source
-        assert "Apache-2.0" in profile.licence
-        gemm = profile.kinds["gemm", "bfloat16"]
-        assert not gemm.extrapolated
-        assert gemm.framework.startswith("vllm ")
-        assert min(gemm.training_rows, gemm.held_out_rows, gemm.held_out_groups) > 0
-        assert 0 < gemm.median < gemm.p90
-
-    def test_an_extrapolated_kind_has_a_wider_band(self):
-        there = all_profiles()
-        own, other = there["l40s"], there["l4"]
-        assert other.extrapolated
-        assert not own.extrapolated
-        for key, fitted in other.kinds.items():
-            assert fitted.extrapolated
-            assert fitted.p90 == pytest.approx(EXTRAPOLATED_BAND * own.kinds[key].p90)
-        assert there["a100-80gb-sxm"].kinds["encoder_attention", "bfloat16"].extrapolated
-
-    def test_experts_on_a100_are_its_own(self):
-        own = all_profiles()["a100-80gb-sxm"].kinds["experts", "bfloat16"]
-        assert own.framework.startswith("sglang ")
-        assert not own.extrapolated
-        assert device("a100-40gb").fitted("experts").gpu == "a100-80gb-sxm"
-
-    def test_only_what_no_table_holds_is_assumed(self):
-        for profile in all_profiles().values():
             for (kind, _), fitted in profile.kinds.items():
                 is_derived = kind == "movement" and fitted.gpu == "a100-80gb-sxm"
                 assert fitted.assumed == bool(fitted.derived) == is_derived
+        for kind, dtype in itertools.product(COEFFICIENTS, ("bfloat16", "float8")):
+            assert len(coefficients_of(kind, dtype).__dataclass_fields__) <= 20
+
+    def test_a_measured_profile_says_where_it_is_from(self):
+        for name in MEASURED:
+            profile = all_profiles()[name]
+            assert "aiconfigurator-core 0.12.0" in profile.source
+            assert "Apache-2.0" in profile.licence
+            gemm = profile.kinds["gemm", "bfloat16"]
+            assert not gemm.extrapolated
+            assert gemm.framework.startswith("vllm ")
+            assert min(gemm.training_rows, gemm.held_out_rows, gemm.held_out_groups) > 0
+            assert 0 < gemm.median < gemm.p90
+
+    def test_an_extrapolated_kind_has_a_wider_band(self):
+        there = all_profiles()
+        own, other, a100 = (there[name] for name in ("l40s", "l4", "a100-80gb-sxm"))
+        assert (own.extrapolated, other.extrapolated) == (False, True)
+        for key, fitted in other.kinds.items():
+            assert fitted.extrapolated
+            assert fitted.p90 == pytest.approx(EXTRAPOLATED_BAND * own.kinds[key].p90)
+        experts = a100.kinds["experts", "bfloat16"]
+        assert (experts.framework.split()[0], experts.extrapolated) == ("sglang", False)
+        assert a100.kinds["encoder_attention", "bfloat16"].extrapolated
+        assert device("a100-40gb").fitted("experts").gpu == "a100-80gb-sxm"
 
     @pytest.fixture
     def own(self, tmp_path):
@@ -380,21 +336,18 @@ class TestProfiles:
         assert movement.gpu == "h800"
         assert not gemm.assumed
 
-    def test_a_users_file_adds_a_gpu(self, own):
-        file = own(self.GPU + 'like = "h100"\n')
-        timed = device("h800", profiles=[file])
+    def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(self, own):
+        timed = device("h800", profiles=[own(self.GPU + 'like = "h100"\n')])
         assert timed.extrapolated
         assert timed.gemm_seconds(512, 512, 512) == device("h100").gemm_seconds(512, 512, 512)
         with pytest.raises(DeviceError):
             device("h800")
-
-    def test_a_users_file_in_the_format_of_the_shipped_ones_is_taken(self, own):
         shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
         profile = profile_from_file(own(f'name = "h100-sxm"\n{shipped}'))
         assert profile.kinds.items() == all_profiles()["h100-sxm"].kinds.items()
 
     @pytest.mark.parametrize(
-        ("text", "named"),
+        ("text", "part"),
         [("name = 3", "name must be"), ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
          (GPU, "coefficients"), (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
          (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
@@ -418,12 +371,12 @@ class TestProfiles:
          (GPU + "[movement.bfloat16]\nderived = 'x'\nheld_out_rows = []" + MOVEMENT,
           "held_out_rows must be a whole number")],
     )  # fmt: skip
-    def test_what_is_wrong_in_a_users_file_is_named(self, own, text, named):
-        with pytest.raises(DeviceError, match=named):
+    def test_what_is_wrong_in_a_users_file_is_named(self, own, text, part):
+        with pytest.raises(DeviceError, match=part):
             profile_from_file(own(text))
 
 
-def sampled(timed, row):
+def predicted_seconds(timed, row):
     """Predicted seconds of a published row."""
     if row["kind"] == "gemm":
         return timed.gemm_seconds(row["m"], row["n"], row["k"])
@@ -448,7 +401,7 @@ class TestPublishedRows:
         rows = [row for row in SAMPLE if row["gpu"] == name]
         assert len(rows) >= 24
         within = [
-            abs(sampled(timed, row) / row["seconds"] - 1)
+            abs(predicted_seconds(timed, row) / row["seconds"] - 1)
             <= timed.kinds[row["kind"], "bfloat16"].p90
             for row in rows
         ]
@@ -457,25 +410,35 @@ class TestPublishedRows:
 
 
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def _no_profiles_of_a_user(self, tmp_path, monkeypatch):
+    @pytest.fixture
+    def listed(self, tmp_path, monkeypatch, capsys):
+        """Runs `devices`; returns its JSON."""
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
-    def test_json_names_every_gpu_and_kind(self, capsys):
-        assert main(["devices", "--format", "json"]) == 0
-        listed = json.loads(capsys.readouterr().out)["devices"]
-        assert [each["name"] for each in listed] == list(gpu_catalogue())
-        for each in listed:
+        def run(*arguments):
+            assert main(["devices", *map(str, arguments), "--format", "json"]) == 0
+            return json.loads(capsys.readouterr().out)["devices"]
+
+        return run
+
+    def test_json_names_every_gpu_and_kind(self, listed):
+        found = listed()
+        assert [each["name"] for each in found] == list(gpu_catalogue())
+        for each in found:
             assert {kind["kind"] for kind in each["kinds"]} == set(COEFFICIENTS) - set(OPTIONAL)
+            assumed = {kind["kind"]: kind["derived"] for kind in each["kinds"] if kind["assumed"]}
+            if each["name"] in ("h100-sxm", "l4", "a100-80gb-sxm"):
+                is_a100 = each["name"] == "a100-80gb-sxm"
+                assert assumed == ({"movement": "h100-sxm"} if is_a100 else {})
 
-    @pytest.mark.parametrize("output_format", ["table", "markdown"])
-    def test_the_table_shows_what_is_extrapolated(self, capsys, output_format):
-        assert main(["devices", "h100", "l4", "--format", output_format]) == 0
-        out = capsys.readouterr().out
-        assert "h100-sxm" in out
-        assert "~" in out
-
-    def test_what_is_assumed_is_marked(self, capsys, tmp_path):
+    def test_the_table_shows_what_is_extrapolated_and_what_is_assumed(
+        self, listed, capsys, tmp_path
+    ):
+        for output_format in ("table", "markdown"):
+            assert main(["devices", "h100", "l4", "--format", output_format]) == 0
+            out = capsys.readouterr().out
+            assert "h100-sxm" in out
+            assert "~" in out
         shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
         lines = [line for line in shipped.splitlines() if not line.startswith("held_out_")]
         text = "\n".join(lines).replace("framework =", 'derived = "mine"\nframework =')
@@ -483,29 +446,21 @@ class TestCommand:
         file.write_text(f'name = "h100-sxm"\n{text}', encoding="utf-8")
         assert main(["devices", "h100", "--profile", str(file)]) == 0
         assert "?15.0 / 40" in capsys.readouterr().out
-        assert main(["devices", "h100", "l4", "--format", "json"]) == 0
-        for each in json.loads(capsys.readouterr().out)["devices"]:
-            for kind in each["kinds"]:
-                assert not kind["assumed"]
-        assert main(["devices", "a100", "--format", "json"]) == 0
-        [each] = json.loads(capsys.readouterr().out)["devices"]
-        assumed = {kind["kind"]: kind["derived"] for kind in each["kinds"] if kind["assumed"]}
-        assert assumed == {"movement": "h100-sxm"}
 
-    def test_a_file_or_the_config_folder_adds_a_gpu(self, capsys, tmp_path):
-        text = TestProfiles.GPU + 'like = "h100-sxm"\n'
+    def test_a_file_or_the_config_folder_adds_a_gpu(self, listed, tmp_path):
         file = tmp_path / "mine.toml"
-        file.write_text(text, encoding="utf-8")
-        assert main(["devices", "h800", "--profile", str(file)]) == 0
+        file.write_text(TestProfiles.GPU + 'like = "h100-sxm"\n', encoding="utf-8")
+        [named] = listed("h800", "--profile", file)
         folder = tmp_path / "dsocr-analyze" / "devices"
         folder.mkdir(parents=True)
         file.rename(folder / "mine.toml")
-        assert main(["devices", "h800", "--format", "json"]) == 0
-        assert '"h800"' in capsys.readouterr().out
+        assert listed("h800") == [named]
+        assert named["name"] == "h800"
 
-    def test_bad_input_gets_one_line_and_exit_code_2(self, capsys, tmp_path):
-        for arguments in (["gtx"], ["--format", "xml"], ["--profile", str(tmp_path / "none")]):
-            assert main(["devices", *arguments]) == 2
-            captured = capsys.readouterr()
-            assert captured.out == ""
-            assert captured.err.count("\n") == 1
+    @pytest.mark.parametrize(
+        "arguments", [["gtx"], ["--format", "xml"], ["--profile", "/none/there"]]
+    )
+    def test_bad_input_gets_one_line_and_exit_code_2(self, capsys, arguments):
+        assert main(["devices", *arguments]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
