@@ -37,22 +37,24 @@ def kept(first_token=1.0, per_token=1.0, **changes):
 NEW = kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
 
 
-def predicted(*benchmarks, concurrency=(1, 16), prepare=0.05, host=SERVERS["vllm"], gpu="h100-sxm",
-              workers=1, offline=False):  # fmt: skip
-    model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
-    lengths = OutputLengths.fixed(TOKENS)
-    job = Assumptions(host, lambda _: lengths, prepare, workers, is_offline=offline,
-                         corrections=Corrections(benchmarks))  # fmt: skip
-    return predict(model, PAGE, job, concurrency)
+def job_of(*benchmarks, host=VLLM, prepare=0.05, workers=1, offline=False):
+    return Assumptions(
+        host, lambda _: OutputLengths.fixed(TOKENS), prepare, workers, is_offline=offline,
+        corrections=Corrections(benchmarks),
+    )  # fmt: skip
+
+
+def model_of(gpu="h100-sxm"):
+    return TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
+
+
+def predicted(*benchmarks, concurrency=(1, 16), gpu="h100-sxm", **more):
+    return predict(model_of(gpu), PAGE, job_of(*benchmarks, **more), concurrency)
 
 
 def spans(*benchmarks):
     """What the seconds of a page's stages are made of."""
-    model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device("h100-sxm"))
-    job = Assumptions(
-        VLLM, lambda _: OutputLengths.fixed(TOKENS), 0.05, corrections=Corrections(benchmarks)
-    )
-    return times_of(model, PAGE, job).stages
+    return times_of(model_of(), PAGE, job_of(*benchmarks)).stages
 
 
 def combined(*benchmarks):
@@ -165,19 +167,16 @@ class TestPrediction:
         bare, corrected = spans(), spans(kept(1.5, 1.2))
         *_, decode = bare
         for name, span in bare.items():
-            factor = 1.2 if name == decode else 1.5
             after = corrected[name]
+            factor = 1.2 if name == decode else 1.5
             assert float(after.seconds / span.seconds) == pytest.approx(factor)
-            assert after.bound == span.bound
-            work = [(float(each.least_compute), float(each.nbytes)) for each in (span, after)]
-            assert work[0] == work[1]
+            for figure in ("bound", "least_compute", "nbytes"):
+                assert getattr(after, figure) == getattr(span, figure)
 
-    def test_one_benchmark_leaves_the_band_as_wide_as_it_was(self):
+    def test_one_benchmark_leaves_the_band_as_wide_as_it_was_and_several_say_it(self):
         bare, corrected = predicted(prepare=0), predicted(kept(1.5, 1.5), prepare=0)
         for name in ("ttft_seconds", "tpot_seconds", "page_seconds"):
             assert widths(corrected, name) == pytest.approx(widths(bare, name))
-
-    def test_several_say_the_band(self):
         corrected = predicted(kept(1, 1.2), kept(1.5, 1.3))
         assert widths(corrected, "ttft_seconds") == pytest.approx((1 / 1.5, 1.5))
         assert widths(corrected, "tpot_seconds")[1] == pytest.approx(1.3 / 1.2)

@@ -2,16 +2,15 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
 import infer_like
 import msgspec
 import pytest
 import torch
+from command_line import run
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession
-from dsocr_analyze.cli import main
 from dsocr_analyze.report.document import Report
 
 pytestmark = [
@@ -21,9 +20,8 @@ pytestmark = [
 
 PAGE = {"page": (1191, 1684), "max_new_tokens": 3}
 
-needs_flash_attention = pytest.mark.skipif(
-    importlib.util.find_spec("flash_attn") is None, reason="flash-attn is not installed"
-)
+HAS_FLASH = importlib.util.find_spec("flash_attn") is not None
+needs_flash_attention = pytest.mark.skipif(not HAS_FLASH, reason="flash-attn is not installed")
 models = pytest.mark.parametrize(
     "path", [None, pytest.param(VENDOR, marks=needs_vendor)], ids=["reference", "vendor"]
 )
@@ -44,38 +42,29 @@ def analyzed(path, device, *, flash_attention):
 
 
 @models
-def test_eager_attention_gives_the_counts_of_meta(path):
-    on_cuda = analyzed(path, "cuda:0", flash_attention=False)
-    on_meta = analyzed(path, "meta", flash_attention=False)
+@pytest.mark.parametrize(
+    "flash_attention", [False, pytest.param(True, marks=needs_flash_attention)]
+)
+def test_a_pass_gives_the_counts_of_meta(path, flash_attention):
+    on_cuda = analyzed(path, "cuda:0", flash_attention=flash_attention)
     if on_cuda.metadata.model.weights == "checkpoint":
         pytest.skip("the checkpoint's own routing decides which experts are read")
-    assert counted(on_cuda) == counted(on_meta)
+    assert counted(on_cuda) == counted(analyzed(path, "meta", flash_attention=flash_attention))
 
 
-@models
-@needs_flash_attention
-def test_flash_attention_gives_the_counts_of_meta(path):
-    on_cuda = analyzed(path, "cuda:0", flash_attention=True)
-    on_meta = analyzed(path, "meta", flash_attention=True)
-    if on_cuda.metadata.model.weights == "checkpoint":
-        pytest.skip("the checkpoint's own routing decides which experts are read")
-    assert counted(on_cuda) == counted(on_meta)
-
-
+@pytest.mark.skipif(HAS_FLASH, reason="flash-attn is installed")
 def test_flash_attention_that_is_missing_is_refused_with_the_way_out(capsys, tmp_path):
-    if importlib.util.find_spec("flash_attn") is not None:
-        pytest.skip("flash-attn is installed")
-    arguments = ["--device", "cuda:0", "--use-flash-attn", "1", "--output", str(tmp_path)]
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
+    code, _, error = run(capsys, "--device", "cuda:0", "--use-flash-attn", 1, "--output", tmp_path)
+    assert code == 2
     assert "dsocr-analyze[flash-attn]" in error
     assert "--use-flash-attn 0" in error
 
 
 def test_the_command_runs_on_cuda(capsys, tmp_path):
-    assert main(["--device", "cuda:0", "--mode", "tiny", "--output", str(tmp_path)]) == 0
-    assert "on cuda:0" in capsys.readouterr().out.splitlines()[0]
-    assert (Path(tmp_path) / "static_compute.json").exists()
+    code, out, _ = run(capsys, "--device", "cuda:0", "--mode", "tiny", "--output", tmp_path)
+    assert code == 0
+    assert "on cuda:0" in out.splitlines()[0]
+    assert (tmp_path / "static_compute.json").exists()
 
 
 @pytest.mark.directory
@@ -85,14 +74,14 @@ def test_the_command_runs_on_cuda(capsys, tmp_path):
 def test_infer_is_measured_on_cuda(capsys, tmp_path, flash_attention):
     path = infer_like.write(tmp_path / "m")
     image = infer_like.picture(tmp_path / "page.png")
-    arguments = [
-        "infer", "--model", path, "--image", image, "--output", tmp_path / "o", "--device",
+    code, out, _ = run(
+        capsys, "infer", "--model", path, "--image", image, "--output", tmp_path / "o", "--device",
         "cuda:0", "--use-flash-attn", flash_attention, "--random-weights", "--trust-remote-code",
         "--base-size", 256, "--image-size", 256, "--crop-mode", 0, "--max-new-tokens", 4,
         "--format", "json",
-    ]  # fmt: skip
-    assert main([str(argument) for argument in arguments]) == 0
-    report = json.loads(capsys.readouterr().out)
+    )  # fmt: skip
+    assert code == 0
+    report = json.loads(out)
     assert report["device"] == "cuda:0"
     assert report["differences"] == []
     assert report["tokens"] == 4
@@ -103,5 +92,6 @@ def test_infer_is_measured_on_cuda(capsys, tmp_path, flash_attention):
 
 def test_a_device_that_is_not_there_is_refused(capsys):
     index = torch.cuda.device_count()
-    assert main(["--device", f"cuda:{index}"]) == 2
-    assert f"cuda:{index}" in capsys.readouterr().err
+    code, _, error = run(capsys, "--device", f"cuda:{index}")
+    assert code == 2
+    assert f"cuda:{index}" in error
