@@ -64,10 +64,7 @@ class MemoryNeed:
         return self.weights_bytes + max(self.prefill.nbytes, self.decode.nbytes)
 
     def limit(self, usable_bytes: int) -> tuple[Part, Literal["prefill", "decode"] | None]:
-        """What takes the most of a memory that is too small, and at which peak.
-
-        The weights if they alone do not fit, else the largest part of the larger peak.
-        """
+        """What takes the most of a memory that is too small, and at which peak."""
         if self.weights_bytes > usable_bytes:
             return "weights", None
         is_prefill = self.prefill.nbytes >= self.decode.nbytes
@@ -86,7 +83,7 @@ class BatchNeed(Struct, frozen=True, kw_only=True):
     """The memory that the requested batch needs, and the largest batch that fits.
 
     Attributes:
-        assumption: How pages are prefilled, and what stays in memory meanwhile.
+        assumption: How pages prefill, and what stays in memory meanwhile.
         needed_bytes: Weights plus the higher of the two peaks.
         weights_bytes: Weights.
         prefill_bytes: Peak of the prefill pass.

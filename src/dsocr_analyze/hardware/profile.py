@@ -1,11 +1,9 @@
 """Device profiles in TOML, read and written: fitted coefficients per kernel kind and data type.
 
-A shipped profile is `profiles/<name>.toml`. A user's has the same format, plus `[gpu]` if the GPU
-is not in the catalogue, and falls back to the shipped one. A kind without coefficients has those of
-the GPU named by `like`, with this GPU's own peaks.
-
-A kind states errors on sizes that the fit did not see, or, if its coefficients were not fitted,
-their origin as `derived`; its errors are then assumed. Tests check the shipped files like a user's.
+A shipped profile is `profiles/<name>.toml`. A user's also has `[gpu]` if the GPU is not in the
+catalogue, and falls back to the shipped one. A kind without coefficients has those of the GPU named
+by `like`, with this GPU's peaks. A kind states errors on held-out sizes, or else the origin of
+coefficients that were not fitted as `derived`; its errors are then assumed.
 """
 
 from __future__ import annotations
@@ -51,9 +49,9 @@ __all__ = [
 
 _DTYPES: Final = ("bfloat16", "float16", "float8")
 _PRODUCT_DTYPES: Final = (*_DTYPES, "float32")
-"""Types of products; other kinds in float32 are priced as movement."""
+"""Of products; other kinds in float32 are priced as movement."""
 _ERRORS: Final = {"held_out_median": 0.15, "held_out_p90": 0.4}
-"""Median and 90th percentile of the error, with what is assumed for kinds that were not fitted."""
+"""Median and 90th percentile of the error, as assumed for kinds that were not fitted."""
 _COUNTS: Final = ("held_out_rows", "held_out_groups", "training_rows")
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
@@ -121,7 +119,7 @@ def _profile(
     base: Device | None,
     host: MeasuredHost | None = None,
 ) -> Device:
-    """A GPU with its own kinds, and the others as on the GPU that it is like."""
+    """A GPU with its own kinds, and others as on the one that it is like."""
     kinds, others = {}, base.kinds if base else {}
     for kind in COEFFICIENTS:
         for dtype in sorted(_PRODUCT_DTYPES):
@@ -268,7 +266,7 @@ def _given_coefficients(
 def _check_record(
     entry: Any, record: type[Gpu | MeasuredHost], where: str, needed: Iterable[str] | None = None
 ) -> None:
-    """Check a table with the fields of a record, of which all are needed by default."""
+    """Check a table of a record's fields, of which all are needed by default."""
     types = {field.name: str(field.type) for field in fields(record) if field.name != "name"}
     if not isinstance(entry, dict):
         raise DeviceError(f"{where} must be a table")
@@ -289,7 +287,7 @@ def _check(
     table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[Any], bool],
     default: object = None,
 ) -> None:  # fmt: skip
-    """Raise DeviceError for the first key whose value, by default the `default`, is not right."""
+    """Raise DeviceError for the first key whose value is not right."""
     for key in keys:
         value = table.get(key, default)
         if not is_right(value):
@@ -380,8 +378,8 @@ def kind_text(
 ) -> str:
     """The tables of a kernel kind in a data type, whose kernels `framework` launched.
 
-    `left_out` has, for experts, the median and 90th percentile of the error on each training group
-    under a fit to the others.
+    `left_out` has the median and 90th percentile of the error on training groups under fits to the
+    others.
     """
     median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
     lines = [

@@ -1,4 +1,4 @@
-"""Kernel times of a GPU: `device("h100-sxm").gemm_seconds(m, n, k)`; how it multiplies types."""
+"""Kernel times of a GPU, `device("h100-sxm").gemm_seconds(m, n, k)`, and its types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTRAPOLATED_BAND: Final = 2.0
 """Factor by which errors widen for a kind taken from another GPU."""
 
 STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
-"""Bits per weight (without scales) or cached element, in types below 16 bits."""
+"""Bits per weight, without scales, or cached element in types below 16 bits."""
 _CACHE_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, "int8": 1, "int4": 0.5}
 _SCALE_BYTES: Final = 2 / 128
 """A scale of two bytes per 128 integer weights."""
@@ -44,19 +44,16 @@ _WEIGHT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, **_WEIGHT_ONLY
 _MULTIPLIED: Final = ("bfloat16", "float16", "float8")
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
-"""Whether libraries on Blackwell fall back to a second kernel, by the experts' activation."""
+"""Whether Blackwell's libraries need a second kernel, by the experts' activation."""
 
 WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
-"""Median and 90th percentile error assumed for products with weight-only integers.
+"""Median and 90th percentile of the error assumed for weight-only integers.
 
-Their times are those of 16-bit weights with fewer bytes to stream. Errors against measured
-libraries (aiconfigurator-core 0.12.0, printed by `benchmarks/bench_kernel_times.py`):
-
-- TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8, 24 / 57 % in int4; a third longer up to
-  4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
-- SGLang 0.5.6's int8 products on H100 take three to four times as long, outside the band.
-- Experts in int4: vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 / 53 to 83 %, two to three
-  times as long for thousands of tokens on Hopper and Blackwell; SGLang's on A100 29 / 132 %.
+Their times are those of 16-bit weights with fewer bytes to stream. Errors against libraries
+(aiconfigurator-core 0.12.0, by `benchmarks/bench_kernel_times.py`): TensorRT-LLM's products on A100
+18 / 56 % in int8 and 24 / 57 % in int4; vLLM's experts in int4 on eight GPUs 14 to 42 / 53 to 83 %,
+SGLang's on A100 29 / 132 %. SGLang's int8 products on H100 are outside the band: they take three to
+four times as long.
 """
 
 
@@ -67,7 +64,7 @@ class ProductTypes(NamedTuple):
     weight_bytes: float
     """Per weight, scales included."""
     weight_only: bool
-    """Whether weights are integers that are converted to 16 bits for the product."""
+    """Whether integers are converted to 16 bits for the product."""
 
 
 def dtype_name(name: str) -> str:
@@ -124,13 +121,12 @@ class Device:
     """A GPU and how long its kernels take.
 
     Sizes are integers or arrays that broadcast; seconds are a float if all sizes are integers,
-    else an array. `cold=True` reads every byte from device memory, like weights that no longer fit
-    in L2 when a decode step needs them again.
+    else an array. `cold=True` reads every byte from device memory, not from L2.
 
     Attributes:
         gpu: As sold; for a CPU, with the rates that it reached.
         source: Of the kernel times.
-        kinds: Coefficients by (kind, data type), including those taken from another GPU.
+        kinds: Coefficients by (kind, data type), some of another GPU.
         host: None if it was not measured.
         cpu: Kernel times of a CPU, to which no formula here applies.
     """
@@ -148,7 +144,7 @@ class Device:
         return self.cpu is None and all(each.extrapolated for each in self.kinds.values())
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
-        """Whether it has coefficients of a kernel kind, its own or another GPU's."""
+        """Whether it has coefficients of a kernel kind."""
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.kinds
 
     def fitted(
@@ -161,8 +157,8 @@ class Device:
     ) -> Fitted:
         """Coefficients, origin and error of a kernel kind, a key of `COEFFICIENTS`.
 
-        `weights_dtype` is for gemm and experts, `kv_dtype` for attention. With int8 or int4 weights
-        the coefficients are those of 16 bits, with an assumed error.
+        `weights_dtype` is for gemm and experts, `kv_dtype` for attention. int8 and int4 weights
+        have the coefficients of 16 bits, with an assumed error.
 
         Raises:
             DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
@@ -205,7 +201,7 @@ class Device:
         return product_types(self.gpu, dtype, weights_dtype)
 
     def _check_cache(self, cached: str) -> None:
-        """Raise DeviceError for a type that cached keys and values cannot have."""
+        """Raise DeviceError for an impossible type of cached keys and values."""
         if cached not in _CACHE_NBYTES:
             wrong = f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}"
         elif cached == "float8" and not self.gpu.float8_tflops:
@@ -228,8 +224,8 @@ class Device:
     ) -> Seconds:
         """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
 
-        `weights_dtype` is that of `[k, n]`, by default `dtype`. float8 includes quantizing the `m`
-        rows, and `batch` must be 1; int8 and int4 are multiplied in 16 bits.
+        `weights_dtype` is that of `[k, n]`, by default `dtype`. float8 quantizes the `m` rows
+        first, with a `batch` of 1; int8 and int4 are multiplied in 16 bits.
 
         Raises:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
@@ -255,7 +251,7 @@ class Device:
     ) -> Seconds:
         """Seconds of fused attention with a bias tensor added to the scores.
 
-        `queries` and `keys` are per sequence; `moved` bytes are read and written with the bias.
+        `queries` and `keys` are per sequence; `moved` are the bytes with the bias.
 
         Raises:
             DeviceError: This kind was not measured.
@@ -284,20 +280,18 @@ class Device:
     ) -> Seconds:
         """Seconds of fused attention without a bias.
 
-        Without `causal`, the kernel of encoders; with it, that of a prompt for several queries and
-        that of generation for one. An array of `queries` must not mix the two.
-
         Args:
             batch: Sequences.
-            queries: Per sequence.
-            keys: Per sequence, including those of the queries.
+            queries: Per sequence; an array is all 1 or all above.
+            keys: Per sequence, with those of the queries.
             heads: Query heads.
             head_dim: Elements per head.
             kv_heads: Key heads; default `heads`.
-            causal: Whether later keys are masked.
+            causal: Whether later keys are masked, as in a prompt or, with one query, in generation;
+                else it is an encoder's.
             dtype: Of the queries.
             kv_dtype: Of cached keys and values: float8, int8 or int4; default `dtype`. Except for
-                generation in float8, the 16-bit kernel is assumed to read fewer bytes.
+                generation in float8, the 16-bit kernel reads fewer bytes.
             cold: See `Device`.
 
         Raises:
@@ -339,23 +333,23 @@ class Device:
         weights_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
-        """Seconds of one layer's routed experts: routing, both grouped products, activation, sum.
+        """Seconds of a layer's routed experts: routing, both products, activation, sum.
 
         Args:
             tokens: Number of tokens.
             hidden: Width of a token.
             inter: Width within an expert.
-            experts: Routed experts in the layer.
+            experts: Routed experts.
             top_k: Experts per token.
             touched: Experts with a token; default: the expected E (1 - (1 - k/E)^tokens).
             gated: Whether an expert has a gate (SwiGLU).
-            activation: silu, relu2 or gelu; some libraries have a slower kernel for gelu.
+            activation: silu, relu2 or gelu, for which some libraries are slower.
             dtype: Of the tokens.
             weights_dtype: As for `gemm_seconds`.
             cold: See `Device`.
 
         Raises:
-            DeviceError: The GPU or the kind lacks a type, or the two cannot be multiplied.
+            DeviceError: The GPU or the kind lacks a type.
             WorkloadError: A size is impossible, or the activation unknown.
         """
         if activation not in _ACTIVATIONS:
@@ -378,7 +372,7 @@ class Device:
         return self._seconds(fitted, every, types.dtype, types.weight_bytes, cold=cold)
 
     def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
-        """Seconds of a kernel that reads and writes bytes: elementwise, normalization, copy."""
+        """Seconds of a kernel that only moves bytes: elementwise, normalization, copy."""
         native = self.gpu.tensor_dtype
         sizes = {"moved": _arrays(bytes_moved=bytes_moved)["bytes_moved"]}
         return self._seconds(self.fitted("movement", native), sizes, native, cold=cold)
@@ -409,7 +403,7 @@ class Device:
 
 
 def _arrays(**sizes: Sizes) -> dict[str, Floats]:
-    """Sizes as arrays of floats; raises WorkloadError for one that is below 1 or not finite."""
+    """Sizes as arrays; raises WorkloadError for one below 1 or not finite."""
     import numpy as np
 
     arrays = {}

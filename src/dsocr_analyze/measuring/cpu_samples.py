@@ -55,8 +55,8 @@ Made: TypeAlias = Sample | Callable[[], list[Sample]]
 def samples_to_measure(dtype: torch.dtype) -> list[Made]:
     """All samples in a data type, in a fixed order.
 
-    Each kind begins with a quick one; the others are shuffled and spread evenly, so that any first
-    part has all kinds.
+    Each kind begins with a quick one; the others are shuffled and spread evenly: any first part has
+    all kinds.
     """
     chance = random.Random(0)
     kinds: list[list[Made]] = [
@@ -72,7 +72,7 @@ def samples_to_measure(dtype: torch.dtype) -> list[Made]:
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers between 0 and 1, random along the last dimension and repeated."""
+    """Numbers from 0 to 1, random along the last dimension and repeated."""
     return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
 
 
@@ -178,7 +178,7 @@ _CONVOLUTIONS: Final = (
       for inputs, outputs, size, step, scale in _LAYERS),
     *((images, 3, 224, 1024, 14, 14) for images in (1, 4)),
 )  # fmt: skip
-"""Images, input channels, side, output channels, kernel size and stride."""
+"""Images, input channels, side, output channels, kernel size, stride."""
 
 
 def _convolved(
@@ -202,7 +202,7 @@ _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_00
 
 
 Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
-"""From a number of rows of 1280 elements to the tensors of an operator."""
+"""Makes an operator's tensors of so many rows of 1280 elements."""
 
 
 def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Made]]:

@@ -280,8 +280,7 @@ def _peak_bytes(
 class _Called(NamedTuple):
     """What one call of `infer()` ran.
 
-    `times` are when it and its `generate` began and ended, in seconds of the host's clock;
-    `new_ids` are the generated tokens.
+    `times` are when it and its `generate` began and ended; `new_ids` are the generated tokens.
     """
 
     first_pass: PassShape
@@ -293,7 +292,7 @@ def _called(
     model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments,
     run_pass: RunPass,
 ) -> _Called:  # fmt: skip
-    """Call `infer()`, observed at its `generate` and at the forward, which `run_pass` runs."""
+    """Call `infer()`, observed at `generate` and at the forward, which `run_pass` runs."""
     module: Any = model.module
     timer, generate, forward = timer_of(model.device), module.generate, module.forward
     times: list[float] = []
@@ -372,7 +371,7 @@ def _inferring(model: LoadedModel) -> Iterator[None]:
 
 
 def stands_in_for_torchvision(model: LoadedModel) -> bool:
-    """Whether the code of `infer()` needs torchvision, which is not installed."""
+    """Whether `infer()` needs torchvision, which is not installed."""
     transforms = getattr(_code_of(model), "transforms", None)
     return is_missing(getattr(transforms, "ToTensor", None))
 
@@ -437,6 +436,6 @@ def stand_in_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def text_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
-    """Tokens of a prompt besides the visual ones, including BOS."""
+    """Tokens of a prompt with BOS, without the visual ones."""
     parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
     return 1 + sum(map(len, parts))

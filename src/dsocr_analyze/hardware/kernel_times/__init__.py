@@ -7,10 +7,15 @@ from typing import Final, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.hardware.coefficients import Coefficients, MovementCoefficients
+from dsocr_analyze.hardware.coefficients import (
+    Coefficients,
+    ExpertsCoefficients,
+    GenerationCoefficients,
+    MovementCoefficients,
+)
 from dsocr_analyze.hardware.devices import Gpu
 
-__all__ = ["Floats", "Machine", "movement_seconds", "overlapped", "waves"]
+__all__ = ["Floats", "Machine", "movement_seconds", "overlapped", "relative_seconds", "waves"]
 
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -65,6 +70,23 @@ def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
     power = 1 + norm
     longer: Floats = np.maximum(first, second)
     return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
+
+
+def relative_seconds(
+    moved: Floats,
+    machine: Machine,
+    c: ExpertsCoefficients | GenerationCoefficients,
+    sharpness: float,
+) -> Floats:
+    """Seconds per byte, relative to the bandwidth, if the last run moved the same bytes.
+
+    The more L2 they fill, the fewer of them are still there; `sharpness` is how fast that drops.
+    """
+    hit: Floats = np.zeros_like(moved)
+    if machine.l2_bytes:
+        filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
+        hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
+    return hit / c.l2_share + (1 - hit) / c.memory_share
 
 
 def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:

@@ -15,7 +15,13 @@ from dsocr_analyze.hardware.coefficients import (
     MaskedCoefficients,
     PrefillCoefficients,
 )
-from dsocr_analyze.hardware.kernel_times import Floats, Machine, overlapped, waves
+from dsocr_analyze.hardware.kernel_times import (
+    Floats,
+    Machine,
+    overlapped,
+    relative_seconds,
+    waves,
+)
 
 __all__ = [
     "SIZES",
@@ -79,7 +85,7 @@ def prefill_attention_seconds(
 
 
 _ALIGNED: Final = 8
-"""A row of the bias must be a multiple of this many elements (torch, attention.cpp: `pad_bias`)."""
+"""Rows of the bias are padded to multiples of it (torch, attention.cpp: `pad_bias`)."""
 _ELEMENT_BYTES: Final = 2
 
 
@@ -119,20 +125,16 @@ def generation_attention_seconds(
 ) -> Floats:
     """Seconds of one step, with `element_bytes` per cached element.
 
-    A tile has the query heads that share a key head, and reads its keys block by block. Keys may be
-    split over SMs; a second kernel then combines the parts. All tiles together are bound by memory,
-    or by L2 for what stays in it of the cache.
+    A tile has the query heads of a key head, and reads its keys block by block. Keys may be split
+    over SMs; a second kernel combines the parts. Memory, or L2, bounds all tiles together.
     """
     B, _, K, H, D, G = sizes
     key_blocks = np.ceil(K / c.tile_keys)
     queries_a_key = H / G
     units = B * G * np.ceil(queries_a_key / c.tile_heads)
     moved = 2 * D * B * (G * K * element_bytes + 2 * H)
-    hit: Floats = np.zeros_like(moved)
-    if machine.l2_bytes:
-        filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * c.l2_sharpness
-        hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
-    memory = moved * (hit / c.l2_share + (1 - hit) / c.memory_share) / machine.bytes_per_second
+    slowness = relative_seconds(moved, machine, c, c.l2_sharpness)
+    memory = moved * slowness / machine.bytes_per_second
     block = (c.block_us + c.row_us * D / 128) * c.tile_keys / 64 * 1e-6
     start = c.tile_us * (1 + c.group * queries_a_key) * 1e-6
     seconds: Floats = np.asarray(np.inf)

@@ -25,10 +25,9 @@ def formula_seconds(
     *,
     causal: bool,
 ) -> Floats:
-    """Seconds of kernels, whose sizes are arrays by name.
+    """Seconds of kernels with these sizes by name, and bytes per weight or cached element.
 
-    `element_bytes` are of weights, or of cached keys and values. A product without `batch` is one,
-    masked attention without `moved` moves 16-bit elements.
+    `batch` is 1 by default, and `moved` by masked attention is in 16 bits.
     """
     match c:
         case records.GemmCoefficients():

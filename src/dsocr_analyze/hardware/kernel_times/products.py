@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.kernel_times import Floats, Machine, overlapped, waves
+from dsocr_analyze.hardware.kernel_times import (
+    Floats,
+    Machine,
+    overlapped,
+    relative_seconds,
+    waves,
+)
 
 __all__ = [
     "BEST_64",
@@ -27,7 +33,7 @@ _SPLITS: Final = (1, 2, 4, 8)
 _FEW_ROWS: Final = 8
 _NARROW: Final = 512
 _PARTIAL_BYTES: Final = 8
-"""A partial sum in fp32, written and read."""
+"""Of a partial sum, written and read."""
 
 
 def gemm_seconds(
@@ -43,10 +49,10 @@ def gemm_seconds(
 ) -> Floats:
     """Seconds of one kernel with `batch` products.
 
-    The library picks the fastest of its tiles and split-k factors. Tiles of a wave run in parallel,
-    each at its share of an SM's peak. Memory streams at its share of the bandwidth after a ramp.
-    The two overlap, and the launch is added. For few rows and medium-sized matrices libraries pick
-    a slow kernel. A weight has `weight_bytes`, an input or output `activation_bytes`.
+    The library picks the fastest of its tiles and split-k factors; a tile runs at its share of an
+    SM's peak. Memory streams at its share of the bandwidth after a ramp. The two overlap. For few
+    rows and medium-sized matrices libraries pick a slow kernel. A weight has `weight_bytes`, an
+    input or output `activation_bytes`.
     """
     tiles = dict(zip(_TILES, (
         c.share_256x128, c.share_128x256, c.share_128x128,
@@ -89,7 +95,7 @@ TILES: Final = (
 """Each library's tiles for m up to 16, 64, 128, 256 and above."""
 
 _QUANTIZED_BYTES: Final = 3
-"""Bytes per element: read in 16 bits, written in 8."""
+"""Per element: read in 16 bits, written in 8."""
 
 
 def scaled_gemm_seconds(
@@ -165,9 +171,8 @@ def experts_seconds(
 ) -> Floats:
     """Seconds of one layer's routed experts, from the scores to the weighted sum.
 
-    The up projection (with the gate fused), the activation and the down projection run for all
-    experts together: both products in waves of tiles, of which an expert's rows take whole ones,
-    while weights of experts with a token are streamed once. A weight has `weight_bytes`.
+    Both products (the gate fused with the first) run for all experts together, in waves of tiles,
+    of which an expert's rows take whole ones; weights of experts with a token are streamed once.
     """
     second = sizes.fallback & (c.inter_step > 1)
     inter = np.where(second, sizes.inter, c.inter_step * np.ceil(sizes.inter / c.inter_step))
@@ -175,8 +180,11 @@ def experts_seconds(
     up_width = np.where(sizes.gated, 2, 1) * inter
     weights = sizes.touched * (up_width + inter) * sizes.hidden * weight_bytes
     activations = rows * (2 * sizes.hidden + 3 * inter) * _ACTIVATION_BYTES
-    of_weights = _byte_seconds(weights, machine, c, _WEIGHTS_SHARPNESS)
-    of_activations = _byte_seconds(activations, machine, c, _ACTIVATIONS_SHARPNESS)
+    byte_seconds = 1 / machine.bytes_per_second
+    of_weights = byte_seconds * relative_seconds(weights, machine, c, _WEIGHTS_SHARPNESS)
+    of_activations = byte_seconds * relative_seconds(
+        activations, machine, c, _ACTIVATIONS_SHARPNESS
+    )
     tiling = _tiling(sizes, rows / sizes.touched, c)
     slower = np.where(tiling[3] | second, 1.0, 1 + c.wide_memory)
     both: Floats | float = 0.0
@@ -191,7 +199,7 @@ def experts_seconds(
     moved = 2 * rows * (3 * inter + 2 * sizes.hidden) + 4 * sizes.tokens * sizes.hidden
     share = np.where(second, c.fallback_movement, c.movement_share)
     launch = c.launch_us + np.where(second, c.fallback_us, 0.0)
-    return both + moved * (1 / machine.bytes_per_second) / share + launch * 1e-6
+    return both + moved * byte_seconds / share + launch * 1e-6
 
 
 _Tiling: TypeAlias = tuple[Floats | None, Floats, Floats, NDArray[np.bool_]]
@@ -200,7 +208,7 @@ processes at a time, and whether weights stream at full speed, as for tiles of f
 
 
 def _tiling(sizes: ExpertSizes, rows_each: Floats, c: records.ExpertsCoefficients) -> _Tiling:
-    """The library's choice without a tuned table."""
+    """The library's choice."""
     if c.tiles == BY_TOKENS:
         bounds = [sizes.tokens <= 32, sizes.tokens <= 96, sizes.tokens <= 512]
         narrow = sizes.tokens <= 64
@@ -218,7 +226,7 @@ def _products(
     touched: Floats, rows: Floats, tiling: _Tiling, nk: tuple[Floats, Floats],
     machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
-    """Compute seconds of a grouped product `[rows, k] x [k, n]`."""
+    """Compute seconds of a grouped product."""
     (n, k), (chosen, columns, step, _) = nk, tiling
     limits = {16: c.rate_16, 32: c.rate_32, 64: c.rate_64, 128: np.inf}
     if chosen is None:
@@ -257,14 +265,3 @@ def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
     more = rows_each - low
     mixed: Floats = (1 - more) * np.ceil(low / tile_rows) + more * np.ceil((low + 1) / tile_rows)
     return mixed
-
-
-def _byte_seconds(
-    moved: Floats, machine: Machine, c: records.ExpertsCoefficients, sharpness: int
-) -> Floats:
-    """Seconds per byte of `moved` that the layer's last run used."""
-    hit: Floats = np.zeros_like(moved)
-    if machine.l2_bytes:
-        filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
-        hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
-    return 1 / machine.bytes_per_second * (hit / c.l2_share + (1 - hit) / c.memory_share)
