@@ -160,26 +160,28 @@ class TestTokenizer:
             load_tokenizer(ModelDirectory.read(path))
 
 
-def transformed(transforms, picture, mean, std):
-    steps = [transforms.ToTensor(), transforms.Normalize(mean=(mean,) * 3, std=(std,) * 3)]
-    return transforms.Compose(steps)(picture)
-
-
 class TestTransforms:
+    @staticmethod
+    def transformed(picture, mean, std):
+        return picture_transforms.Compose([
+            picture_transforms.ToTensor(),
+            picture_transforms.Normalize(mean=(mean,) * 3, std=(std,) * 3),
+        ])(picture)  # fmt: skip
+
     def test_pixels_become_what_torchvision_makes_of_them(self):
         # (v / 255 - 0.5) / 0.25 of the three channels of one pixel, in fp32.
-        values = transformed(picture_transforms, Image.new("RGB", (2, 3), (0, 255, 128)), 0.5, 0.25)
+        values = self.transformed(Image.new("RGB", (2, 3), (0, 255, 128)), 0.5, 0.25)
         assert values.shape == (3, 3, 2)
         assert values.dtype == torch.float32
         expected = (np.float32(128) / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
         assert values[:, 0, 0].tolist() == [-2.0, 2.0, expected]
 
     def test_against_torchvision(self, image):
-        transforms = pytest.importorskip("torchvision.transforms")
-        for numbers in ((0.5, 0.5), (0.1, 3.0)):
-            theirs, ours = (transformed(each, Image.open(image), *numbers)
-                            for each in (transforms, picture_transforms))  # fmt: skip
-            assert torch.equal(theirs, ours)
+        theirs = pytest.importorskip("torchvision.transforms")
+        for mean, std in ((0.5, 0.5), (0.1, 3.0)):
+            steps = [theirs.ToTensor(), theirs.Normalize(mean=(mean,) * 3, std=(std,) * 3)]
+            expected = theirs.Compose(steps)(Image.open(image))
+            assert torch.equal(expected, self.transformed(Image.open(image), mean, std))
 
 
 class TestShape:
