@@ -585,7 +585,9 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(alone, clock):
     for seconds in (100.0, 50.0):  # the second time, all are slower
         found.run(clock.now + seconds, lambda _: None)
         assert clock.now >= 100
-        assert [each.seconds for each in found.kernels()] == [10.0 * n for n in range(1, 11)]
+        assert [(each.kernel.dimensions.elements, each.seconds) for each in found.kernels()] == [
+            (5 * rows, 10.0 * (rows - 1)) for rows in range(2, 12)
+        ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -172,9 +172,11 @@ class GpuKernels(KernelCalls):
         """Whether kernels of a kind are available."""
         if kind != "experts":
             return True
+        if not hasattr(torch, "_grouped_mm"):
+            return False
         try:
             self.seconds(KernelCase("experts", Experts(16, 256, 256, 8, 2)))
-        except (AttributeError, RuntimeError):  # not in this torch, or not on this GPU
+        except RuntimeError:  # not supported on this GPU
             return False
         return True
 
