@@ -53,7 +53,7 @@ _ALL_KINDS: Final = "all kinds"
 _ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
-"""Text tokens per page to show if the caller gives none."""
+"""Text tokens per page if the caller gives none."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
 
@@ -74,14 +74,13 @@ class AdviceRequest:
     """A page, and what is asked of a mode for it.
 
     Attributes:
-        request: The page and its workload, without sizes of views. Without a number of new tokens,
-            one is generated per text token in `holds` and the end token, as far as the decoder's
-            positions go.
-        dpi: Pixels per inch of the page; None if unknown.
+        request: The page and its workload, without sizes of views. By default, one new token per
+            text token in `holds` and the end token are generated, as far as positions go.
+        dpi: Pixels per inch of the page, if known.
         holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
-        kind: Kind of document with published figures; None for no particular one.
-        minimum_dpi: Lowest effective resolution, if any is wanted.
-        maximum_compression: Most text tokens per vision token, if any are wanted.
+        kind: Kind of document with published figures; None for any.
+        minimum_dpi: Lowest effective resolution, if one is wanted.
+        maximum_compression: Most text tokens per vision token, if a limit is wanted.
     """
 
     request: PageRequest
@@ -100,7 +99,7 @@ class AdviceRequest:
         return Requirements(minimum_dpi=least, maximum_compression=most)
 
     def in_dpi(self, scale: Fraction) -> float | None:
-        """A resolution relative to the page's own in pixels per inch; None if that is unknown."""
+        """A share of the page's own resolution in pixels per inch, if that is known."""
         return None if self.dpi is None else float(self.dpi * scale)
 
 
@@ -115,15 +114,15 @@ def advise(
     """Compare modes for a page, with the closed forms.
 
     Args:
-        directory: The model's directory, whose code is neither imported nor executed.
+        directory: The model's directory, whose code is not executed.
         page: The page, and what is asked of a mode for it.
         modes: The modes.
-        time_of: From a request to its predicted seconds; None for no prediction.
+        time_of: From a request to its predicted seconds, if any are wanted.
         options: The command line's.
 
     Raises:
-        WorkloadError: A size or length is out of range, a minimum resolution is given for a
-            page of unknown resolution, or there are no published figures for the kind of document.
+        WorkloadError: A size or length is out of range, a minimum resolution is given for a page of
+            unknown resolution, or there are no published figures for the kind of document.
         ConfigError: The config describes something without a closed form.
     """
     architecture = directory.architecture
@@ -352,7 +351,7 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
 
 
 def _without_room(advice: AdviceDocument) -> str:
-    """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
+    """For which text the decoder's positions do not suffice, and what fits instead."""
     lacking = [
         (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
         for mode in advice.modes
@@ -367,7 +366,7 @@ def _without_room(advice: AdviceDocument) -> str:
 
 
 def advice_notes(advice: AdviceDocument) -> list[str]:
-    """Notes for readers, including the limits of published figures, without duplicates."""
+    """Notes for readers, with the limits of published figures."""
     notes = [*advice.notes]
     published = advice.published
     if published is not None:
@@ -394,7 +393,7 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
 
 
 def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
-    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
+    """Resolution and tokens, costs, seconds, compression and published accuracy."""
     modes = advice.modes
     unit = "scale" if advice.page_dpi is None else "dpi"
     yield Table(
@@ -470,7 +469,7 @@ def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
 
 
 def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
-    """Precisions, and edit distances: both languages, or one kind of document beside all."""
+    """Precisions, and edit distances: by language, or of a kind of document and all."""
     rows: list[tuple[str, ...]] = []
     for mode in advice.modes:
         if any(density.published for density in mode.densities):

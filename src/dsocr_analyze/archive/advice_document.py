@@ -1,4 +1,4 @@
-"""The advice for a page as a JSON document; and `published.toml`, the accuracy that it quotes."""
+"""The advice for a page as a JSON document, and the published accuracy that it quotes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 # --- published accuracy --------------------------------------------------------------------------
 
 ALL_KINDS: Final = "overall"
-"""Name of the figure for all kinds of document together."""
+"""Key of all kinds of document together."""
 
 
 class PrecisionRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class PrecisionRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         vision_tokens: Tokens from the encoder, without newlines and separators.
         text_tokens: Fewest and most text tokens of the pages.
         precision_percent: Precision.
-        compression: Text tokens per vision token, over all the pages.
+        compression: Text tokens per vision token, over all pages.
         pages: Number of pages.
     """
 
@@ -77,7 +77,7 @@ class PublishedPrecision(Struct, frozen=True, kw_only=True, forbid_unknown_field
     def at(self, mode: str, text_tokens: int) -> tuple[PrecisionRow | None, str]:
         """The row for a mode and a number of text tokens, or None and why there is none.
 
-        Ranges include their lower bound; the last range also includes its upper bound.
+        Ranges include their lower bound, and the last its upper bound.
         """
         rows = {row.text_tokens: row for row in self.rows if row.mode == mode}
         if not rows:
@@ -114,7 +114,7 @@ class EditDistances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tokens: Vision tokens per page.
         english: English pages.
         chinese: Chinese pages.
-        kinds: Overall distance by kind of document, and `overall` for all kinds.
+        kinds: Overall distance by kind of document; `overall` for all.
     """
 
     tokens: str
@@ -141,18 +141,15 @@ class PublishedDistances(Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of document with figures, in the order of the source."""
-        return tuple(
-            dict.fromkeys(
-                kind for each in self.modes.values() for kind in each.kinds if kind != ALL_KINDS
-            )
-        )
+        found = dict.fromkeys(kind for each in self.modes.values() for kind in each.kinds)
+        return tuple(kind for kind in found if kind != ALL_KINDS)
 
 
 class PublishedAccuracy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model's accuracy as published by a source.
+    """A model's published accuracy.
 
     Attributes:
-        title: The source's title, authors and year.
+        title: Title, authors and year of the source.
         source: Where to find it.
         precision: Precision by compression.
         edit_distance: Edit distance by mode.
@@ -171,12 +168,12 @@ def _all_published() -> Mapping[str, PublishedAccuracy]:
 
 
 def published_accuracy(architecture: str) -> PublishedAccuracy | None:
-    """Published accuracy of an architecture; None if no source is known."""
+    """Published accuracy of an architecture, if a source is known."""
     return _all_published().get(architecture)
 
 
 def kinds_of_document() -> tuple[str, ...]:
-    """Every kind of document with published figures for some architecture."""
+    """Every kind of document with figures for some architecture."""
     published = _all_published().values()
     return tuple(dict.fromkeys(kind for each in published for kind in each.edit_distance.kinds))
 
@@ -189,8 +186,8 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     Attributes:
         views: Number of views: one, or tiles that show the page together.
-        resolution: Pixels per side of each view.
-        content: Width and height of the page in all views together, in pixels; the rest is padding.
+        resolution: Pixels per side of a view.
+        content: Width and height of the page in all views, in pixels; the rest is padding.
         horizontal_scale: Pixels of the views per pixel of the page; above 1 it is enlarged.
         vertical_scale: The same, vertically.
         horizontal_dpi: Pixels of the views per inch of the page; null if unknown.
@@ -207,7 +204,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Pixels of the views per inch, or else per pixel, horizontally x vertically."""
+        """Horizontal x vertical fineness."""
         across = fineness(self.horizontal_scale, self.horizontal_dpi)
         return f"{across} x {fineness(self.vertical_scale, self.vertical_dpi)}"
 
@@ -222,11 +219,11 @@ class Density(Struct, frozen=True, kw_only=True):
 
     Attributes:
         text_tokens: Tokens of the text on the page.
-        compression: Text tokens per vision token, counted as in the published figures.
-        prompt_compression: Text tokens per visual token of the prompt, which also has newlines and
-            separators.
-        published: Published figure for this mode and number of text tokens; null if there is none.
-        lack: Why there is no published figure; empty if there is one.
+        compression: Text tokens per vision token, as in published figures.
+        prompt_compression: Text tokens per visual token of the prompt, newlines and separators
+            included.
+        published: Published figure for this mode and number of text tokens, if there is one.
+        lack: Why there is none; empty if there is.
     """
 
     text_tokens: int
@@ -241,14 +238,13 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     Attributes:
         prefill_pass_flops: FLOPs of the batch's prefill pass.
-        page_flops: One page's share of the FLOPs of the whole batch, decode steps included.
+        page_flops: A page's share of the batch's FLOPs, decode steps included.
         page_bytes: The same for bytes read and written.
         weights_bytes: All parameters.
         kv_cache_bytes: KV cache of the batch at the end.
-        peak_activation_bytes: Peak bytes of live tensors in the prefill pass, excluding weights and
-            inputs.
-        memory_bytes: Weights plus the larger of the two peaks, prefill pass and last decode step,
-            if all pages prefill at once.
+        peak_activation_bytes: Peak of live tensors in the prefill pass, without weights and inputs.
+        memory_bytes: Weights plus the larger peak, of the prefill pass or the last decode step, if
+            all pages prefill at once.
     """
 
     prefill_pass_flops: int
@@ -261,7 +257,7 @@ class Cost(Struct, frozen=True, kw_only=True):
 
 
 class TextCost(Struct, frozen=True, kw_only=True):
-    """The cost of the batch if every page holds, and the model writes out, some amount of text.
+    """The cost of the batch if every page holds some text that the model writes out.
 
     Attributes:
         text_tokens: Tokens of the text on the page.
@@ -278,17 +274,17 @@ class TextCost(Struct, frozen=True, kw_only=True):
 
     @property
     def has_room(self) -> bool:
-        """Whether the decoder's positions suffice for the whole text and the end token."""
+        """Whether the decoder's positions suffice for text and end token."""
         return self.max_new_tokens > self.text_tokens
 
 
 class ModeVerdict(Struct, frozen=True, kw_only=True):
-    """Whether a mode meets the requirements; null for a requirement that was not given.
+    """Whether a mode meets the requirements; null for one that was not given.
 
     Attributes:
         minimum_dpi: Whether the effective resolution is high enough.
-        maximum_compression: Whether the compression is low enough, at every number of text tokens.
-        meets: Whether it meets all requirements.
+        maximum_compression: Whether the compression is low enough for all numbers of text tokens.
+        meets: Whether it meets all.
     """
 
     minimum_dpi: bool | None
@@ -305,20 +301,20 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the mode cuts pages.
         grid: Columns and rows of tiles; [1, 1] for none.
-        seen: The page in each vision call, in order: tiles first, if there are any.
-        effective_scale: Pixels of the views per pixel of the page in the finest vision call, in the
+        seen: The page in each vision call: tiles first, if there are any.
+        effective_scale: Pixels of the views per pixel of the page, of the finest vision call in the
             coarser direction; at most 1, since enlarging adds no detail.
         effective_dpi: The same in pixels per inch; null if unknown.
         vision_tokens: Tokens from the encoder, without newlines and separators.
         visual_tokens: Tokens of the page in the prompt.
         seq_len: Tokens of the prompt.
-        cost: Cost of the batch; if it depends on the text, for the most text tokens.
-        time: Predicted seconds for the same, one entry per GPU and runtime.
-        by_text_tokens: Cost and seconds for each number of text tokens on the page; empty if the
-            number of new tokens does not follow from the text.
-        densities: One entry per number of text tokens on the page.
-        edit_distances: Published edit distances of this mode; null if there are none.
-        verdict: Whether it meets the requirements; null without requirements.
+        cost: Cost of the batch; if it depends on the text, of the longest.
+        time: Predicted seconds of the same, one entry per GPU and runtime.
+        by_text_tokens: Cost and seconds by number of text tokens; empty if new tokens do not follow
+            from the text.
+        densities: One entry per number of text tokens.
+        edit_distances: Published edit distances of this mode, if there are any.
+        verdict: Whether it meets the requirements; null without any.
         notes: Notes on its figures.
     """
 
@@ -343,7 +339,7 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
 
     @property
     def cases(self) -> Sequence[ModeAdvice | TextCost]:
-        """What has a cost: each number of text tokens, or the mode if the text does not matter."""
+        """What has a cost: each number of text tokens, or the mode."""
         return self.by_text_tokens or (self,)
 
 
@@ -351,8 +347,8 @@ class Requirements(Struct, frozen=True, kw_only=True):
     """Requirements for a mode.
 
     Attributes:
-        minimum_dpi: Lowest effective resolution of the page; null for no limit.
-        maximum_compression: Most text tokens per vision token; null for no limit.
+        minimum_dpi: Lowest effective resolution; null for any.
+        maximum_compression: Most text tokens per vision token; null for any.
     """
 
     minimum_dpi: float | None
@@ -365,17 +361,15 @@ class AdviceDocument(CountOpening, frozen=True, kw_only=True):
     Attributes:
         page: Width and height in pixels.
         page_dpi: Pixels per inch of the page; null if unknown.
-        kind: Kind of document, as named by the published figures; null if none was given.
+        kind: Kind of document in published figures, if one was given.
         batch_size: Pages in the batch.
-        max_new_tokens: Tokens generated per page; if they follow from the text, the most in any
-            mode.
+        max_new_tokens: Tokens generated per page, the most in any mode.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
         modes: The compared modes.
-        requirements: Requirements for a mode; null if none were given.
-        modes_that_meet: Names of the modes that meet the requirements, in order; null without
-            requirements.
-        published: Published accuracy; null if no source is known.
+        requirements: Requirements for a mode, if any were given.
+        modes_that_meet: Names of the modes that meet the requirements; null without any.
+        published: Published accuracy, if a source is known.
         notes: Notes on the figures.
     """
 

@@ -1,4 +1,4 @@
-"""The axes of a sweep, parsed from lists and ranges and kept as ranges, never expanded.
+"""The axes of a sweep, from lists and ranges, which are never expanded.
 
 A range is `START:STOP` or `START:STOP:STEP`; STOP is included if a step lands on it.
 """
@@ -41,15 +41,15 @@ _SIZES: Final = re.compile(rf"(?:(?P<base>{_RANGE})/)?(?P<image>{_RANGE})")
 _ONE_MODE: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
 _MOST_LISTED: Final = 10_000
-"""Limit for axes that have to be expanded: modes, and papers at many resolutions."""
+"""Limit of what is expanded: modes, and papers at many resolutions."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Numbers, or widths and heights, from several concatenated grids of ranges."""
+    """Numbers, or widths and heights, from several grids of ranges."""
 
     parts: tuple[tuple[range, ...], ...]
-    """The k ranges of each grid, none of them empty; the last varies fastest."""
+    """The k ranges of each grid, none empty; the last varies fastest."""
 
     @classmethod
     def of_one(cls, *value: int) -> Axis:
@@ -61,7 +61,7 @@ class Axis:
 
     @property
     def ends(self) -> list[int]:
-        """The first and the last of each range of an axis of numbers."""
+        """First and last of the ranges of an axis of numbers."""
         return [end for (part,) in self.parts for end in (part[0], part[-1])]
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -170,7 +170,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
 
 
 def _spelled(argument: str, item: str) -> list[str]:
-    """Every `BASE/IMAGE` or `IMAGE` of an item whose numbers may be ranges; others as they are."""
+    """Every `BASE/IMAGE` or `IMAGE` of an item with ranges; others as they are."""
     sizes = _SIZES.fullmatch(item)
     if sizes is None:
         return [item]
@@ -210,7 +210,7 @@ def _range(argument: str, text: str) -> range:
 
 
 def _listed(argument: str, text: str, values: range) -> range:
-    """The same range; raises if it is too long to be expanded."""
+    """The range; raises if it is too long to be expanded."""
     count = (values[-1] - values[0]) // values.step + 1  # len() overflows on huge ranges
     if count > _MOST_LISTED:
         raise _error(argument, f"{text} has {count} values; give at most {_MOST_LISTED}")

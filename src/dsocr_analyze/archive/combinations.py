@@ -1,4 +1,4 @@
-"""A sweep: its axes from Python values or text, and every combination of them as Arrow batches."""
+"""A sweep: its axes from Python values or text, and every combination as Arrow batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MOST_ROWS: Final = 2**62
 """Rows that can be numbered with an int64."""
 
 _MOST_HELD: Final = 10_000_000
-"""Rows that are held at once for Python."""
+"""Rows that Python may hold at once."""
 
 Pages: TypeAlias = str | tuple[int, int] | Sequence[str | tuple[int, int]]
 """Text like `"a4@100:300:50"`, a (width, height) in pixels, or several of either."""
@@ -87,7 +87,7 @@ class Sweep:
 
         Raises:
             WorkloadError: There are more rows than can be numbered, or the longest text in the
-                largest batch does not fit 64-bit columns even on an uncut page.
+                largest batch does not fit 64-bit columns.
             ConfigError: The model has a part without a closed form, or one that can't be served.
             DeviceError: A GPU lacks a data type.
         """
@@ -105,7 +105,7 @@ class Sweep:
             list(Sweep(axes.Axis.of_one(1, 1), settings, lengths, time).batches(model))
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
-        """All rows by GPU, setting, page, text tokens, new tokens and, fastest, batch size.
+        """All rows, by GPU, setting, page, text tokens, new tokens and batch size.
 
         Raises:
             WorkloadError: A count does not fit in 64 bits.
@@ -232,7 +232,7 @@ def _switches(argument: str, values: Switches) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class SweepRows:
-    """The rows of a sweep, as written by `dsocr-analyze sweep`, and how they were counted."""
+    """The rows of a sweep, as `dsocr-analyze sweep` writes them, and how they were counted."""
 
     opening: CountOpening
     table: pa.Table

@@ -25,7 +25,7 @@ class MalformedRow(msgspec.Struct, frozen=True):
 
     Attributes:
         row: Its number, from 1.
-        reason: Why it is not a page.
+        reason: Why it is none.
     """
 
     row: int
@@ -36,7 +36,7 @@ class MalformedRows(msgspec.Struct, frozen=True):
     """Rows that are not pages.
 
     Attributes:
-        rows: Number of such rows.
+        rows: Their number.
         reported: The first of them.
     """
 
@@ -69,16 +69,16 @@ class PagesOfLength(msgspec.Struct, frozen=True):
 
 
 class TotalsDocument(msgspec.Struct, frozen=True):
-    """What all pages together cost under one setting; exact integers.
+    """What all pages cost under one setting; exact integers.
 
     Attributes:
         mode: Name of the mode, or its sizes.
         base_size: Pixels per side of the global view in crop mode.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether pages are cut into local views.
-        dtype: Data type of weights and activations.
+        dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
-        sliding_window: Whether decode steps use the model's sliding window; null if it has none.
+        sliding_window: Whether decode steps use the sliding window; null if there is none.
         visual_tokens: Visual tokens of all pages.
         prompt_tokens: Visual and text tokens of all prompts.
         new_tokens: Tokens generated for all pages.
@@ -92,10 +92,10 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         page_flops: Prefill and decode, all operators.
         page_bytes_read: Prefill and decode, all inputs.
         page_bytes_written: Prefill and decode, all outputs.
-        batches: Number of batches; the number of pages if each runs alone.
-        largest_kv_cache_bytes: The largest KV cache of any batch.
-        largest_peak_activation_bytes: The largest peak of live tensors in the prefill pass of
-            any batch, excluding weights and inputs.
+        batches: Number of batches; of pages if each runs alone.
+        largest_kv_cache_bytes: The largest KV cache of a batch.
+        largest_peak_activation_bytes: The largest peak of live tensors in the prefill pass of a
+            batch, without weights and inputs.
         pages_beyond_max_position_embeddings: Pages longer than max_position_embeddings.
         pages_by_prompt_tokens: Pages by length of their prompts.
     """
@@ -128,7 +128,7 @@ class TotalsDocument(msgspec.Struct, frozen=True):
 
 
 class TimeDocument(msgspec.Struct, frozen=True):
-    """How long all pages take on one GPU under one setting: predicted, not measured.
+    """How long all pages take on a GPU under one setting: predicted, not measured.
 
     Attributes:
         gpu: Name of the GPU.
@@ -137,20 +137,20 @@ class TimeDocument(msgspec.Struct, frozen=True):
         base_size: Pixels per side of the global view in crop mode.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether pages are cut into local views.
-        dtype: Data type of weights and activations.
+        dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
-        sliding_window: Whether decode steps use the model's sliding window; null if it has none.
-        concurrency: Pages in flight at a time.
+        sliding_window: Whether decode steps use the sliding window; null if there is none.
+        concurrency: Pages in flight.
         gpu_hours: Hours of one GPU.
-        low: Lower end of the band of `gpu_hours`.
-        high: Upper end of the band of `gpu_hours`.
+        low: Lower end of their band.
+        high: Upper end of their band.
         pages_per_second: Mean throughput of one GPU.
-        cost: Cost of all pages, in the currency of the price; null without a price.
-        deadline_hours: Hours until the deadline; null without a deadline.
-        gpus_for_deadline: GPUs needed to meet the deadline; null without a deadline.
+        cost: Cost of all pages, in the price's currency; null without a price.
+        deadline_hours: Hours until the deadline; null without one.
+        gpus_for_deadline: GPUs needed to meet it; null without one.
         bound: What takes most of the time: launches, memory, compute or host (which includes
             preprocessing).
-        pages_that_wait: Pages so large that fewer than `concurrency` of them fit in memory.
+        pages_that_wait: Pages of which fewer than `concurrency` fit in memory.
         assumptions: What the prediction assumes.
     """
 
@@ -177,11 +177,11 @@ class TimeDocument(msgspec.Struct, frozen=True):
 
 
 class CountedFiles(msgspec.Struct):
-    """Files of one kind with at least one counted page.
+    """Files of one kind with a counted page.
 
     Attributes:
         files: Number of files.
-        pages: Number of pages in them.
+        pages: Number of their pages.
     """
 
     files: int
@@ -192,8 +192,8 @@ class OtherFiles(msgspec.Struct, frozen=True):
     """Files of one extension that are neither images nor PDFs.
 
     Attributes:
-        extension: Lower case with a dot; empty if there is none; `others` for overlong extensions
-            and for those after the first thousand.
+        extension: Lower case with a dot, or empty; `others` for long ones and for those after the
+            first thousand.
         files: Number of files.
     """
 
@@ -205,15 +205,15 @@ class FilesDocument(msgspec.Struct):
     """The files that were counted, and those that were not.
 
     Attributes:
-        images: Images. Every frame of a TIFF is a page; of other images only the first.
+        images: Images. Every frame of a TIFF is a page; of others the first.
         pdfs: PDFs.
-        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
-        pdfs_without_reader: PDFs that are not counted because the extra `pdf` is not installed.
+        pdf_dpi: Resolution at which PDFs are rendered, in pixels per inch.
+        pdfs_without_reader: PDFs that are not counted without the extra `pdf`.
         not_counted: Other files, most frequent extension first.
-        hidden: Files and folders whose names start with a dot, which are ignored.
-        linked_folders: Links to folders, which are not followed.
-        images_with_more_frames: Animations and the like, of which only the first frame is a page.
-        tiff_copies: Smaller copies and masks in TIFFs, which are not pages.
+        hidden: Files and folders whose names start with a dot, ignored.
+        linked_folders: Links to folders, not followed.
+        images_with_more_frames: Animations and the like, whose first frame is a page.
+        tiff_copies: Smaller copies and masks in TIFFs, not pages.
     """
 
     images: CountedFiles
@@ -233,11 +233,11 @@ class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=Tru
     Attributes:
         rows: Rows of the list.
         pages: Rows that are pages.
-        batch_size: Pages in a full batch. Pages with equal prompts run together, with a smaller
-            batch for the remainder of each prompt; 1 if each page runs alone.
+        batch_size: Pages in a full batch. Pages with equal prompts run together, the last of them
+            in a smaller batch; 1 if each runs alone.
         malformed: Rows that are not pages.
-        pages_by_grid: Pages by crop grid in the modes with `crop_mode`; if there is none, [1, 1]
-            for all pages. The other modes never cut pages.
+        pages_by_grid: Pages by crop grid in modes with `crop_mode`; [1, 1] for all if there is no
+            such mode.
         totals: One entry per setting.
         time: One entry per GPU and setting; absent if no GPU was named.
         files: The files of a folder; absent for a list of sizes.

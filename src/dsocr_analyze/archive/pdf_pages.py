@@ -27,19 +27,19 @@ from dsocr_analyze.workload.page import check_page
 __all__ = ["DEFAULT_PDF_DPI", "INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
 
 DEFAULT_PDF_DPI: Final = 150
-"""Resolution assumed for rendering, in pixels per inch; the same as for named papers."""
+"""Pixels per inch, as for named papers."""
 
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
 """Command that installs the PDF reader, pypdf."""
 
 MOST_NODES: Final = 1_000_000
-"""Most nodes of a file's page tree; a larger tree is taken to be endless."""
+"""Most nodes of a page tree; a larger one is taken to be endless."""
 
 MOST_SECONDS: Final = 8.0
-"""Most CPU seconds that a file may take; a book of 10,000 pages takes 3."""
+"""Most CPU seconds of a file; a book of 10,000 pages takes 3."""
 
 _MOST_NEW_BYTES: Final = 400 * 2**20
-"""Most bytes of memory that the process may take in addition for a file."""
+"""Most bytes that the process may take in addition for a file."""
 
 _MOST_STREAM_BYTES: Final = 32 * 2**20
 """Most bytes of a decompressed stream."""
@@ -65,7 +65,7 @@ _DAMAGE: Final = (
     struct.error,
     zlib.error,
 )
-"""What pypdf raises on a damaged file in addition to its own errors."""
+"""What pypdf raises on a damaged file beside its own errors."""
 
 
 def has_reader() -> bool:
@@ -74,14 +74,14 @@ def has_reader() -> bool:
 
 
 def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
-    """Width and height of each page in pixels as displayed, or the error why it has none.
+    """Width and height of each page in pixels as displayed, or why it has none.
 
-    A page's size is that of its CropBox clipped to its MediaBox, or of its MediaBox if it has no
-    CropBox; UserUnit scales it and Rotate turns it.
+    They are those of its CropBox clipped to its MediaBox, or of its MediaBox without a CropBox,
+    scaled by UserUnit and turned by Rotate.
 
     Raises:
         PageError: The file is missing, encrypted or damaged, so that no further page can be read,
-            or it takes too much time or memory.
+            or takes too much time or memory.
     """
     from pypdf.errors import DependencyError, PyPdfError
 
@@ -120,10 +120,10 @@ class _TooMuch(BaseException):
 
 @contextlib.contextmanager
 def _within_limits() -> Iterator[None]:
-    """Raises `_TooMuch` in the body when it takes too much time or memory; drops pypdf's messages.
+    """Raises `_TooMuch` in the body when it takes too much; drops pypdf's messages.
 
-    pypdf limits single streams, but not their number, and takes them apart in Python, where another
-    thread can end it.
+    pypdf limits single streams, but not their number, and works in Python, where another thread can
+    end it.
     """
     from pypdf import Configuration, apply_configuration
 
@@ -166,13 +166,13 @@ def _within_limits() -> Iterator[None]:
 
 
 def _seconds_of(thread: int) -> float:
-    """CPU seconds of a thread; where they are not known, seconds by the clock."""
+    """CPU seconds of a thread, or where unknown those of the clock."""
     clock_of = getattr(time, "pthread_getcpuclockid", None)
     return time.monotonic() if clock_of is None else time.clock_gettime(clock_of(thread))
 
 
 def _memory_bytes() -> int:
-    """Memory of this process, or where the system does not tell, 0."""
+    """Memory of this process, or 0 where unknown."""
     try:
         with opened(Path("/proc/self/statm")) as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
@@ -229,7 +229,7 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
 
 
 def _box(value: Any) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-    """Left, bottom, right and top of a rectangle given by any two opposite corners."""
+    """Left, bottom, right and top of a rectangle, from opposite corners."""
     corners = [_number(each) for each in value.get_object()]
     if len(corners) != 4:
         raise PageError(f"it has a box of {len(corners)} numbers")

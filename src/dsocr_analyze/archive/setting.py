@@ -1,4 +1,4 @@
-"""What is counted, and how: model, mode, type and attention; and the opening of its documents."""
+"""What is counted, and how; and the opening of its documents."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Setting:
 
     @property
     def attention(self) -> str:
-        """The kind of attention, named as in a report's metadata."""
+        """The kind of attention, as in a report's metadata."""
         return ATTENTION_NAMES[self.flash_attention]
 
     @property
     def attention_label(self) -> str:
-        """The kind of attention for readers, noting a disabled sliding window."""
+        """The kind of attention, and whether its window is off."""
         return self.attention if self.sliding_window else f"{self.attention}, no window"
 
 
@@ -77,7 +77,7 @@ def settings_of(
 
 
 def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
-    """What is odd about the sizes of these modes, one line each; only the first few are listed."""
+    """What is odd about the sizes of these modes; only the first few are listed."""
     warnings = [
         f"mode {mode.name}: {warning}"
         for mode in dict.fromkeys(modes)
@@ -102,16 +102,16 @@ class CountedModel:
     architecture: Architecture
     dimensions: ModelDimensions
     warnings: tuple[str, ...] = ()
-    """Keys of its config that have no effect but look as if they should."""
+    """Keys of its config that have no effect."""
     without_window: ModelDimensions | None = None
-    """Its sizes with its sliding window switched off; None if it has no window."""
+    """Its sizes with its sliding window off, if it has one."""
 
     @classmethod
     def from_directory(cls, directory: ModelDirectory) -> CountedModel:
         """The model built by a directory's code.
 
         Raises:
-            ConfigError: No architecture recognises its config, it lacks a key, or a value in it is
+            ConfigError: No architecture recognises its config, a key is missing, or a value is
                 impossible or not modelled.
         """
         architecture, without_window = directory.architecture, None
@@ -130,7 +130,7 @@ class CountedModel:
         return (not setting.sliding_window and self.without_window) or self.dimensions
 
     def keys_in(self, setting: Setting) -> dict[str, Any]:
-        """A setting by column and by key of a document; without a window, that one is None."""
+        """A setting by column and key; that of the window is None if there is none."""
         is_on = self.dimensions_in(setting).decoder.sliding_window is not None
         return {
             "mode": setting.mode.name,
@@ -202,7 +202,7 @@ def opening_of(
     command: str = "",
     options: Options = NO_OPTIONS,
 ) -> CountOpening:
-    """The opening of analytic figures of some modes, with further caveats; no command in Python."""
+    """The opening of analytic figures of some modes; no command in Python."""
     of_modes = (
         note for mode in modes for note in architecture.notes_of(_largest_page(architecture, mode))
     )

@@ -1,4 +1,4 @@
-"""Tables of any length as CSV or Parquet files, written batch by batch and atomically."""
+"""Tables as CSV or Parquet files, written batch by batch and atomically."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sidecar(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
-    """Yields a writer of batches; the file, and a CSV file's `sidecar`, appear only on success.
+    """Yields a writer; the file, and a CSV file's `sidecar`, appear only on success.
 
     Raises:
         FormatError: Its format is unknown.
