@@ -1,4 +1,4 @@
-"""From counts to seconds; here is what a report says of them, one entry per GPU and runtime."""
+"""From counts to seconds: how long a page takes, and how many pages per second a GPU does."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Corrections:
             each for each in self.benchmarks if (each.gpu, each.server, each.architecture) == names
         ]
         if not fitting:
-            return _NO_CORRECTION
+            return Correction()
         fitting.sort(key=lambda each: (each.kept, each.id))
         version = fitting[-1].version if self.version is None else self.version
         of_version = [each for each in fitting if each.version == version]
@@ -203,7 +203,6 @@ class Corrections:
         return Corrections(tuple(every.values()), self.version)
 
 
-_NO_CORRECTION: Final = Correction()
 NO_CORRECTIONS: Final = Corrections()
 
 
