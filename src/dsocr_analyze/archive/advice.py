@@ -17,6 +17,7 @@ from dsocr_analyze.archive.advice_document import (
     AdviceDocument,
     Cost,
     Density,
+    EditDistances,
     ModeAdvice,
     ModeVerdict,
     PublishedAccuracy,
@@ -314,20 +315,15 @@ def _verdict(
 
 def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     """What was counted, and which modes meet the requirements."""
-    width, height = advice.page
-    dpi = (
-        "" if advice.page_dpi is None else f" at {advice.page_dpi:.1f}".removesuffix(".0") + " dpi"
-    )
-    new = (
-        "as many new tokens as the text on it needs"
-        if advice.is_written_out
-        else f"{advice.max_new_tokens:,} new tokens"
-    )
+    dpi = advice.page_dpi
+    resolution = "" if dpi is None else f" at {dpi:.1f}".removesuffix(".0") + " dpi"
+    pages = counted(advice.batch_size, "page")
     yield f"Ran: {model_text(advice.model)} by the analytic engine"
-    yield (
-        f"Page of {width} x {height} pixels{dpi};"
-        f" {counted(advice.batch_size, 'page')} at a time, {new}"
-    )
+    yield "Page of {} x {} pixels{}; {} at a time, {}".format(
+        *advice.page, resolution, pages,
+        "as many new tokens as the text on it needs" if advice.is_written_out
+        else f"{advice.max_new_tokens:,} new tokens",
+    )  # fmt: skip
     if advice.is_written_out:
         yield "New tokens: one per text token and the end token" + _without_room(advice)
     yield f"Type {advice.dtype}, {advice.attention} attention"
@@ -368,12 +364,13 @@ def _without_room(advice: AdviceDocument) -> str:
 def advice_notes(advice: AdviceDocument) -> list[str]:
     """Notes for readers, with the limits of published figures."""
     notes = [*advice.notes]
-    published = advice.published
-    if published is not None:
+    if (published := advice.published) is not None:
         precision, distance = published.precision, published.edit_distance
-        notes.append(f"published figures: {published.title}, {published.source}")
-        notes += [f"{precision.table}: {limit}" for limit in precision.limits]
-        notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
+        notes += (
+            f"published figures: {published.title}, {published.source}",
+            *(f"{precision.table}: {limit}" for limit in precision.limits),
+            *(f"{distance.tables}: {limit}" for limit in distance.limits),
+        )
     notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
     # The lines above the tables say how many tokens each text takes.
     known = {
@@ -470,55 +467,57 @@ def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
 
 def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
     """Precisions, and edit distances: by language, or of a kind of document and all."""
-    rows: list[tuple[str, ...]] = []
-    for mode in advice.modes:
-        if any(density.published for density in mode.densities):
-            rows += (
-                (mode.mode, exact(each.text_tokens), _precision(each)) for each in mode.densities
-            )
-        else:
-            lacks = dict.fromkeys(density.lack for density in mode.densities)
-            rows += ((mode.mode, "all", lack) for lack in lacks)
     yield Table(
         f"Published {published.precision.measures}",
         ("mode", "text tokens", "precision"),
-        tuple(rows),
+        tuple((mode.mode, *cells) for mode in advice.modes for cells in _precisions(mode)),
         label_columns=3,
     )
+    found = {mode.mode: mode.edit_distances for mode in advice.modes}
     languages = ("English", "its text", "Chinese", "its text")
     figures = languages if advice.kind is None else (advice.kind, _ALL_KINDS)
-    rows, kinds = [], {}
-    for mode in advice.modes:
-        found, cells = mode.edit_distances, ["none published", *("-" for _ in figures)]
-        if found is not None:
-            kinds[mode.mode] = found.kinds
-            values = (
-                [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
-                if advice.kind is None
-                else [found.kinds[advice.kind], found.kinds[ALL_KINDS]]
-            )
-            cells = [found.tokens, *(f"{value:.3f}" for value in values)]
-        rows.append((mode.mode, *cells))
+    none = ("none published", *("-" for _ in figures))
     yield Table(
         f"Published {published.edit_distance.measures}",
         ("mode", "vision tokens", *figures),
-        tuple(rows),
+        tuple(
+            (mode, *(none if each is None else _distances(each, advice.kind)))
+            for mode, each in found.items()
+        ),
         label_columns=2,
     )
+    kinds = {mode: each.kinds for mode, each in found.items() if each is not None}
     if advice.kind is None and kinds:
-        rows = [
+        every = dict.fromkeys(kind for each in kinds.values() for kind in each)
+        rows = tuple(
             (
                 _ALL_KINDS if kind == ALL_KINDS else kind,
                 *(f"{each[kind]:.3f}" for each in kinds.values()),
             )
-            for kind in dict.fromkeys(kind for each in kinds.values() for kind in each)
-        ]
-        yield Table("Published edit distance by kind of document", ("kind", *kinds), tuple(rows))
+            for kind in every
+        )
+        yield Table("Published edit distance by kind of document", ("kind", *kinds), rows)
+
+
+def _distances(found: EditDistances, kind: str | None) -> tuple[str, ...]:
+    """Tokens, and distances by language, or of a kind of document and all."""
+    values = (
+        [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
+        if kind is None
+        else [found.kinds[kind], found.kinds[ALL_KINDS]]
+    )
+    return found.tokens, *(f"{value:.3f}" for value in values)
+
+
+def _precisions(mode: ModeAdvice) -> list[tuple[str, str]]:
+    """Text tokens and precision; a mode without any figure has a row for each reason."""
+    if any(each.published for each in mode.densities):
+        return [(exact(each.text_tokens), _precision(each)) for each in mode.densities]
+    return [("all", lack) for lack in dict.fromkeys(each.lack for each in mode.densities)]
 
 
 def _precision(density: Density) -> str:
-    row = density.published
-    if row is None:
+    if (row := density.published) is None:
         return density.lack
     low, high = row.text_tokens
     return (

@@ -161,16 +161,14 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
     def give_up(error: OSError) -> None:
         raise _PAGES.unreadable(folder, f"{error.filename}: {error.strerror}") from error
 
-    for directory, folders, names in os.walk(folder, onerror=give_up):
+    for parent, folders, names in os.walk(folder, onerror=give_up):
         files.hidden += sum(name.startswith(".") for name in (*folders, *names))
-        shown = [name for name in folders if not name.startswith(".")]
-        folders[:] = sorted(
-            name
-            for name in shown
-            if not os.path.islink(os.path.join(directory, name))  # noqa: PTH114, PTH118 - a Path for each of 100,000 names takes seconds
-        )
-        files.linked_folders += len(shown) - len(folders)
-        inner = Path(directory).relative_to(folder)
+        shown = {name for name in folders if not name.startswith(".")}
+        # A Path for each of 100,000 names takes seconds.
+        links = {each for each in shown if os.path.islink(f"{parent}/{each}")}  # noqa: PTH114
+        folders[:] = sorted(shown - links)
+        files.linked_folders += len(links)
+        inner = Path(parent).relative_to(folder)
         for name in sorted(name for name in names if not name.startswith(".")):
             suffix = Path(name).suffix.lower()
             if suffix in suffixes:

@@ -23,11 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.tape import Size
-from dsocr_analyze.timing.duration import Figure
+from dsocr_analyze.timing.duration import Figure, Floats
 
-__all__ = ["LoopPoint", "LoopTimes", "closed_loop"]
+__all__ = ["Integers", "LoopPoint", "LoopTimes", "closed_loop"]
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _HALVINGS: Final = 60

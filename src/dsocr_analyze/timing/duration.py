@@ -20,6 +20,7 @@ __all__ = [
     "HOST_ERROR",
     "Duration",
     "Figure",
+    "Floats",
     "duration_of_kernels",
     "finish_times",
     "mean_step",
@@ -29,7 +30,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-Figure: TypeAlias = "float | NDArray[np.float64]"
+Figure: TypeAlias = "float | Floats"
 """A float, or an array of workloads."""
 
 

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
@@ -19,8 +18,6 @@ from dsocr_analyze.timing.kernel_seconds import KernelSeconds, kernel_seconds, w
 from dsocr_analyze.timing.runtimes import Host
 
 __all__ = ["eager_pass", "eager_step", "launched"]
-
-Floats = NDArray[np.float64]
 
 _US: Final = 1e-6
 

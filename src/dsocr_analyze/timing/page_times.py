@@ -19,16 +19,13 @@ from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
-from dsocr_analyze.timing.closed_loop import LoopPoint, LoopTimes, closed_loop
-from dsocr_analyze.timing.duration import Duration, Figure, mean_step, total_duration
+from dsocr_analyze.timing.closed_loop import Integers, LoopPoint, LoopTimes, closed_loop
+from dsocr_analyze.timing.duration import Duration, Figure, Floats, mean_step, total_duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["ManyPages", "PageTimer", "PageTimes", "TimedModel"]
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -371,13 +368,11 @@ class _EagerTimes(PageTimes):
 
     def __init__(self, timer: PageTimer, pages: ManyPages) -> None:
         super().__init__(timer, pages)
-        page = cache(partial(_EagerPage, timer))
-        self._pages = [page(pages.workload(row)) for row in range(len(pages))]
-        self.fitting = np.array([each.largest_batch for each in self._pages])
+        self._workloads = [*map(pages.workload, range(len(pages)))]
+        largest, batch = cache(partial(_largest_batch, timer)), cache(partial(_eager_batch, timer))
+        self.fitting = np.array([*map(largest, self._workloads)])
         together = np.maximum(1, np.minimum(pages.concurrency, self.fitting))
-        self._batches = [
-            each.batch(size) for each, size in zip(self._pages, together.tolist(), strict=True)
-        ]
+        self._batches = [*map(batch, self._workloads, together.tolist())]
         decode = np.array([float(each.decode.seconds) for each in self._batches])
         self.gpu_seconds = np.array([float(each.work.seconds) for each in self._batches])
         # A closed batch: its pages are prepared, run and return together.
@@ -390,8 +385,8 @@ class _EagerTimes(PageTimes):
     @cached_property
     def memory_bytes(self) -> Integers:
         """Peak bytes of a batch: the larger of its prefill and decode peaks."""
-        sizes = zip(self._pages, self.pages.concurrency.tolist(), strict=True)
-        return np.array([page.memory_bytes(size) for page, size in sizes])
+        needed = cache(partial(_memory_bytes, self.timer))
+        return np.array([*map(needed, self._workloads, self.pages.concurrency.tolist())])
 
     def work(self, weights: Integers) -> Duration:
         """GPU time of all pages together."""
@@ -400,13 +395,13 @@ class _EagerTimes(PageTimes):
 
     @property
     def stages(self) -> Mapping[str, Duration]:
-        """Stages of a batch of one."""
-        return self._pages[0].batch(1).stages
+        """Stages of the first batch."""
+        return self._batches[0].stages
 
     @property
     def decode(self) -> Duration:
-        """All decode steps of a batch of one."""
-        return self._pages[0].batch(1).decode
+        """All decode steps of the first batch."""
+        return self._batches[0].decode
 
 
 class _EagerBatch(NamedTuple):
@@ -417,74 +412,64 @@ class _EagerBatch(NamedTuple):
     work: Duration
 
 
-class _EagerPage:
-    """Batches of one page."""
+def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> _EagerBatch:
+    model, host = timer.model, timer.host
+    composed = model.architecture.forms.compose(
+        model.dimensions, replace(page, batch_size=size), model.dtype, model.flash_attention
+    )
+    records = {name: stage.kernels for name, stage in composed.stages.items()}
+    last, step = records.popitem()
+    prefill = eager_pass(records, model.device, host)
+    if model.device.cpu is None:
+        copied = Duration(host=size * host.copy_seconds(page.prompt_pages * page.views))
+        first = next(iter(prefill))
+        prefill[first] = prefill[first].plus(copied)
+    decode = _eager_decode(timer, page, size)
+    work = total_duration(prefill.values()).plus(decode).times(1 / size)
+    stages = {**prefill, last: eager_step(step, model.device, host, size)}
+    return _EagerBatch(stages, decode, work)
 
-    def __init__(self, timer: PageTimer, workload: PageWorkload) -> None:
-        self.model, self.host, self.workload = timer.model, timer.host, workload
-        self.lengths = timer.lengths(workload.max_new_tokens)
-        self.reserved = timer.assumptions.reserved
-        self.batch = cache(self._batch)
 
-    def _batch(self, size: int) -> _EagerBatch:
-        stages, decode = self._stages(size), self._decode(size)
-        *prefill, _ = stages.values()
-        return _EagerBatch(stages, decode, total_duration(prefill).plus(decode).times(1 / size))
+def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:
+    """All decode steps of a batch."""
+    steps = timer.lengths(page.max_new_tokens).expected_longest(size) - 1
+    if not steps:
+        return Duration()
+    model, first = timer.model, page.seq_len
 
-    def _stages(self, batch: int) -> Mapping[str, Duration]:
-        model, host = self.model, self.host
-        composed = model.architecture.forms.compose(
-            model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
-            model.flash_attention,
+    def step(cached: int, *, overwrites: bool = False) -> Duration:
+        kernels = model.architecture.forms.step_kernels(
+            model.dimensions, size, cached, model.dtype, model.flash_attention, overwrites,
         )  # fmt: skip
-        records = {name: stage.kernels for name, stage in composed.stages.items()}
-        *prefill, decode = records
-        durations = eager_pass({name: records[name] for name in prefill}, model.device, host)
-        if model.device.cpu is None:
-            views = self.workload.prompt_pages * self.workload.views
-            copied = Duration(host=batch * host.copy_seconds(views))
-            durations[prefill[0]] = durations[prefill[0]].plus(copied)
-        return {**durations, decode: eager_step(records[decode], model.device, host, batch)}
+        return eager_step(kernels, model.device, timer.host, size)
 
-    def _decode(self, batch: int) -> Duration:
-        steps = self.lengths.expected_longest(batch) - 1
-        if not steps:
-            return Duration()
-        model, first = self.model, self.workload.seq_len
+    window = model.dimensions.decoder.sliding_window
+    growing = steps if window is None else min(steps, window)
+    duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
+    if window is None or steps <= window:
+        return duration
+    return duration.plus(step(first + window - 1, overwrites=True).times(steps - window))
 
-        def step(cached: int, *, overwrites: bool = False) -> Duration:
-            kernels = model.architecture.forms.step_kernels(
-                model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites,
-            )  # fmt: skip
-            return eager_step(kernels, model.device, self.host, batch)
 
-        window = model.dimensions.decoder.sliding_window
-        growing = steps if window is None else min(steps, window)
-        duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
-        if window is None or steps <= window:
-            return duration
-        full = step(first + window - 1, overwrites=True)
-        return duration.plus(full.times(steps - window))
+def _largest_batch(timer: PageTimer, page: PageWorkload) -> int:
+    """The largest that fits into memory."""
+    from dsocr_analyze.hardware.fit import fit
 
-    @cached_property
-    def largest_batch(self) -> int:
-        """The largest that fits into memory."""
-        from dsocr_analyze.hardware.fit import fit
+    model = timer.model
+    longest = replace(page, max_new_tokens=timer.lengths(page.max_new_tokens).longest)
+    return fit(
+        model.device.gpu, model.architecture, model.dimensions, longest, dtype=model.dtype,
+        flash_attention=model.flash_attention, reserved=timer.assumptions.reserved,
+    ).largest_batch  # fmt: skip
 
-        model = self.model
-        longest = replace(self.workload, max_new_tokens=self.lengths.longest)
-        return fit(
-            model.device.gpu, model.architecture, model.dimensions, longest, dtype=model.dtype,
-            flash_attention=model.flash_attention, reserved=self.reserved,
-        ).largest_batch  # fmt: skip
 
-    def memory_bytes(self, size: int) -> int:
-        """Peak bytes of a batch."""
-        from dsocr_analyze.hardware.fit import memory_need
+def _memory_bytes(timer: PageTimer, page: PageWorkload, size: int) -> int:
+    """Peak bytes of a batch."""
+    from dsocr_analyze.hardware.fit import memory_need
 
-        model = self.model
-        batch = replace(self.workload, batch_size=size, max_new_tokens=self.lengths.longest)
-        return memory_need(
-            model.architecture, model.dimensions, batch, dtype=model.dtype,
-            flash_attention=model.flash_attention,
-        ).total_bytes  # fmt: skip
+    model, lengths = timer.model, timer.lengths(page.max_new_tokens)
+    batch = replace(page, batch_size=size, max_new_tokens=lengths.longest)
+    return memory_need(
+        model.architecture, model.dimensions, batch, dtype=model.dtype,
+        flash_attention=model.flash_attention,
+    ).total_bytes  # fmt: skip
