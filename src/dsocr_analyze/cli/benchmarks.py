@@ -21,7 +21,7 @@ from dsocr_analyze.timing.correction import Corrections
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import TimeRequest
 from dsocr_analyze.timing.runtimes import server_named
-from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, comparison, reading
+from dsocr_analyze.timing.server_benchmarks import comparison, reading
 
 __all__ = ["compare", "measured_in"]
 
@@ -37,7 +37,7 @@ _NOT_BESIDE: Final = {
 
 def measured_in(
     context: typer.Context, files: Sequence[Path]
-) -> tuple[list[ServerBenchmark], str, str]:
+) -> tuple[list[reading.ServerBenchmark], str, str]:
     """The benchmarks in some files, their server and its version.
 
     Raises:
@@ -78,7 +78,7 @@ def measured_in(
 
 def compare(
     context: typer.Context,
-    benchmarks: Sequence[ServerBenchmark],
+    benchmarks: Sequence[reading.ServerBenchmark],
     version: str,
     request: TimeRequest,
     directory: ModelDirectory,

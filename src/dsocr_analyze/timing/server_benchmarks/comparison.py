@@ -26,7 +26,7 @@ from dsocr_analyze.timing.correction import (
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import SERVERS
-from dsocr_analyze.timing.server_benchmarks import ServerBenchmark, shown
+from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark, shown
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture

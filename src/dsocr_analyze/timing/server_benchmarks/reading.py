@@ -26,15 +26,9 @@ from typing import Any, Final
 
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
-from dsocr_analyze.timing.server_benchmarks import (
-    Fields,
-    ServerBenchmark,
-    in_flight,
-    mean_new_tokens,
-    shown,
-)
+from dsocr_analyze.workload import LARGEST_COUNT
 
-__all__ = ["read_benchmarks"]
+__all__ = ["ServerBenchmark", "read_benchmarks", "shown"]
 
 _WITHOUT_DETAILS: Final = (
     "measure without --save-detailed or --output-details, which write every request"
@@ -44,6 +38,209 @@ _RIGHT: Final = (
     "give what vllm bench serve --save-result, sglang.bench_serving --output-file or genai-perf"
     " (profile_export_genai_perf.json) writes"
 )
+
+
+# --- fields of a result -------------------------------------------------------------------------
+
+_LARGEST: Final = 1e15
+_SHOWN: Final = 60
+
+
+def shown(value: object) -> str:
+    """A value for messages: shortened, and without control characters."""
+    text = ascii(value) if not isinstance(value, Mapping | list) else f"a {_KINDS[type(value)]}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_KINDS: Final[Mapping[type, str]] = {dict: "table", list: "list"}
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """A table of a result: its values, the file, and the keys that lead to it."""
+
+    values: Mapping[str, Any]
+    where: str
+    path: str = ""
+
+    def has(self, key: str) -> bool:
+        """Whether there is a value; null and the empty string count as missing."""
+        return self.values.get(key) not in (None, "")
+
+    def table(self, key: str) -> _Fields:
+        """The table under a key; an empty one if it is missing."""
+        value = self.values.get(key) if self.has(key) else {}
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return _Fields(value, self.where, f"{self.path}{key}.")
+
+    def number(self, key: str) -> float:
+        """The positive number under a key."""
+        value = self.values.get(key)
+        if value is None:
+            raise BenchmarkError(f"{self.where} lacks {self.path}{key}, a number above 0")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, "a number above 0")
+        if not 0 < value < _LARGEST:
+            raise self.wrong(key, f"a number above 0 and below {_LARGEST:.0e}")
+        return float(value)
+
+    def some_number(self, key: str) -> float | None:
+        """The same; None if it is missing."""
+        return self.number(key) if self.has(key) else None
+
+    def count(self, key: str, *, least: int = 1) -> int:
+        """The whole number under a key, maybe with a decimal point."""
+        what = f"a whole number, {least} or more"
+        value = self.values.get(key)
+        if value is None:
+            raise BenchmarkError(f"{self.where} lacks {self.path}{key}, {what}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not least <= value < _LARGEST or value != int(value):
+            raise self.wrong(key, what)
+        return int(value)
+
+    def some_count(self, key: str, *, least: int = 1) -> int | None:
+        """The same; None if it is missing."""
+        return self.count(key, least=least) if self.has(key) else None
+
+    def text(self, key: str) -> str | None:
+        """The string under a key; None if it is missing."""
+        if not self.has(key):
+            return None
+        value = self.values[key]
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        if not value.isprintable():
+            raise self.wrong(key, "a string of printable characters")
+        return value
+
+    def wrong(self, key: str, right: str) -> BenchmarkError:
+        """The error for a key with a wrong value."""
+        value = shown(self.values[key])
+        return BenchmarkError(f"{self.where}: {self.path}{key} is {value}; it must be {right}")
+
+
+# --- the benchmark ------------------------------------------------------------------------------
+
+
+_MOST_CONCURRENCY: Final = 65_536
+_ROUNDS: Final = 4
+"""Requests per client that make a load steady."""
+_TOLERATED_FAILURES: Final = 0.05
+
+
+@dataclass(frozen=True)
+class ServerBenchmark:
+    """One benchmark of a server, whose figures are means over requests.
+
+    Attributes:
+        where: The file and the part of it, for messages.
+        digest: SHA-256 of the result.
+        date: When it ran, as the program wrote it.
+        model: The model's name in the result.
+        engine: `vllm`, `sglang` or another name.
+        concurrency: Requests in flight.
+        is_steady: Whether every client sent request after request. If not, they waited for each
+            other's prompts before their first token, not between tokens; a whole request takes the
+            same time.
+        prompt_tokens: Mean per request, as the program counts them.
+        new_tokens: Mean generated tokens per request.
+        ttft_seconds: To the first token.
+        tpot_seconds: Per token after the first.
+        measured_seconds: To the last token, if the program reported it.
+    """
+
+    file: str
+    where: str
+    program: str
+    digest: str
+    date: str | None
+    model: str | None
+    engine: str | None
+    version: str | None
+    requests: int
+    failed: int
+    concurrency: int
+    is_steady: bool
+    prompt_tokens: float | None
+    new_tokens: float
+    requests_per_second: float
+    tokens_per_second: float
+    ttft_seconds: float
+    tpot_seconds: float
+    measured_seconds: float | None
+
+    @property
+    def request_seconds(self) -> float:
+        """Seconds per request, if need be from the times of tokens."""
+        if self.measured_seconds is not None:
+            return self.measured_seconds
+        return self.ttft_seconds + (self.new_tokens - 1) * self.tpot_seconds
+
+    def doubts(self) -> list[str]:
+        """Doubts about the figures in the file, one sentence each."""
+        said: list[str] = []
+        if self.failed:
+            every = self.requests + self.failed
+            said.append(f"{self.failed:,} of {every:,} requests failed; the others were measured")
+        if not self.is_steady:
+            said.append(
+                f"{self.requests:,} requests, {self.concurrency:,} at a time, are a burst rather"
+                " than a steady load, so only the time of the whole request is compared, not those"
+                " of first and later tokens"
+            )
+        under_way = self.requests_per_second * self.request_seconds
+        if under_way > 1.3 * self.concurrency:
+            said.append(
+                f"the figures contradict each other: {under_way:,.3g} requests would have been"
+                f" in flight on average, but only {self.concurrency:,} were allowed"
+            )
+        tokens = self.requests_per_second * self.new_tokens
+        if not 0.9 < self.tokens_per_second / tokens < 1.1:
+            said.append(
+                f"the figures contradict each other: {tokens:,.4g} tokens per second from requests"
+                f" and their tokens, but {self.tokens_per_second:,.4g} in the file"
+            )
+        return said
+
+
+def _in_flight(fields: _Fields, requests: int, failed: int, limit: int | None) -> tuple[int, bool]:
+    """Requests in flight, at most `limit`, and whether they are a steady load.
+
+    Raises:
+        BenchmarkError: Too many requests failed, or were in flight.
+    """
+    every = requests + failed
+    if failed > _TOLERATED_FAILURES * every:
+        raise BenchmarkError(
+            f"{fields.where}: {failed:,} of {every:,} requests failed; give a benchmark in which at"
+            f" most {100 * _TOLERATED_FAILURES:g} % fail"
+        )
+    concurrency = every if limit is None else min(limit, every)
+    if concurrency > _MOST_CONCURRENCY:
+        raise BenchmarkError(
+            f"{fields.where}: {concurrency:,} requests at a time are too many; give a benchmark"
+            f" with at most {_MOST_CONCURRENCY:,}"
+        )
+    return concurrency, concurrency == 1 or every >= _ROUNDS * concurrency
+
+
+def _mean_new_tokens(fields: _Fields, key: str, tokens: float) -> float:
+    """Mean tokens generated per request, from a key.
+
+    Raises:
+        BenchmarkError: They are at most one, or more than is possible.
+    """
+    if not 1 < tokens <= LARGEST_COUNT:
+        raise BenchmarkError(
+            f"{fields.where}: {fields.path}{key} is {shown(fields.values.get(key))}, {tokens:.6g}"
+            f" tokens per request; it must be more than 1 and at most {LARGEST_COUNT:,}"
+        )
+    return tokens
+
+
+# --- files --------------------------------------------------------------------------------------
 
 
 def read_benchmarks(path: Path) -> list[ServerBenchmark]:
@@ -87,7 +284,7 @@ def _is_table(line: str) -> bool:
         return False
 
 
-def _parsed(text: str, where: str) -> Fields:
+def _parsed(text: str, where: str) -> _Fields:
     try:
         value: Any = json.loads(text)
     except RecursionError as error:
@@ -96,7 +293,7 @@ def _parsed(text: str, where: str) -> Fields:
         raise BenchmarkError(f"{where} is not JSON ({error}); {_RIGHT}") from error
     if not isinstance(value, dict):
         raise BenchmarkError(f"{where} is {shown(value)}, not a benchmark result; {_RIGHT}")
-    return Fields(value, where)
+    return _Fields(value, where)
 
 
 def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
@@ -134,7 +331,7 @@ class _ServingScript:
     request_ms: str
     engine: str | None
 
-    def recognises(self, fields: Fields) -> bool:
+    def recognises(self, fields: _Fields) -> bool:
         """Whether a result is from this program."""
         values = fields.values
         is_of_both = "mean_ttft_ms" in values or "request_throughput" in values
@@ -143,7 +340,7 @@ class _ServingScript:
             mark in values and not isinstance(values[mark], dict) for mark in self.marks
         )
 
-    def benchmark(self, fields: Fields, file: str, digest: str) -> ServerBenchmark:
+    def benchmark(self, fields: _Fields, file: str, digest: str) -> ServerBenchmark:
         """The benchmark in a result; raises BenchmarkError."""
         for key in ("spec_decode_acceptance_length", "accept_length"):
             accepted = fields.values.get(key)
@@ -161,8 +358,8 @@ class _ServingScript:
             fields.some_count("max_concurrency"),
             fields.some_number(self.request_ms),
         )
-        new_tokens = mean_new_tokens(fields, "total_output_tokens", tokens)
-        concurrency, is_steady = in_flight(fields, requests, failed, limit)
+        new_tokens = _mean_new_tokens(fields, "total_output_tokens", tokens)
+        concurrency, is_steady = _in_flight(fields, requests, failed, limit)
         backend = fields.text("backend") or fields.text("endpoint_type") or ""
         # Many engines have the OpenAI API.
         named = "" if backend.startswith("openai") else backend.split("-")[0]
@@ -205,7 +402,7 @@ _SGLANG: Final = _ServingScript(
 )
 
 
-def _check_rate(fields: Fields) -> None:
+def _check_rate(fields: _Fields) -> None:
     """Reject requests sent on a schedule rather than as earlier ones return."""
     why = (
         "requests sent on a schedule are not predicted; measure with --request-rate inf and"
@@ -217,11 +414,11 @@ def _check_rate(fields: Fields) -> None:
         raise fields.wrong("ramp_up_strategy", f"left out: {why}")
 
 
-def _first_text(fields: Fields, *keys: str) -> str | None:
+def _first_text(fields: _Fields, *keys: str) -> str | None:
     return next((fields.text(key) for key in keys if fields.has(key)), None)
 
 
-def _version(fields: Fields, *keys: str) -> str | None:
+def _version(fields: _Fields, *keys: str) -> str | None:
     text = _first_text(fields, *keys)
     if text is None or len(text) > _LONGEST_VERSION or not _VERSION.fullmatch(text):
         return None
@@ -237,7 +434,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 _METRICS: Final = ("request_throughput", "request_latency", "time_to_first_token")
 
 
-def _of_genai_perf(fields: Fields, file: str, digest: str) -> ServerBenchmark:
+def _of_genai_perf(fields: _Fields, file: str, digest: str) -> ServerBenchmark:
     config = fields.table("input_config")
     if fields.values.get("was_cancelled") is True:
         raise fields.wrong("was_cancelled", "false: measure to the end")
@@ -249,8 +446,8 @@ def _of_genai_perf(fields: Fields, file: str, digest: str) -> ServerBenchmark:
     requests = _requests(fields, config)
     failed = fields.table("error_request_count").some_count("avg", least=0) or 0
     limit, tokens = _concurrency(config), fields.table("output_sequence_length")
-    new_tokens = mean_new_tokens(tokens, "avg", tokens.number("avg"))
-    concurrency, is_steady = in_flight(fields, requests, failed, limit)
+    new_tokens = _mean_new_tokens(tokens, "avg", tokens.number("avg"))
+    concurrency, is_steady = _in_flight(fields, requests, failed, limit)
     endpoint = config.table("endpoint")
     place = endpoint if endpoint.has("service_kind") else config
     return ServerBenchmark(
@@ -279,14 +476,14 @@ def _of_genai_perf(fields: Fields, file: str, digest: str) -> ServerBenchmark:
     )
 
 
-def _seconds(metric: Fields) -> float:
+def _seconds(metric: _Fields) -> float:
     unit = metric.text("unit") or "ms"
     if unit not in _SECONDS:
         raise metric.wrong("unit", f"one of {', '.join(_SECONDS)}")
     return _SECONDS[unit] * metric.number("avg")
 
 
-def _requests(fields: Fields, config: Fields) -> int:
+def _requests(fields: _Fields, config: _Fields) -> int:
     """Answered requests, or in versions without `request_count` how many were asked for."""
     measurement = config.table("perf_analyzer").table("measurement")
     if not fields.has("request_count"):
@@ -297,7 +494,7 @@ def _requests(fields: Fields, config: Fields) -> int:
     return fields.table("request_count").count("avg")
 
 
-def _concurrency(config: Fields) -> int:
+def _concurrency(config: _Fields) -> int:
     """Requests in flight; raises BenchmarkError if they are sent on a schedule."""
     stimulus = config.table("perf_analyzer").table("stimulus")
     flat = config if config.has("concurrency") or config.has("request_rate") else None
@@ -311,7 +508,7 @@ def _concurrency(config: Fields) -> int:
     return place.count("concurrency")
 
 
-def _model(config: Fields) -> str | None:
+def _model(config: _Fields) -> str | None:
     endpoint = config.table("endpoint")
     for place, key in ((config, "model_names"), (config, "model"), (endpoint, "model_names")):
         if place.has(key):
