@@ -494,9 +494,10 @@ def test_what_was_not_measured_takes_the_coefficients_of_its_kind(
 
 
 def a_sample(shape, macs=0, refs=()):
-    """One that adds a tensor to itself, and says when its tensor is gone."""
+    """One that adds a tensor to itself, which is made when those before are gone."""
 
     def call():
+        assert not any(ref() is not None for ref in refs)
         tensor = torch.ones(shape)
         refs.append(weakref.ref(tensor))
         return lambda: torch.add(tensor, tensor)
