@@ -164,8 +164,11 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
     for parent, folders, names in os.walk(folder, onerror=give_up):
         files.hidden += sum(name.startswith(".") for name in (*folders, *names))
         shown = {name for name in folders if not name.startswith(".")}
-        # A Path for each of 100,000 names takes seconds.
-        links = {each for each in shown if os.path.islink(f"{parent}/{each}")}  # noqa: PTH114
+        links = {
+            name
+            for name in shown
+            if os.path.islink(f"{parent}/{name}")  # noqa: PTH114 - paths of 100,000 take seconds
+        }
         folders[:] = sorted(shown - links)
         files.linked_folders += len(links)
         inner = Path(parent).relative_to(folder)
