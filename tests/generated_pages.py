@@ -188,14 +188,11 @@ _PAGE_READERS = {
         decoder=True),
 }  # fmt: skip
 _SOUND = {"input_features": Given((1, 16, 40))}
-_WHISPER = {
-    **_BART, "vocab_size": 128, "num_mel_bins": 16, "max_source_positions": 20,
-    "max_target_positions": 64, "decoder_start_token_id": 0, "pad_token_id": 1,
-}  # fmt: skip
 _SPEECH = {
     "whisper": reader(
         {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
-         **_WHISPER},
+         **_BART, "vocab_size": 128, "num_mel_bins": 16, "max_source_positions": 20,
+         "max_target_positions": 64, "decoder_start_token_id": 0, "pad_token_id": 1},
         _SOUND, decoder=True),
     "speech_to_text": reader({
         "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
@@ -232,9 +229,7 @@ _SPEECH = {
 
 _CLIP = {"model_type": "clip_vision_model", **CLIP_VISION, "projection_dim": 24}
 _LLAMA = {"model_type": "llama", **DECODER}
-_IMAGE = {"image_token_index": IMAGE, "image_token_id": IMAGE}
 _SIGLIP = {**CLIP_VISION, "model_type": "siglip_vision_model"}
-_SPLIT = {"do_image_splitting": False}
 
 
 def sees(
@@ -243,7 +238,7 @@ def sees(
     """A model of vision and language, by default with Llama's decoder."""
     return reader(
         {"model_type": model_type, "architectures": [f"{prefix}ForConditionalGeneration"],
-         **_IMAGE, "text_config": _LLAMA, **config},
+         "image_token_index": IMAGE, "image_token_id": IMAGE, "text_config": _LLAMA, **config},
         given,
         image_tokens=image_tokens,
         # One token for a whole image: version 5 wants as many as the image has features.

@@ -60,128 +60,129 @@ def figures(found, names):
     return {name: getattr(found, name) for name in names}
 
 
-class TestRead:
-    @pytest.mark.parametrize(
-        ("file", "number", "expected"),
-        [
-            ("bench_vllm.json", 0, {
-                "program": "vllm bench serve", "date": "20260110-101500",
-                "model": "deepseek-ai/DeepSeek-OCR", "engine": None, "version": None,
-                "requests": 200, "failed": 0, "concurrency": 16, "is_steady": True,
-                "prompt_tokens": 10, "new_tokens": 800, "ttft_seconds": 0.165,
-                "tpot_seconds": 0.0044, "requests_per_second": 4.329004,
-                "tokens_per_second": 3463.2, "measured_seconds": None,
-                "request_seconds": 0.165 + 799 * 0.0044,
-            }),
-            ("bench_sglang.jsonl", 0, {
-                "program": "sglang.bench_serving", "model": "deepseek-ai/DeepSeek-OCR",
-                "engine": "sglang", "version": "0.5.5", "requests": 80, "concurrency": 4,
-                "new_tokens": 800, "prompt_tokens": 913, "ttft_seconds": 0.142,
-                "tpot_seconds": 0.0019, "measured_seconds": 1.661,
-            }),
-            ("bench_sglang.jsonl", 1, {"requests": 320, "concurrency": 16}),
-            # The backend of genai-perf is a default.
-            ("bench_genai_perf.json", 0, {
-                "program": "genai-perf", "model": "deepseek-ai/DeepSeek-OCR", "engine": None,
-                "version": None, "requests": 120, "concurrency": 8, "new_tokens": 800,
-                "ttft_seconds": 0.1875, "tpot_seconds": 0.0031, "measured_seconds": 2.664,
-                "requests_per_second": 3, "tokens_per_second": 2400,
-            }),
-        ],
-    )  # fmt: skip
-    def test_what_the_programs_write(self, file, number, expected):
-        found = read_benchmarks(DATA / file)[number]
-        assert figures(found, expected) == pytest.approx(expected)
-        assert found.doubts() == []
-
-    @pytest.mark.parametrize(
-        ("result", "expected"),
-        [
-            (changed(VLLM, "mean_e2el_ms", 3650.0),
-             {"measured_seconds": 3.65, "request_seconds": 3.65}),
-            *((changed(VLLM, "backend", backend), {"engine": engine}) for backend, engine in (
-                ("vllm", "vllm"), ("openai", None), ("openai-chat", None), ("sglang", "sglang"),
-                ("tgi", "tgi"), ("tensorrt-llm", "tensorrt"))),
-            # Results before 0.10.
-            ({key: value for key, value in OLD.items() if key not in (
-                "failed", "total_token_throughput", "rtfx", "max_concurrent_requests")}
-             | {"input_throughput": 50.0}, {"program": "vllm bench serve", "failed": 0}),
-            (changed(VLLM, "vllm_version", "v0.11.2"), {"version": "0.11.2"}),
-            (changed(VLLM, "server_version", "my build"), {"version": None}),
-            (FEW, {"failed": 5}), (changed(FEW, "failed", ...), {"failed": 5}),
-            *((changed(VLLM, "max_concurrency", limit),
-               {"concurrency": limit or 200, "is_steady": False}) for limit in (None, 200, 64)),
-            (changed(VLLM, "max_concurrency", 500), {"concurrency": 200}),
-            # One client is steady from the first request.
-            (VLLM | {"max_concurrency": 1, "num_prompts": 2, "completed": 2,
-                     "total_output_tokens": 1600}, {"is_steady": True}),
-            (json.dumps(SGLANG, indent=2), {"concurrency": 4}),
-            (changed(changed(SGLANG, "backend", "vllm-chat"), "server_info", ...),
-             {"engine": "vllm", "version": None, "model": None}),
-            *((changed(GENAI, "time_to_first_token", {"unit": unit, "avg": value}),
-               {"ttft_seconds": 0.1875})
-              for unit, value in (("s", 0.1875), ("us", 187500), ("ns", 187500000))),
-            # Versions before 0.0.13 have flat options.
-            (changed(changed(GENAI, "input_config", FLAT), "request_count", ...),
-             {"concurrency": 8, "requests": 120, "model": "deepseek-ai/DeepSeek-OCR",
-              "engine": None}),
-            (changed(TRITON, "input_config.endpoint.backend", "vllm"), {"engine": "vllm"}),
-            (changed(GENAI, "input_config", AIPERF),
-             {"program": "AIPerf", "concurrency": 8, "model": "deepseek-ai/DeepSeek-OCR"}),
-            (changed(GENAI, "error_request_count", {"unit": "requests", "avg": 3.0}),
-             {"failed": 3}),
-            # A byte order mark and unknown keys do no harm.
-            ("\ufeff" + json.dumps(VLLM | {"new_key": [1, {"a": None}]}), {"requests": 200}),
-        ],
-    )  # fmt: skip
-    def test_what_versions_and_options_change(self, written, result, expected):
-        [found] = read_benchmarks(written(result))
-        assert figures(found, expected) == pytest.approx(expected)
-
-    @pytest.mark.parametrize(
-        ("result", "doubts"),
-        [
-            (FEW, ["5 of 200 requests failed"]),
-            (changed(VLLM, "max_concurrency", None), ["200 requests, 200 at a time, are a burst"]),
-            (changed(VLLM, "request_throughput", 43.0),
-             2 * ["the figures contradict each other"]),
-        ],
-    )  # fmt: skip
-    def test_what_is_doubtful_is_said(self, written, result, doubts):
-        [found] = read_benchmarks(written(result))
-        assert [said[: len(doubt)] for said, doubt in zip(found.doubts(), doubts, strict=True)] == (
-            doubts
-        )
-
-    def test_appended_results_are_each_read(self, written):
-        second = changed(VLLM, "max_concurrency", 8)
-        one, two = read_benchmarks(written(f"{json.dumps(VLLM)}\n{json.dumps(second)}"))
-        assert (one.concurrency, two.concurrency, one.where[:7]) == (16, 8, "line 1 ")
-        assert one.digest != two.digest
+@pytest.mark.parametrize(
+    ("file", "number", "expected"),
+    [
+        ("bench_vllm.json", 0, {
+            "program": "vllm bench serve", "date": "20260110-101500",
+            "model": "deepseek-ai/DeepSeek-OCR", "engine": None, "version": None,
+            "requests": 200, "failed": 0, "concurrency": 16, "is_steady": True,
+            "prompt_tokens": 10, "new_tokens": 800, "ttft_seconds": 0.165,
+            "tpot_seconds": 0.0044, "requests_per_second": 4.329004,
+            "tokens_per_second": 3463.2, "measured_seconds": None,
+            "request_seconds": 0.165 + 799 * 0.0044,
+        }),
+        ("bench_sglang.jsonl", 0, {
+            "program": "sglang.bench_serving", "model": "deepseek-ai/DeepSeek-OCR",
+            "engine": "sglang", "version": "0.5.5", "requests": 80, "concurrency": 4,
+            "new_tokens": 800, "prompt_tokens": 913, "ttft_seconds": 0.142,
+            "tpot_seconds": 0.0019, "measured_seconds": 1.661,
+        }),
+        ("bench_sglang.jsonl", 1, {"requests": 320, "concurrency": 16}),
+        # The backend of genai-perf is a default.
+        ("bench_genai_perf.json", 0, {
+            "program": "genai-perf", "model": "deepseek-ai/DeepSeek-OCR", "engine": None,
+            "version": None, "requests": 120, "concurrency": 8, "new_tokens": 800,
+            "ttft_seconds": 0.1875, "tpot_seconds": 0.0031, "measured_seconds": 2.664,
+            "requests_per_second": 3, "tokens_per_second": 2400,
+        }),
+    ],
+)  # fmt: skip
+def test_what_the_programs_write(file, number, expected):
+    found = read_benchmarks(DATA / file)[number]
+    assert figures(found, expected) == pytest.approx(expected)
+    assert found.doubts() == []
 
 
-class TestConditions:
-    @pytest.mark.parametrize(
-        ("result", "path", "value", "said"),
-        [
-            (VLLM, "request_rate", 4.0, "request_rate is 4.0; it must be inf"),
-            (VLLM, "request_rate", "4", "request_rate is '4'; it must be inf"),
-            (VLLM, "ramp_up_strategy", "linear", "ramp_up_strategy is 'linear'"),
-            (SGLANG, "request_rate", "trace", "request_rate is 'trace'; it must be inf"),
-            (SGLANG, "accept_length", 2.7, "accept_length is 2.7; .* speculative decoding"),
-            (VLLM, "spec_decode_acceptance_length", 1.9, "speculative decoding"),
-            (GENAI, "input_config.perf_analyzer.stimulus", {"request_rate": 2.0}, "request_rate"),
-            (GENAI, "input_config.perf_analyzer.stimulus", {"session_concurrency": 2}, "session"),
-            (GENAI, "input_config.perf_analyzer.stimulus", {}, "lacks .*stimulus.concurrency"),
-            (GENAI, "time_to_first_token", ..., "lacks time_to_first_token; .*--streaming"),
-            (GENAI, "was_cancelled", True, "was_cancelled is True"),
-            (VLLM, "failed", 20, r"20 of 220 requests failed; .* at most 5 % fail"),
-            (VLLM, "total_output_tokens", 200, "output_tokens is 200, 1 tokens per request"),
-        ],
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (changed(VLLM, "mean_e2el_ms", 3650.0),
+         {"measured_seconds": 3.65, "request_seconds": 3.65}),
+        *((changed(VLLM, "backend", backend), {"engine": engine}) for backend, engine in (
+            ("vllm", "vllm"), ("openai", None), ("openai-chat", None), ("sglang", "sglang"),
+            ("tgi", "tgi"), ("tensorrt-llm", "tensorrt"))),
+        # Results before 0.10.
+        ({key: value for key, value in OLD.items() if key not in (
+            "failed", "total_token_throughput", "rtfx", "max_concurrent_requests")}
+         | {"input_throughput": 50.0}, {"program": "vllm bench serve", "failed": 0}),
+        (changed(VLLM, "vllm_version", "v0.11.2"), {"version": "0.11.2"}),
+        (changed(VLLM, "server_version", "my build"), {"version": None}),
+        (FEW, {"failed": 5}), (changed(FEW, "failed", ...), {"failed": 5}),
+        *((changed(VLLM, "max_concurrency", limit),
+           {"concurrency": limit or 200, "is_steady": False}) for limit in (None, 200, 64)),
+        (changed(VLLM, "max_concurrency", 500), {"concurrency": 200}),
+        # One client is steady from the first request.
+        (VLLM | {"max_concurrency": 1, "num_prompts": 2, "completed": 2,
+                 "total_output_tokens": 1600}, {"is_steady": True}),
+        (json.dumps(SGLANG, indent=2), {"concurrency": 4}),
+        (changed(changed(SGLANG, "backend", "vllm-chat"), "server_info", ...),
+         {"engine": "vllm", "version": None, "model": None}),
+        *((changed(GENAI, "time_to_first_token", {"unit": unit, "avg": value}),
+           {"ttft_seconds": 0.1875})
+          for unit, value in (("s", 0.1875), ("us", 187500), ("ns", 187500000))),
+        # Versions before 0.0.13 have flat options.
+        (changed(changed(GENAI, "input_config", FLAT), "request_count", ...),
+         {"concurrency": 8, "requests": 120, "model": "deepseek-ai/DeepSeek-OCR",
+          "engine": None}),
+        (changed(TRITON, "input_config.endpoint.backend", "vllm"), {"engine": "vllm"}),
+        (changed(GENAI, "input_config", AIPERF),
+         {"program": "AIPerf", "concurrency": 8, "model": "deepseek-ai/DeepSeek-OCR"}),
+        (changed(GENAI, "error_request_count", {"unit": "requests", "avg": 3.0}),
+         {"failed": 3}),
+        # A byte order mark and unknown keys do no harm.
+        ("\ufeff" + json.dumps(VLLM | {"new_key": [1, {"a": None}]}), {"requests": 200}),
+    ],
+)  # fmt: skip
+def test_what_versions_and_options_change(written, result, expected):
+    [found] = read_benchmarks(written(result))
+    assert figures(found, expected) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("result", "doubts"),
+    [
+        (FEW, ["5 of 200 requests failed"]),
+        (changed(VLLM, "max_concurrency", None), ["200 requests, 200 at a time, are a burst"]),
+        (changed(VLLM, "request_throughput", 43.0),
+         2 * ["the figures contradict each other"]),
+    ],
+)  # fmt: skip
+def test_what_is_doubtful_is_said(written, result, doubts):
+    [found] = read_benchmarks(written(result))
+    assert [said[: len(doubt)] for said, doubt in zip(found.doubts(), doubts, strict=True)] == (
+        doubts
     )
-    def test_what_no_prediction_is_of_is_refused(self, written, result, path, value, said):
-        with pytest.raises(BenchmarkError, match=said):
-            read_benchmarks(written(changed(result, path, value)))
+
+
+def test_appended_results_are_each_read(written):
+    second = changed(VLLM, "max_concurrency", 8)
+    one, two = read_benchmarks(written(f"{json.dumps(VLLM)}\n{json.dumps(second)}"))
+    assert (one.concurrency, two.concurrency, one.where[:7]) == (16, 8, "line 1 ")
+    assert one.digest != two.digest
+
+
+@pytest.mark.parametrize(
+    ("result", "path", "value", "said"),
+    [
+        (VLLM, "request_rate", 4.0, "request_rate is 4.0; it must be inf"),
+        (VLLM, "request_rate", "4", "request_rate is '4'; it must be inf"),
+        (VLLM, "ramp_up_strategy", "linear", "ramp_up_strategy is 'linear'"),
+        (SGLANG, "request_rate", "trace", "request_rate is 'trace'; it must be inf"),
+        (SGLANG, "accept_length", 2.7, "accept_length is 2.7; .* speculative decoding"),
+        (VLLM, "spec_decode_acceptance_length", 1.9, "speculative decoding"),
+        (GENAI, "input_config.perf_analyzer.stimulus", {"request_rate": 2.0}, "request_rate"),
+        (GENAI, "input_config.perf_analyzer.stimulus", {"session_concurrency": 2}, "session"),
+        (GENAI, "input_config.perf_analyzer.stimulus", {}, "lacks .*stimulus.concurrency"),
+        (GENAI, "time_to_first_token", ..., "lacks time_to_first_token; .*--streaming"),
+        (GENAI, "was_cancelled", True, "was_cancelled is True"),
+        (VLLM, "failed", 20, r"20 of 220 requests failed; .* at most 5 % fail"),
+        (VLLM, "total_output_tokens", 200, "output_tokens is 200, 1 tokens per request"),
+    ],
+)
+def test_what_no_prediction_is_of_is_refused(written, result, path, value, said):
+    with pytest.raises(BenchmarkError, match=said):
+        read_benchmarks(written(changed(result, path, value)))
 
 
 NUMBERS = [
@@ -195,163 +196,171 @@ COUNTS = [(VLLM, "completed"), (VLLM, "total_output_tokens"), (VLLM, "max_concur
           (GENAI, "input_config.perf_analyzer.stimulus.concurrency")]  # fmt: skip
 
 
-class TestHostileFiles:
-    @pytest.mark.parametrize("value", [0, -3, "12", True, [1], {"a": 1}, float("nan"),
-                                       float("inf"), 10**400, 1e300])  # fmt: skip
-    @pytest.mark.parametrize(("result", "path"), NUMBERS)
-    def test_a_number_is_above_0(self, written, result, path, value):
-        with pytest.raises(BenchmarkError) as error:
-            read_benchmarks(written(changed(result, path, value), "some.json"))
-        assert "some.json" in str(error.value)
-        assert f"{path} is" in str(error.value)
-        assert "a number above 0" in str(error.value)
+@pytest.mark.parametrize("value", [0, -3, "12", True, [1], {"a": 1}, float("nan"),
+                                   float("inf"), 10**400, 1e300])  # fmt: skip
+@pytest.mark.parametrize(("result", "path"), NUMBERS)
+def test_a_number_is_above_0(written, result, path, value):
+    with pytest.raises(BenchmarkError) as error:
+        read_benchmarks(written(changed(result, path, value), "some.json"))
+    assert "some.json" in str(error.value)
+    assert f"{path} is" in str(error.value)
+    assert "a number above 0" in str(error.value)
 
-    @pytest.mark.parametrize("value", [0, -1, 1.5, "12", True, [], float("nan"), 10**400])
-    @pytest.mark.parametrize(("result", "path"), COUNTS)
-    def test_a_count_is_a_whole_number(self, written, result, path, value):
-        with pytest.raises(BenchmarkError, match=f"{path} is .*a whole number, 1 or more"):
-            read_benchmarks(written(changed(result, path, value)))
 
-    @pytest.mark.parametrize(
-        ("result", "path"),
-        [each for each in (*NUMBERS, *COUNTS)
-         if each[1] not in ("max_concurrency", "mean_e2e_latency_ms", "request_count.avg")],
-    )  # fmt: skip
-    def test_a_missing_key_is_named(self, written, result, path):
-        with pytest.raises(BenchmarkError, match=f"lacks {path}, a "):
-            read_benchmarks(written(changed(result, path, ...)))
+@pytest.mark.parametrize("value", [0, -1, 1.5, "12", True, [], float("nan"), 10**400])
+@pytest.mark.parametrize(("result", "path"), COUNTS)
+def test_a_count_is_a_whole_number(written, result, path, value):
+    with pytest.raises(BenchmarkError, match=f"{path} is .*a whole number, 1 or more"):
+        read_benchmarks(written(changed(result, path, value)))
 
-    @pytest.mark.parametrize(
-        ("result", "path", "value"),
-        [(VLLM, "model_id", 3), (VLLM, "backend", []), (VLLM, "date", {"a": 1}),
-         (VLLM, "model_id", "\x1b[31m"), (VLLM, "model_id", "\ud800"),
-         (SGLANG, "server_info", "x"), (GENAI, "input_config", 3),
-         (GENAI, "input_config.model_names", ["a", "b"]), (GENAI, "inter_token_latency", 3),
-         (GENAI, "time_to_first_token.unit", "minutes")],
-    )  # fmt: skip
-    def test_a_value_of_the_wrong_kind_is_named(self, written, result, path, value):
-        with pytest.raises(BenchmarkError) as error:
-            read_benchmarks(written(changed(result, path, value)))
-        assert f"{path} is " in str(error.value)
-        assert str(error.value).isprintable()
 
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("", "is not JSON"),
-            ("hello", "is not JSON"),
-            ("[1, 2]", "is a list, not a benchmark result"),
-            ("3", "is 3, not a benchmark result"),
-            ('{"a": 1, "b": 2}', "is not a benchmark result .its keys: 'a', 'b'."),
-            ("{}", "is not a benchmark result .its keys: none."),
-            ("[" * 200_000, "nested too deeply|is not JSON"),
-            ('{"a":' * 200_000, "nested too deeply|is not JSON"),
-            (json.dumps(VLLM) + "\nhello", "line 2 of .* is not JSON"),
-            (json.dumps(VLLM) + "\n[]", "line 2 of .* is a list"),
-            ("\n".join(101 * [json.dumps(VLLM)]), "more than 100 results"),
-            ('{"a": ' + 5000 * "1" + "}", "is not JSON"),
-        ],
-    )
-    def test_something_else_is_refused(self, written, text, said):
-        with pytest.raises(BenchmarkError, match=said):
-            read_benchmarks(written(text))
+@pytest.mark.parametrize(
+    ("result", "path"),
+    [each for each in (*NUMBERS, *COUNTS)
+     if each[1] not in ("max_concurrency", "mean_e2e_latency_ms", "request_count.avg")],
+)  # fmt: skip
+def test_a_missing_key_is_named(written, result, path):
+    with pytest.raises(BenchmarkError, match=f"lacks {path}, a "):
+        read_benchmarks(written(changed(result, path, ...)))
 
-    @pytest.mark.parametrize(
-        ("name", "said"),
-        [("none.json", r"none.json.*No such file"), ("", "it is a folder"),
-         ("bytes.json", "not UTF-8 text")],
-    )  # fmt: skip
-    def test_what_cannot_be_read_is_named(self, tmp_path, name, said):
-        (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{")
-        with pytest.raises(BenchmarkError, match=f"cannot read .*{said}"):
-            read_benchmarks(tmp_path / name)
 
-    def test_a_huge_file_is_not_read_to_its_end(self, tmp_path):
-        file = tmp_path / "huge.json"
-        with file.open("wb") as opened:
-            opened.truncate(1 << 40)  # takes no room on the disk
-        with pytest.raises(BenchmarkError, match=r"more than 64 MiB, .*; measure without"):
-            read_benchmarks(file)
+@pytest.mark.parametrize(
+    ("result", "path", "value"),
+    [(VLLM, "model_id", 3), (VLLM, "backend", []), (VLLM, "date", {"a": 1}),
+     (VLLM, "model_id", "\x1b[31m"), (VLLM, "model_id", "\ud800"),
+     (SGLANG, "server_info", "x"), (GENAI, "input_config", 3),
+     (GENAI, "input_config.model_names", ["a", "b"]), (GENAI, "inter_token_latency", 3),
+     (GENAI, "time_to_first_token.unit", "minutes")],
+)  # fmt: skip
+def test_a_value_of_the_wrong_kind_is_named(written, result, path, value):
+    with pytest.raises(BenchmarkError) as error:
+        read_benchmarks(written(changed(result, path, value)))
+    assert f"{path} is " in str(error.value)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON"),
+        ("hello", "is not JSON"),
+        ("[1, 2]", "is a list, not a benchmark result"),
+        ("3", "is 3, not a benchmark result"),
+        ('{"a": 1, "b": 2}', "is not a benchmark result .its keys: 'a', 'b'."),
+        ("{}", "is not a benchmark result .its keys: none."),
+        ("[" * 200_000, "nested too deeply|is not JSON"),
+        ('{"a":' * 200_000, "nested too deeply|is not JSON"),
+        (json.dumps(VLLM) + "\nhello", "line 2 of .* is not JSON"),
+        (json.dumps(VLLM) + "\n[]", "line 2 of .* is a list"),
+        ("\n".join(101 * [json.dumps(VLLM)]), "more than 100 results"),
+        ('{"a": ' + 5000 * "1" + "}", "is not JSON"),
+    ],
+)
+def test_something_else_is_refused(written, text, said):
+    with pytest.raises(BenchmarkError, match=said):
+        read_benchmarks(written(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("none.json", r"none.json.*No such file"), ("", "it is a folder"),
+     ("bytes.json", "not UTF-8 text")],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(tmp_path, name, said):
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(BenchmarkError, match=f"cannot read .*{said}"):
+        read_benchmarks(tmp_path / name)
+
+
+def test_a_huge_file_is_not_read_to_its_end(tmp_path):
+    file = tmp_path / "huge.json"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(BenchmarkError, match=r"more than 64 MiB, .*; measure without"):
+        read_benchmarks(file)
 
 
 def benchmark_of(written, **changes):
     return read_benchmarks(written(VLLM | changes))[0]
 
 
-class TestModel:
-    @pytest.mark.parametrize(
-        ("name", "architecture"),
-        [
-            ("deepseek-ai/DeepSeek-OCR", "deepseek-ocr"),
-            ("unsloth/DeepSeek-OCR", "deepseek-ocr"),
-            ("/models/deepseek_ocr/", "deepseek-ocr"),
-            ("DeepSeek-OCR-20251020", "deepseek-ocr"),
-            ("mlx-community/DeepSeek-OCR-8bit", "deepseek-ocr"),
-            ("deepseek-ai/DeepSeek-OCR-2", "deepseek-ocr-2"),
-            ("me/deepseek-ocr2-fp8", "deepseek-ocr-2"),
-            ("baidu/Unlimited-OCR", "unlimited-ocr"),
-            ("/hub/models--deepseek-ai--DeepSeek-OCR-2/snapshots/2f1", "deepseek-ocr-2"),
-        ],
-    )
-    def test_it_is_known_by_its_name(self, written, name, architecture):
-        found = benchmark_of(written, model_id=name)
-        assert check_model(found, ARCHITECTURES[architecture], is_given=False) is None
-        for other in ARCHITECTURES.keys() - {architecture}:
-            with pytest.raises(BenchmarkError, match=f"give architecture={architecture}"):
-                check_model(found, ARCHITECTURES[other], is_given=True)
-
-    @pytest.mark.parametrize(
-        "name", ["meta-llama/Llama-3", "deepseek-ocr/Qwen", "ocr", "mydeepseek-ocrs/x"]
-    )
-    def test_another_model_is_refused_unless_somebody_says_which_it_is(self, written, name):
-        found = benchmark_of(written, model_id=name)
-        with pytest.raises(BenchmarkError, match="which is unknown"):
-            check_model(found, DEFAULT, is_given=False)
-        assert name in check_model(found, DEFAULT, is_given=True)
-
-    def test_a_file_that_does_not_say_it_is_taken_for_the_model(self, written):
-        found = benchmark_of(written, model_id=None)
-        assert "does not name the model" in check_model(found, DEFAULT, is_given=False)
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("deepseek-ai/DeepSeek-OCR", "deepseek-ocr"),
+        ("unsloth/DeepSeek-OCR", "deepseek-ocr"),
+        ("/models/deepseek_ocr/", "deepseek-ocr"),
+        ("DeepSeek-OCR-20251020", "deepseek-ocr"),
+        ("mlx-community/DeepSeek-OCR-8bit", "deepseek-ocr"),
+        ("deepseek-ai/DeepSeek-OCR-2", "deepseek-ocr-2"),
+        ("me/deepseek-ocr2-fp8", "deepseek-ocr-2"),
+        ("baidu/Unlimited-OCR", "unlimited-ocr"),
+        ("/hub/models--deepseek-ai--DeepSeek-OCR-2/snapshots/2f1", "deepseek-ocr-2"),
+    ],
+)
+def test_it_is_known_by_its_name(written, name, architecture):
+    found = benchmark_of(written, model_id=name)
+    assert check_model(found, ARCHITECTURES[architecture], is_given=False) is None
+    for other in ARCHITECTURES.keys() - {architecture}:
+        with pytest.raises(BenchmarkError, match=f"give architecture={architecture}"):
+            check_model(found, ARCHITECTURES[other], is_given=True)
 
 
-class TestServer:
-    @pytest.mark.parametrize(
-        ("backend", "server", "said"),
-        [
-            *(("vllm", each, None) for each in ("vllm", "vllm-v0", "vllm-v1")),
-            ("openai-chat", "sglang", None),
-            ("vllm", "sglang", "engine was 'vllm', not sglang; give server=vllm"),
-            ("tgi", "vllm", "was 'tgi', not vllm; known engines: vllm, "),
-        ],
-    )
-    def test_another_engine_is_refused(self, written, backend, server, said):
-        found = benchmark_of(written, backend=backend)
-        expected = pytest.raises(BenchmarkError, match=said) if said else nullcontext()
-        with expected:
-            check_engine(found, server)
+@pytest.mark.parametrize(
+    "name", ["meta-llama/Llama-3", "deepseek-ocr/Qwen", "ocr", "mydeepseek-ocrs/x"]
+)
+def test_another_model_is_refused_unless_somebody_says_which_it_is(written, name):
+    found = benchmark_of(written, model_id=name)
+    with pytest.raises(BenchmarkError, match="which is unknown"):
+        check_model(found, DEFAULT, is_given=False)
+    assert name in check_model(found, DEFAULT, is_given=True)
 
-    @pytest.mark.parametrize(
-        ("backend", "server"),
-        [("sglang", "sglang"), ("vllm", "vllm"), ("openai", "vllm"), ("tgi", "vllm")],
-    )
-    def test_a_file_names_its_server_where_nobody_does(self, written, backend, server):
-        assert server_of(benchmark_of(written, backend=backend), "vllm") == server
 
-    @pytest.mark.parametrize(
-        ("own", "given", "version"),
-        [(None, None, "unknown"), (None, "0.14.1rc1+cu128", "0.14.1rc1+cu128"),
-         ("0.11.0", None, "0.11.0"), ("0.11.0", "0.11.0", "0.11.0")],
-    )  # fmt: skip
-    def test_versions(self, written, own, given, version):
-        assert version_of(benchmark_of(written, vllm_version=own), given) == version
+def test_a_file_that_does_not_say_it_is_taken_for_the_model(written):
+    found = benchmark_of(written, model_id=None)
+    assert "does not name the model" in check_model(found, DEFAULT, is_given=False)
 
-    @pytest.mark.parametrize(
-        ("own", "given", "said"),
-        [("0.11.0", "0.12", r"version was 0.11.0, not server_version 0.12"),
-         *((None, each, r"server_version .* is not a version")
-           for each in ("", "a b", "x" * 65, "1\n2"))],
-    )  # fmt: skip
-    def test_what_is_no_version_or_another_is_refused(self, written, own, given, said):
-        with pytest.raises(BenchmarkError, match=said):
-            version_of(benchmark_of(written, vllm_version=own), given)
+
+@pytest.mark.parametrize(
+    ("backend", "server", "said"),
+    [
+        *(("vllm", each, None) for each in ("vllm", "vllm-v0", "vllm-v1")),
+        ("openai-chat", "sglang", None),
+        ("vllm", "sglang", "engine was 'vllm', not sglang; give server=vllm"),
+        ("tgi", "vllm", "was 'tgi', not vllm; known engines: vllm, "),
+    ],
+)
+def test_another_engine_is_refused(written, backend, server, said):
+    found = benchmark_of(written, backend=backend)
+    expected = pytest.raises(BenchmarkError, match=said) if said else nullcontext()
+    with expected:
+        check_engine(found, server)
+
+
+@pytest.mark.parametrize(
+    ("backend", "server"),
+    [("sglang", "sglang"), ("vllm", "vllm"), ("openai", "vllm"), ("tgi", "vllm")],
+)
+def test_a_file_names_its_server_where_nobody_does(written, backend, server):
+    assert server_of(benchmark_of(written, backend=backend), "vllm") == server
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "version"),
+    [(None, None, "unknown"), (None, "0.14.1rc1+cu128", "0.14.1rc1+cu128"),
+     ("0.11.0", None, "0.11.0"), ("0.11.0", "0.11.0", "0.11.0")],
+)  # fmt: skip
+def test_versions(written, own, given, version):
+    assert version_of(benchmark_of(written, vllm_version=own), given) == version
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "said"),
+    [("0.11.0", "0.12", r"version was 0.11.0, not server_version 0.12"),
+     *((None, each, r"server_version .* is not a version")
+       for each in ("", "a b", "x" * 65, "1\n2"))],
+)  # fmt: skip
+def test_what_is_no_version_or_another_is_refused(written, own, given, said):
+    with pytest.raises(BenchmarkError, match=said):
+        version_of(benchmark_of(written, vllm_version=own), given)

@@ -66,57 +66,59 @@ def angles(decoder, tokens):
     return decoder.layers * decoder.head_dim // 2 * tokens
 
 
-class TestMatrixWork:
-    @pytest.mark.exhaustive
-    @settings(deadline=None, max_examples=40)
-    @given(
-        decoders(),
-        st.integers(100, 900),
-        st.sampled_from([BFLOAT16, FLOAT16, FLOAT32]),
-        st.booleans(),
-    )
-    def test_a_prompt_does_that_of_the_model_but_for_logits_of_earlier_positions(
-        self, changes, side, dtype, flash
-    ):
-        dimensions = dimensions_of(small_directory(**changes))
-        workload = planned(page=(side, 900))
-        own = DEFAULT.forms.compose(dimensions, workload, dtype, flash).stages["prefill"].work
-        decoder, T = dimensions.decoder, workload.seq_len
-        logits = (T - 1) * decoder.hidden_size * decoder.vocab_size
-        spared = logits + angles(decoder, T)
-        assert work_of(prompt(dimensions, workload, dtype)).macs == own.macs - spared
+@pytest.mark.exhaustive
+@settings(deadline=None, max_examples=40)
+@given(
+    decoders(),
+    st.integers(100, 900),
+    st.sampled_from([BFLOAT16, FLOAT16, FLOAT32]),
+    st.booleans(),
+)
+def test_a_prompt_does_that_of_the_model_but_for_logits_of_earlier_positions(
+    changes, side, dtype, flash
+):
+    dimensions = dimensions_of(small_directory(**changes))
+    workload = planned(page=(side, 900))
+    own = DEFAULT.forms.compose(dimensions, workload, dtype, flash).stages["prefill"].work
+    decoder, T = dimensions.decoder, workload.seq_len
+    logits = (T - 1) * decoder.hidden_size * decoder.vocab_size
+    spared = logits + angles(decoder, T)
+    assert work_of(prompt(dimensions, workload, dtype)).macs == own.macs - spared
 
-    @settings(deadline=None, max_examples=40)
-    @given(decoders(), st.integers(1, 9), st.integers(1, 500), st.booleans())
-    def test_a_step_does_that_of_the_model(self, changes, sequences, cached, flash):
-        dimensions = dimensions_of(small_directory(**changes))
-        own = DEFAULT.forms.step_kernels(dimensions, sequences, cached, BFLOAT16, flash)
-        step = SERVED.step(sequences, cached + 1, dimensions, BFLOAT16, 16)
-        # The model works out the angles of every sequence, though all are at the same position.
-        assert work_of(step).macs == work_of(own).macs - angles(dimensions.decoder, sequences)
 
-    def test_that_of_the_published_model_by_hand(self):
-        """A step of one token over 100 keys.
+@settings(deadline=None, max_examples=40)
+@given(decoders(), st.integers(1, 9), st.integers(1, 500), st.booleans())
+def test_a_step_does_that_of_the_model(changes, sequences, cached, flash):
+    dimensions = dimensions_of(small_directory(**changes))
+    own = DEFAULT.forms.step_kernels(dimensions, sequences, cached, BFLOAT16, flash)
+    step = SERVED.step(sequences, cached + 1, dimensions, BFLOAT16, 16)
+    # The model works out the angles of every sequence, though all are at the same position.
+    assert work_of(step).macs == work_of(own).macs - angles(dimensions.decoder, sequences)
 
-        Attention: 12 x (1280 x 3840 + 1280 x 1280 + 2 x 100 x 1280) = 81 715 200.
-        Dense layer: 3 x 1280 x 6848 = 26 296 320. Eleven others: 1280 x 64 for the router,
-        3 x 1280 x 896 for each of 6 routed and 2 shared experts: 27 607 040 each.
-        Head: 1280 x 129 280 = 165 478 400.
-        """
-        step = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
-        assert work_of(step).macs == 81_715_200 + 26_296_320 + 11 * 27_607_040 + 165_478_400
 
-    @pytest.mark.exhaustive
-    def test_vision_kernels_are_the_models_own_records(self):
-        for workload in (planned(), planned(page=(100, 100)), planned(crop_mode=False)):
-            composed = DEFAULT.forms.compose(REFERENCE, workload, BFLOAT16, False)
-            for stage in ("sam", "clip", "projector"):
-                launched = []
-                for view in workload.views:
-                    views = SERVED.views(view.count, view.resolution, REFERENCE, BFLOAT16)
-                    launched += views[stage]
-                assert calls_of(launched) == calls_of(composed.stages[stage].kernels)
-                assert {kernel.stage for kernel in launched} == {stage}
+def test_that_of_the_published_model_by_hand():
+    """A step of one token over 100 keys.
+
+    Attention: 12 x (1280 x 3840 + 1280 x 1280 + 2 x 100 x 1280) = 81 715 200.
+    Dense layer: 3 x 1280 x 6848 = 26 296 320. Eleven others: 1280 x 64 for the router,
+    3 x 1280 x 896 for each of 6 routed and 2 shared experts: 27 607 040 each.
+    Head: 1280 x 129 280 = 165 478 400.
+    """
+    step = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
+    assert work_of(step).macs == 81_715_200 + 26_296_320 + 11 * 27_607_040 + 165_478_400
+
+
+@pytest.mark.exhaustive
+def test_vision_kernels_are_the_models_own_records():
+    for workload in (planned(), planned(page=(100, 100)), planned(crop_mode=False)):
+        composed = DEFAULT.forms.compose(REFERENCE, workload, BFLOAT16, False)
+        for stage in ("sam", "clip", "projector"):
+            launched = []
+            for view in workload.views:
+                views = SERVED.views(view.count, view.resolution, REFERENCE, BFLOAT16)
+                launched += views[stage]
+            assert calls_of(launched) == calls_of(composed.stages[stage].kernels)
+            assert {kernel.stage for kernel in launched} == {stage}
 
 
 def calls_of(kernels):
@@ -128,46 +130,41 @@ def calls_of(kernels):
     return calls
 
 
-class TestFusions:
-    def served_operators(self):
-        kernels = prompt(REFERENCE, planned()) + SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
-        return {kernel.operator for kernel in kernels}
+def test_every_operator_that_the_model_does_not_have_is_a_fusion_that_is_explained():
+    kernels = prompt(REFERENCE, planned()) + SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
+    served = {kernel.operator for kernel in kernels}
+    composed = DEFAULT.forms.compose(REFERENCE, planned(), BFLOAT16, True)
+    own = {kernel.operator for stage in composed.stages.values() for kernel in stage.kernels}
+    assert (served - own, all(FUSIONS.values())) == (set(FUSIONS), True)
+    assert served >= UNQUANTIZED, "what stays in 16 bits is launched"
 
-    def test_every_operator_that_the_model_does_not_have_is_a_fusion_that_is_explained(self):
-        composed = DEFAULT.forms.compose(REFERENCE, planned(), BFLOAT16, True)
-        own = {kernel.operator for stage in composed.stages.values() for kernel in stage.kernels}
-        assert self.served_operators() - own == set(FUSIONS)
-        assert all(FUSIONS.values())
 
-    def test_what_stays_in_16_bits_is_launched(self):
-        assert self.served_operators() >= UNQUANTIZED
+def test_launches_of_the_published_model_by_hand():
+    """A step: 1 lookup, 12 layers of 7 kernels, 1 dense MLP of 3, 11 mixtures of 6, 4 at last.
 
-    def test_launches_of_the_published_model_by_hand(self):
-        """A step: 1 lookup, 12 layers of 7 kernels, 1 dense MLP of 3, 11 mixtures of 6, 4 at last.
+    A prompt places the features besides, in two kernels.
+    """
+    launched = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16), prompt(REFERENCE, planned())
+    step = 1 + 12 * 7 + 3 + 11 * 6 + 4
+    assert [sum(each.calls for each in kernels) for kernels in launched] == [step, 2 + step]
 
-        A prompt places the features besides, in two kernels.
-        """
-        step = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
-        assert sum(kernel.calls for kernel in step) == 1 + 12 * 7 + 3 + 11 * 6 + 4
-        placed = prompt(REFERENCE, planned())
-        assert sum(kernel.calls for kernel in placed) == 2 + 1 + 12 * 7 + 3 + 11 * 6 + 4
 
-    def test_bytes_of_a_fused_norm_and_of_attention_by_hand(self):
-        t = ArrayTape(BFLOAT16)
-        fused.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
-        # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
-        heads = dataclasses.replace(SMALL.decoder, heads=4, kv_heads=2, head_dim=16)
-        fused._attention(t, t.input(3 * heads.hidden_size, BFLOAT16), 3, 1, 50, heads, 8)
-        # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
-        fused._attention(t, t.input(5 * heads.hidden_size, BFLOAT16), 5, 1, 50, heads, 4)
-        norm, _, _, _, attention, _, _, _, write, _, _ = t.kernels
-        assert norm.work.bytes_read == 2 * (10 * 8 * 2 + 8)
-        assert norm.work.bytes_written == 2 * 10 * 8 * 2
-        assert attention.work.bytes_read == 3 * 4 * 16 * 2 + 2 * 3 * 2 * 50 * 16
-        assert attention.work.bytes_written == 3 * 4 * 16 * 2
-        assert attention.work.macs == 2 * 3 * 4 * 50 * 16
-        assert write.work.bytes_read == 5 * 64 * 2 + 5 * 8
-        assert write.work.bytes_written == 5 * 64 // 2
+def test_bytes_of_a_fused_norm_and_of_attention_by_hand():
+    t = ArrayTape(BFLOAT16)
+    fused.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
+    # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
+    heads = dataclasses.replace(SMALL.decoder, heads=4, kv_heads=2, head_dim=16)
+    fused._attention(t, t.input(3 * heads.hidden_size, BFLOAT16), 3, 1, 50, heads, 8)
+    # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
+    fused._attention(t, t.input(5 * heads.hidden_size, BFLOAT16), 5, 1, 50, heads, 4)
+    norm, _, _, _, attention, _, _, _, write, _, _ = t.kernels
+    assert norm.work.bytes_read == 2 * (10 * 8 * 2 + 8)
+    assert norm.work.bytes_written == 2 * 10 * 8 * 2
+    assert attention.work.bytes_read == 3 * 4 * 16 * 2 + 2 * 3 * 2 * 50 * 16
+    assert attention.work.bytes_written == 3 * 4 * 16 * 2
+    assert attention.work.macs == 2 * 3 * 4 * 50 * 16
+    assert write.work.bytes_read == 5 * 64 * 2 + 5 * 8
+    assert write.work.bytes_written == 5 * 64 // 2
 
 
 def taken(kernels, shape, index):
@@ -192,118 +189,115 @@ def model_of(name="h100-sxm", precision=NATIVE, **changes):
     return ServedModel(DEFAULT, REFERENCE, BFLOAT16, device(name), server, precision)
 
 
-class TestArrays:
-    @pytest.mark.parametrize(
-        ("sequences", "keys", "bits"),
-        [([1, 2, 64], [900, 1, 5000], 8), ([[1, 2, 64]], [[900], [5000]], 4)],
-        ids=["alike", "that broadcast"],
+THREE = [1, 2, 64], [900, 100, 5000], [90, 50, 4000]
+
+
+@pytest.mark.parametrize(
+    ("kernels_of", "sizes"),
+    [
+        (lambda B, K: SERVED.step(B, K, SMALL, BFLOAT16, 8), THREE[:2]),
+        (lambda B, K: SERVED.step(B, K, SMALL, BFLOAT16, 4), ([[1, 2, 64]], [[900], [5000]])),
+        (lambda T, visual: SERVED.prompt(T, T, visual, SMALL, BFLOAT16, 16), THREE[1:]),
+    ],
+    ids=["steps", "steps that broadcast", "prompts"],
+)
+def test_kernels_of_arrays_are_those_of_each(kernels_of, sizes):
+    arrays = [*map(np.array, sizes)]
+    together, every = kernels_of(*arrays), np.broadcast_arrays(*arrays)
+    for index in np.ndindex(every[0].shape):
+        alone = kernels_of(*(int(each[index]) for each in every))
+        assert taken(together, every[0].shape, index) == alone
+
+
+def test_seconds_of_arrays_are_those_of_each():
+    model, views = model_of(chunk_tokens=512), (ViewBatch(6, 640), ViewBatch(1, 1024))
+    first, second = np.array([1, 500, 64]), np.array([100, 490, 4000])
+    together, *alone = (
+        {"step": model.step(B, K), **model.prefill(views, 9 * K, K)}
+        for B, K in ((first, second), *zip(first.tolist(), second.tolist(), strict=True))
     )
-    def test_a_step_of_arrays_is_a_step_of_each(self, sequences, keys, bits):
-        B, K = np.array(sequences), np.array(keys)
-        together = SERVED.step(B, K, SMALL, BFLOAT16, bits)
-        B, K = np.broadcast_arrays(B, K)
-        for index in np.ndindex(B.shape):
-            alone = SERVED.step(int(B[index]), int(K[index]), SMALL, BFLOAT16, bits)
-            assert taken(together, B.shape, index) == alone
-
-    def test_a_prompt_of_arrays_is_a_prompt_of_each(self):
-        tokens, visual = np.array([100, 913, 5000]), np.array([90, 900, 4000])
-        together = SERVED.prompt(tokens, tokens, visual, SMALL, BFLOAT16, 16)
-        for index, (T, placed) in enumerate(zip(tokens.tolist(), visual.tolist(), strict=True)):
-            alone = SERVED.prompt(T, T, placed, SMALL, BFLOAT16, 16)
-            assert taken(together, (3,), (index,)) == alone
-
-    def test_seconds_of_arrays_are_those_of_each(self):
-        model, views = model_of(chunk_tokens=512), (ViewBatch(6, 640), ViewBatch(1, 1024))
-        first, second = np.array([1, 500, 64]), np.array([100, 490, 4000])
-        steps, prefill = model.step(first, second), model.prefill(views, 9 * second, second)
-        for index, (B, K) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
-            together = {"step": steps, **prefill}
-            alone = {"step": model.step(B, K), **model.prefill(views, 9 * K, K)}
-            for name, span in alone.items():
-                one = at_index(together[name], index)
-                assert one.bound == span.bound
-                figures = (each.seconds for each in (one, span))
-                assert next(figures) == pytest.approx(next(figures), rel=1e-12)
-                assert one[3:-1] == pytest.approx(span[3:-1])
+    for index, spans in enumerate(alone):
+        for name, span in spans.items():
+            one = at_index(together[name], index)
+            assert one.bound == span.bound
+            assert [one.seconds, *one[3:-1]] == pytest.approx([span.seconds, *span[3:-1]])
 
 
-class TestChunks:
-    def test_a_long_prompt_goes_through_in_equal_chunks(self):
-        model = model_of(chunk_tokens=300)
-        assert [model.chunks(T) for T in (1, 300, 301, 913)] == [1, 1, 2, 4]
-        # 913 tokens in 4 chunks of 229, which see 229 x 5 / 2 keys on average.
-        kernels = model.prompt_kernels(913, 903)
-        [attention] = [each for each in kernels if each.operator == "paged_attention"]
-        assert attention.dimensions[3:5] == (229, 573)
+def test_a_long_prompt_goes_through_in_equal_chunks():
+    model = model_of(chunk_tokens=300)
+    assert [model.chunks(T) for T in (1, 300, 301, 913)] == [1, 1, 2, 4]
+    # 913 tokens in 4 chunks of 229, which see 229 x 5 / 2 keys on average.
+    kernels = model.prompt_kernels(913, 903)
+    [attention] = [each for each in kernels if each.operator == "paged_attention"]
+    assert attention.dimensions[3:5] == (229, 573)
 
 
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("changes", "named"),
-        [
-            ({"use_mla": True, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 48,
-              "v_head_dim": 40}, "'use_mla'"),
-            ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'"),
-            ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'rope_scaling'"),
-        ],
-    )  # fmt: skip
-    def test_what_is_not_served_is_named_with_a_way_out(self, changes, named):
-        dimensions = dimensions_of(small_directory(**changes))
-        for served in (
-            lambda: SERVED.check(dimensions),
-            lambda: ServedModel(DEFAULT, dimensions, BFLOAT16, device("h100-sxm"), SERVERS["vllm"]),
-        ):
-            with pytest.raises(ConfigError, match=named) as refused:
-                served()
-            assert "runtime eager" in str(refused.value)
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"use_mla": True, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 48,
+          "v_head_dim": 40}, "'use_mla'"),
+        ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'rope_scaling'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_served_is_named_with_a_way_out(changes, named):
+    dimensions = dimensions_of(small_directory(**changes))
+    for served in (
+        lambda: SERVED.check(dimensions),
+        lambda: ServedModel(DEFAULT, dimensions, BFLOAT16, device("h100-sxm"), SERVERS["vllm"]),
+    ):
+        with pytest.raises(ConfigError, match=named) as refused:
+            served()
+        assert "runtime eager" in str(refused.value)
 
 
-class TestBytes:
-    def test_the_cache_and_quantized_weights_by_hand(self):
-        """A token: 12 layers x keys and values x 10 heads x 128 elements.
+def test_the_cache_and_quantized_weights_by_hand():
+    """A token: 12 layers x keys and values x 10 heads x 128 elements.
 
-        Quantized are all weights but vision, embedding, head, norms and routers, with a scale of 16
-        bits per 128: attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven
-        others 66 experts' worth of 3 x 1280 x 896.
-        """
-        assert SERVED.cache_elements(REFERENCE) == 12 * 2 * 1280
-        quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
-        assert SERVED.quantizable_params(REFERENCE) == quantized == 2_602_844_160
-        rest, scales = 2 * (3_336_106_240 - quantized), 2 * quantized // 128
-        eight, four = rest + quantized + scales, rest + quantized // 2 + scales
-        expected = {None: (61_440, 6_672_212_480), "float8": (30_720, eight),
-                    "int8": (30_720, eight), "int4": (15_360, four)}  # fmt: skip
-        for name, (cache, weights) in expected.items():
-            model = model_of(precision=Precision(name, name))
-            assert (model.page_bytes(1, 1), model.weights_bytes) == (cache, weights)
+    Quantized are all weights but vision, embedding, head, norms and routers, with a scale of 16
+    bits per 128: attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven
+    others 66 experts' worth of 3 x 1280 x 896.
+    """
+    assert SERVED.cache_elements(REFERENCE) == 12 * 2 * 1280
+    quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
+    assert SERVED.quantizable_params(REFERENCE) == quantized == 2_602_844_160
+    rest, scales = 2 * (3_336_106_240 - quantized), 2 * quantized // 128
+    eight, four = rest + quantized + scales, rest + quantized // 2 + scales
+    expected = {None: (61_440, 6_672_212_480), "float8": (30_720, eight),
+                "int8": (30_720, eight), "int4": (15_360, four)}  # fmt: skip
+    for name, (cache, weights) in expected.items():
+        model = model_of(precision=Precision(name, name))
+        assert (model.page_bytes(1, 1), model.weights_bytes) == (cache, weights)
 
-    def test_bytes_of_a_step_by_hand(self):
-        """Two sequences over 100 keys each, in 16 bits and with weights or cache of fewer.
 
-        Routers and head keep their bytes, experts are the ones that two tokens are expected to
-        touch, and a scale of two bytes belongs to 128 weights.
-        """
-        touched = 64 * (1 - (58 / 64) ** 2)
-        quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (touched + 2) * 3 * 1280 * 896
-        records = SERVED.step(2, 100, REFERENCE, BFLOAT16, 16)
-        native = work_of(records).bytes_moved + 2 * 11 * touched * 3 * 1280 * 896
-        expected = {
-            NATIVE: native,
-            Precision("int8"): native - quantized * (2 - 1 - 1 / 64),
-            Precision("int4"): native - quantized * (2 - 0.5 - 1 / 64),
-            # 98 keys were there, one is read and written anew: 2 x 101 tokens of 12 layers.
-            Precision(cache="int8"): native - 2 * (100 + 1) * 12 * 2560,
-        }
-        found = {each: model_of(precision=each).step(2, 100).nbytes for each in expected}
-        assert found == pytest.approx(expected)
+def test_bytes_of_a_step_by_hand():
+    """Two sequences over 100 keys each, in 16 bits and with weights or cache of fewer.
 
-    @pytest.mark.parametrize("name", ["h100-sxm", "l4", "rtx-4090", "a10"])
-    @pytest.mark.parametrize("weights", [None, "int8", "int4"])
-    def test_no_step_moves_more_than_the_memory_can(self, name, weights):
-        model = model_of(name, Precision(weights))
-        step = model.step(np.array([1, 8, 64]), 1000)
-        assert (step.nbytes / step.seconds < 1e9 * model.device.gpu.bandwidth_gb_s).all()
+    Routers and head keep their bytes, experts are the ones that two tokens are expected to
+    touch, and a scale of two bytes belongs to 128 weights.
+    """
+    touched = 64 * (1 - (58 / 64) ** 2)
+    quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (touched + 2) * 3 * 1280 * 896
+    records = SERVED.step(2, 100, REFERENCE, BFLOAT16, 16)
+    native = work_of(records).bytes_moved + 2 * 11 * touched * 3 * 1280 * 896
+    expected = {
+        NATIVE: native,
+        Precision("int8"): native - quantized * (2 - 1 - 1 / 64),
+        Precision("int4"): native - quantized * (2 - 0.5 - 1 / 64),
+        # 98 keys were there, one is read and written anew: 2 x 101 tokens of 12 layers.
+        Precision(cache="int8"): native - 2 * (100 + 1) * 12 * 2560,
+    }
+    found = {each: model_of(precision=each).step(2, 100).nbytes for each in expected}
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "l4", "rtx-4090", "a10"])
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+def test_no_step_moves_more_than_the_memory_can(name, weights):
+    model = model_of(name, Precision(weights))
+    step = model.step(np.array([1, 8, 64]), 1000)
+    assert (step.nbytes / step.seconds < 1e9 * model.device.gpu.bandwidth_gb_s).all()
 
 
 def test_an_engine_holds_no_logits_but_the_last():
