@@ -80,51 +80,52 @@ THREE = [ONE, {256: 40, 257: 25, 274: 6}, {256: 7, 257: 9, 274: 3}]
 SIZES = [(30, 20), (25, 40), (7, 9)]
 
 
-class TestTiff:
-    @pytest.mark.parametrize(
-        ("content", "sizes", "rejected", "copies"),
-        [
-            (tiff(THREE, "<"), SIZES, {}, 0),
-            (tiff(THREE, ">"), SIZES, {}, 0),
-            (tiff(THREE, "<", big=True), SIZES, {}, 0),
-            (tiff([ONE | {254: 1}]), [(30, 20)], {}, 0),  # a copy, but of nothing
-            (tiff([ONE, OTHER], after_last=8), [(30, 20), (31, 21)], {}, 0),  # it comes back
-            (tiff([ONE, OTHER], after_last=8 + 2 + 6 * 12 + 4), [(30, 20), (31, 21)], {}, 0),
-            (tiff([ONE, ONE], after_last=4), [(30, 20)] * 2, {3: "next frame"}, 0),
-            (tiff([ONE, ONE], after_last=10**6), [(30, 20)] * 2, {3: "next frame"}, 0),
-            (tiff([ONE, {256: 31}]), [(30, 20)], {2: "without width and height"}, 0),
-            (tiff([ONE] * 4), [(30, 20)] * 3, {4: "more than 3 frames"}, 0),
-            # Smaller copies and masks are no pages.
-            (tiff([ONE, ONE | {254: 1}, {256: 9, 257: 9, 254: 2}]), [(30, 20), (9, 9)], {}, 1),
-            (tiff([ONE, ONE | {254: 4}]), [(30, 20)], {}, 1),
-        ],
-    )
-    def test_every_frame_has_its_own_size_and_orientation_up_to_a_damaged_one_that_is_named(
-        self, tmp_path, monkeypatch, content, sizes, rejected, copies
-    ):
-        monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
-        found, reasons, files = counted(tmp_path / "a.tif", content)
-        assert (found, list(reasons), files.images, files.tiff_copies) == (
-            sizes, list(rejected), CountedFiles(1, len(sizes)), copies,
-        )  # fmt: skip
-        for row, said in rejected.items():
-            assert ("a.tif" in reasons[row], said in reasons[row]) == (True, True)
+@pytest.mark.parametrize(
+    ("content", "sizes", "rejected", "copies"),
+    [
+        (tiff(THREE, "<"), SIZES, {}, 0),
+        (tiff(THREE, ">"), SIZES, {}, 0),
+        (tiff(THREE, "<", big=True), SIZES, {}, 0),
+        (tiff([ONE | {254: 1}]), [(30, 20)], {}, 0),  # a copy, but of nothing
+        (tiff([ONE, OTHER], after_last=8), [(30, 20), (31, 21)], {}, 0),  # it comes back
+        (tiff([ONE, OTHER], after_last=8 + 2 + 6 * 12 + 4), [(30, 20), (31, 21)], {}, 0),
+        (tiff([ONE, ONE], after_last=4), [(30, 20)] * 2, {3: "next frame"}, 0),
+        (tiff([ONE, ONE], after_last=10**6), [(30, 20)] * 2, {3: "next frame"}, 0),
+        (tiff([ONE, {256: 31}]), [(30, 20)], {2: "without width and height"}, 0),
+        (tiff([ONE] * 4), [(30, 20)] * 3, {4: "more than 3 frames"}, 0),
+        # Smaller copies and masks are no pages.
+        (tiff([ONE, ONE | {254: 1}, {256: 9, 257: 9, 254: 2}]), [(30, 20), (9, 9)], {}, 1),
+        (tiff([ONE, ONE | {254: 4}]), [(30, 20)], {}, 1),
+    ],
+)
+def test_every_frame_has_its_own_size_and_orientation_up_to_a_damaged_one_that_is_named(
+    tmp_path, monkeypatch, content, sizes, rejected, copies
+):
+    monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
+    found, reasons, files = counted(tmp_path / "a.tif", content)
+    assert (found, list(reasons), files.images, files.tiff_copies) == (
+        sizes, list(rejected), CountedFiles(1, len(sizes)), copies,
+    )  # fmt: skip
+    for row, said in rejected.items():
+        assert ("a.tif" in reasons[row], said in reasons[row]) == (True, True)
 
-    @settings(max_examples=20, deadline=None)
-    @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=6))
-    def test_the_frames_are_those_that_pillow_writes_and_finds(self, tmp_path_factory, sizes):
-        path = tmp_path_factory.mktemp("scans") / "scan.tiff"
-        first, *others = (Image.new("L", size) for size in sizes)
-        first.save(path, save_all=True, append_images=others)
-        with Image.open(path) as image:
-            assert (sizes_in(path), image.n_frames) == (sizes, len(sizes))
 
-    @pytest.mark.benchmark
-    def test_thousands_of_frames_take_no_minutes(self, tmp_path):
-        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 20_000))
-        start = time.perf_counter()
-        assert len(sizes_in(tmp_path / "a.tif")) == 20_000
-        assert time.perf_counter() - start < 20
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=6))
+def test_the_frames_are_those_that_pillow_writes_and_finds(tmp_path_factory, sizes):
+    path = tmp_path_factory.mktemp("scans") / "scan.tiff"
+    first, *others = (Image.new("L", size) for size in sizes)
+    first.save(path, save_all=True, append_images=others)
+    with Image.open(path) as image:
+        assert (sizes_in(path), image.n_frames) == (sizes, len(sizes))
+
+
+@pytest.mark.benchmark
+def test_thousands_of_frames_take_no_minutes(tmp_path):
+    (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 20_000))
+    start = time.perf_counter()
+    assert len(sizes_in(tmp_path / "a.tif")) == 20_000
+    assert time.perf_counter() - start < 20
 
 
 def animation(kind):
@@ -297,68 +298,73 @@ class TestPdf:
         ]
 
 
-class TestFolder:
-    @pytest.fixture
-    def scans(self, tmp_path):
-        folder = tmp_path / "scans"
-        (folder / "inner" / "deep").mkdir(parents=True)
-        (folder / ".cache").mkdir()
-        (folder / "scan.tiff").write_bytes(tiff(THREE))
-        for name in ("inner/deep/b.JPG", ".cache/hidden.png"):
-            Image.new("L", (30, 20)).save(folder / name)
-        (folder / "book.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
-        for name in ("a.docx", "inner/b.DOCX", "inner/c.docx", "notes.txt", "README", ".DS_Store"):
-            (folder / name).write_text("text")
-        (folder / "inner" / "loop").symlink_to(folder)
-        return folder
+@pytest.fixture
+def scans(tmp_path):
+    folder = tmp_path / "scans"
+    (folder / "inner" / "deep").mkdir(parents=True)
+    (folder / ".cache").mkdir()
+    (folder / "scan.tiff").write_bytes(tiff(THREE))
+    for name in ("inner/deep/b.JPG", ".cache/hidden.png"):
+        Image.new("L", (30, 20)).save(folder / name)
+    (folder / "book.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
+    for name in ("a.docx", "inner/b.DOCX", "inner/c.docx", "notes.txt", "README", ".DS_Store"):
+        (folder / name).write_text("text")
+    (folder / "inner" / "loop").symlink_to(folder)
+    return folder
 
-    def test_a_pdf_without_its_reader_is_named_and_fails_strictly(self, scans, capsys, monkeypatch):
-        monkeypatch.setattr(pages_module, "has_reader", lambda: False)
-        code, out, err = run(capsys, "archive", scans, "--format", "json", "--strict")
-        document = json.loads(out)
-        assert (code, document["pages"], document["files"]["pdfs_without_reader"]) == (3, 4, 1)
-        assert "1 PDF is not counted" in err
-        assert "pip install 'dsocr-analyze[pdf]'" in err
 
-    def test_all_other_files_are_counted_by_extension(self, scans, capsys):
-        _, _, files = counted(scans)
-        assert files.not_counted == (
-            OtherFiles(".docx", 3), OtherFiles("", 1), OtherFiles(".txt", 1),
-        )  # fmt: skip
-        assert (files.hidden, files.linked_folders, files.images) == (2, 1, CountedFiles(2, 4))
-        lines = [line for line in run(capsys, "archive", scans)[1].splitlines() if "Not c" in line]
-        assert lines == [
-            "Not counted: 3 .docx, 1 without extension, 1 .txt",
-            "Not counted: 2 hidden files or folders, ignored",
-            "Not counted: 1 link to a folder, not followed",
-        ]
+def test_a_pdf_without_its_reader_is_named_and_fails_strictly(scans, capsys, monkeypatch):
+    monkeypatch.setattr(pages_module, "has_reader", lambda: False)
+    code, out, err = run(capsys, "archive", scans, "--format", "json", "--strict")
+    document = json.loads(out)
+    assert (code, document["pages"], document["files"]["pdfs_without_reader"]) == (3, 4, 1)
+    assert "1 PDF is not counted" in err
+    assert "pip install 'dsocr-analyze[pdf]'" in err
 
-    def test_a_list_of_sizes_has_no_files(self, tmp_path):
-        (tmp_path / "pages.csv").write_text("width,height\n9,9\n")
-        assert counted(tmp_path / "pages.csv")[2] is None
 
-    def test_files_are_opened_as_their_pages_are_asked_for(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(pages_module, "_PAGES_A_BATCH", 2)
-        for number in range(9):
-            Image.new("L", (9, 9)).save(tmp_path / f"{number}.png")
-        with mock.patch.object(ImagePages, "sizes", autospec=True, return_value=[(9, 9)]) as opened:
-            source = open_pages(tmp_path)
-            assert opened.call_count == 0
-            next(source.batches)
-            assert opened.call_count == 2
+def test_all_other_files_are_counted_by_extension(scans, capsys):
+    _, _, files = counted(scans)
+    assert files.not_counted == (
+        OtherFiles(".docx", 3), OtherFiles("", 1), OtherFiles(".txt", 1),
+    )  # fmt: skip
+    assert (files.hidden, files.linked_folders, files.images) == (2, 1, CountedFiles(2, 4))
+    lines = [line for line in run(capsys, "archive", scans)[1].splitlines() if "Not c" in line]
+    assert lines == [
+        "Not counted: 3 .docx, 1 without extension, 1 .txt",
+        "Not counted: 2 hidden files or folders, ignored",
+        "Not counted: 1 link to a folder, not followed",
+    ]
 
-    def test_extensions_without_number_take_bounded_memory(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(pages_module, "_MOST_EXTENSIONS", 3)
-        Image.new("L", (9, 9)).save(tmp_path / "a.png")
-        for extension in (*map(str, range(9)), "y" * 99):
-            (tmp_path / f"x.{extension}").write_text("")
-        found = counted(tmp_path)[2].not_counted
-        assert (len(found) <= 5, sum(each.files for each in found)) == (True, 10)
 
-    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-    def test_a_pipe_called_like_an_image_is_named_and_not_waited_for(self, tmp_path):
-        os.mkfifo(tmp_path / "a.png")
-        assert "it is a pipe" in counted(tmp_path)[1][1]
+def test_a_list_of_sizes_has_no_files(tmp_path):
+    (tmp_path / "pages.csv").write_text("width,height\n9,9\n")
+    assert counted(tmp_path / "pages.csv")[2] is None
+
+
+def test_files_are_opened_as_their_pages_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages_module, "_PAGES_A_BATCH", 2)
+    for number in range(9):
+        Image.new("L", (9, 9)).save(tmp_path / f"{number}.png")
+    with mock.patch.object(ImagePages, "sizes", autospec=True, return_value=[(9, 9)]) as opened:
+        source = open_pages(tmp_path)
+        assert opened.call_count == 0
+        next(source.batches)
+        assert opened.call_count == 2
+
+
+def test_extensions_without_number_take_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages_module, "_MOST_EXTENSIONS", 3)
+    Image.new("L", (9, 9)).save(tmp_path / "a.png")
+    for extension in (*map(str, range(9)), "y" * 99):
+        (tmp_path / f"x.{extension}").write_text("")
+    found = counted(tmp_path)[2].not_counted
+    assert (len(found) <= 5, sum(each.files for each in found)) == (True, 10)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_called_like_an_image_is_named_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    assert "it is a pipe" in counted(tmp_path)[1][1]
 
 
 @pytest.mark.parametrize(

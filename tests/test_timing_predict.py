@@ -432,14 +432,15 @@ def test_each_of_many_pages_takes_what_it_takes_alone(host, dimensions, concurre
     [(1, (0.4 * 0.5) ** 0.5, 0.25), (100_000, (1.5 * 1.3) ** 0.5, 1.5 / 1.3 - 1)],
 )
 def test_the_work_of_corrected_pages_is_longer_in_both_parts(new_tokens, factor, error):
-    bare, corrected = (
-        PageTimer(model_of(timed=device("l40s")), assumed(tokens=new_tokens, corrections=each))
-        .times(pages([2, 4, 16])).work(np.array([3, 1, 2]))
-        for each in (Corrections(), CORRECTIONS)
-    )  # fmt: skip
-    assert float(corrected.seconds) / float(bare.seconds) == pytest.approx(factor, rel=0.01)
-    assert bare.measured_error is None
-    assert corrected.error == pytest.approx(error, rel=0.01)
+    def times(corrections):
+        given = assumed(tokens=new_tokens, corrections=corrections)
+        return PageTimer(model_of(timed=device("l40s")), given).times(pages([2, 4, 16]))
+
+    bare, corrected = times(Corrections()), times(CORRECTIONS)
+    work, longer = (each.work(np.array([3, 1, 2])) for each in (bare, corrected))
+    ratios = [*(corrected.gpu_seconds / bare.gpu_seconds), longer.seconds / work.seconds]
+    assert ratios == pytest.approx(4 * [factor], rel=0.01)
+    assert (work.measured_error, longer.error) == (None, pytest.approx(error, rel=0.01))
 
 
 # --- refusals -------------------------------------------------------------------------------------
