@@ -319,9 +319,12 @@ class TestMoved:
     @sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
     def test_a_seeded_mistake_heads_the_difference(self, name, values, module):
         found = judged(report_of(name, **values), report_of(name))
-        lines = ReadableCheck(whole_check("b.toml", None, [found])).lines(80)
-        head = next(each.text for each in lines if each.text.startswith("  "))
+        lines = [
+            each.text for each in ReadableCheck(whole_check("b.toml", None, [found])).lines(80)
+        ]
+        head = next(each for each in lines if each.startswith("  "))
         assert re.match(f"  changed: .*{next(iter(values))}", head)
+        assert "(1 modules)" not in " ".join(lines)
         assert module in found.moves("module")[0].name
         assert found.moves("operator")[0].name == "linear"
         shares = [each.share for each in found.moves("module")]
