@@ -283,7 +283,8 @@ class TestTexts:
     def test_they_say_what_was_added_up_by_hand(self, name):
         """Whoever changes a wording reads `tests/data/report_*.txt` anew."""
         readable = ReadableReport(TEXTS[name], is_full=True)
-        shown = "\n".join(line.text for line in readable.lines(100))
+        lines = (f"*{line.text}*" if line.is_bold else line.text for line in readable.lines(100))
+        shown = "\n".join(lines)
         golden = DATA / f"report_{name}.txt"
         assert f"{readable.markdown()}\n{shown}\n" == golden.read_text("utf-8")
 
