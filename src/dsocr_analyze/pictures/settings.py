@@ -142,19 +142,16 @@ def settings_of_workload(workload: Workload, architecture: str | None) -> dict[s
     if workload.page is None:
         return settings | {"seq_len": workload.seq_len}
     width, height = workload.page
-    sizes = f"{workload.base_size}/{workload.image_size}"
-    if not workload.crop_mode:
-        sizes = f"{workload.image_size}"
-    pages = workload.prompt_pages
+    base = f"{workload.base_size}/" if workload.crop_mode else ""
     return settings | {
         "page": f"{width} x {height}",
         "page_width": width,
         "page_height": height,
-        "mode": mode_name(workload, architecture) or sizes,
+        "mode": mode_name(workload, architecture) or f"{base}{workload.image_size}",
         "base_size": workload.base_size,
         "image_size": workload.image_size,
         "crop_mode": workload.crop_mode,
-        "prompt_pages": None if pages == 1 else pages,
+        "prompt_pages": None if workload.prompt_pages == 1 else workload.prompt_pages,
         "text_tokens": workload.text_tokens,
     }
 
@@ -163,15 +160,14 @@ def settings_of_time(entry: TimeEntry) -> dict[str, Setting]:
     """The GPU, and what predicted seconds assume."""
     assumed = entry.assumptions
     mean, longest = assumed.new_tokens_mean, assumed.new_tokens_longest
-    estimated = assumed.preprocess_estimated
     return {
         "gpu": entry.gpu,
         "mean_new_tokens": None if mean == longest else mean,
         "correction": None if assumed.correction is None else "corrected by benchmarks",
         **_settings_of_runtime(
             entry.runtime, assumed.host, assumed.weights_dtype, assumed.kv_dtype,
-            None if estimated else assumed.preprocess_seconds, assumed.workers,
-            assumed.price_per_hour, is_offline=assumed.offline,
+            None if assumed.preprocess_estimated else assumed.preprocess_seconds,
+            assumed.workers, assumed.price_per_hour, is_offline=assumed.offline,
         ),
     }  # fmt: skip
 

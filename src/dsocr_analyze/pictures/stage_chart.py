@@ -171,22 +171,23 @@ def _bars_of(compared: ChartedReport, quantity: str) -> Iterator[_Bar]:
 def _told(settings: Settings) -> list[str]:
     """Settings in which bars differ, unless their models imply it."""
     models = settings["model"]
-
-    def is_brought(name: str) -> bool:
-        pairs = set(zip(models, settings[name], strict=True))
-        return name in ("config", "text_tokens") and len(pairs) == len(set(models))
-
-    return [name for name in varying(settings) if not is_brought(name)]
+    return [
+        name
+        for name in varying(settings)
+        if name not in ("config", "text_tokens")
+        or len(set(zip(models, settings[name], strict=True))) > len(set(models))
+    ]
 
 
 def _label(bar: _Bar, differing: Sequence[str]) -> str:
     """The bar's name, and differing settings that it doesn't mention."""
-    lines = [bar.name]
-    for name in differing:
-        value = bar.settings.get(name)
-        if str(value).casefold() not in bar.name.casefold():
-            lines.append(said_of(name, value))
-    return "\n".join(filter(None, lines))
+    values = {name: bar.settings.get(name) for name in differing}
+    said = (
+        said_of(name, value)
+        for name, value in values.items()
+        if str(value).casefold() not in bar.name.casefold()
+    )
+    return "\n".join(filter(None, (bar.name, *said)))
 
 
 def _width(labels: Sequence[str]) -> float:
@@ -204,12 +205,11 @@ def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> lis
     patches = []
     for name in stages:
         heights = [bar.parts.get(name, 0.0) for bar in bars]
-        container = picture.axes.bar(
+        patches.append([*picture.axes.bar(
             range(len(bars)), heights, _BAR_WIDTH, bottom=below, color=colours[name],
             hatch=HATCHES[PALETTE.index(colours[name])], edgecolor=paler(colours[name]),
             linewidth=0.6,
-        )  # fmt: skip
-        patches.append(list(container))
+        )])  # fmt: skip
         below = [low + height for low, height in zip(below, heights, strict=True)]
     return patches
 

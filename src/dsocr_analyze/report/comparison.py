@@ -267,7 +267,15 @@ def compare(
     names = tuple(_distinct(name for name, _ in reports))
     with_batch = any(report.workload.batch_size > 1 for report in found)
     with_params = len({report.total.params for report in found}) > 1
-    stages = [*map(_stage_flops, found)]
+    stages: list[dict[_Quantity, Value]] = [
+        {
+            (f"{name}_step_flops", f"{name} step", "FLOPs")
+            if name == report.decode_name
+            else (f"{name}_flops", name, "FLOPs"): stage.flops
+            for name, stage in report.stages.items()
+        }
+        for report in found
+    ]
     order = merged([list(each) for each in stages])
     columns = [
         _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
@@ -340,15 +348,6 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
         free = [sequence for sequence in rest if sequence[0] not in later] or rest[:1]
         found.append(min(free, key=lambda sequence: (-len(sequence), sequence[0]))[0])
     return found
-
-
-def _stage_flops(report: Report) -> dict[_Quantity, Value]:
-    return {
-        (f"{name}_step_flops", f"{name} step", "FLOPs")
-        if name == report.decode_name
-        else (f"{name}_flops", name, "FLOPs"): stage.flops
-        for name, stage in report.stages.items()
-    }
 
 
 def _figures(
