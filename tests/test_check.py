@@ -15,7 +15,6 @@ import gated
 import jsonschema
 import pytest
 from command_line import run
-from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli.documents import schemas
@@ -454,29 +453,3 @@ def test_the_summary_of_a_step_is_added_to_and_bounded(folder, check, monkeypatc
         assert (code, "is full" in text) == (0, is_full)
         assert summary.stat().st_size < 2**20
     assert summary.stat().st_size == 2**20 - 5
-
-
-@sampled("name", list(ARCHITECTURES), first(1))
-@sampled(
-    ("key", "value", "width"),
-    [("num_experts_per_tok", 64, 80), ("moe_intermediate_size", 897, 100),
-     *(("num_experts_per_tok", 64, width) for width in (100, 132)),
-     *(("moe_intermediate_size", 897, width) for width in (80, 132))],
-    first(2),
-)  # fmt: skip
-def test_a_seeded_mistake_heads_the_difference_and_no_line_is_wider_than_the_terminal(
-    folder, capsys, monkeypatch, name, key, value, width
-):
-    config = gated.published(name)
-    write(config=config)
-    gated.commit(folder)
-    write(config=config, **{key: value})
-    monkeypatch.setenv("COLUMNS", str(width))
-    code, out, err = run(capsys, "check", "--against", "HEAD")
-    assert (code, err) == (1, "")
-    lines = out.splitlines()
-    assert key in lines[2]
-    assert lines[2].endswith(f"-> {value}")
-    assert any("moved most, module: model.layers.*.mlp" in line for line in lines[:9])
-    assert max(map(len, lines)) <= width
-    assert [line for line in lines if line != line.rstrip()] == []

@@ -319,12 +319,19 @@ class TestMoved:
     @sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
     def test_a_seeded_mistake_heads_the_difference(self, name, values, module):
         found = judged(report_of(name, **values), report_of(name))
-        lines = [
-            each.text for each in ReadableCheck(whole_check("b.toml", None, [found])).lines(80)
-        ]
-        head = next(each for each in lines if each.startswith("  "))
-        assert re.match(f"  changed: .*{next(iter(values))}", head)
-        assert "(1 modules)" not in " ".join(lines)
+        readable, [(key, value)] = (
+            ReadableCheck(whole_check("b.toml", None, [found])),
+            values.items(),
+        )
+        for width in (80, 100, 132):
+            lines = [each.text for each in readable.lines(width)]
+            head = next(each for each in lines if each.startswith("  "))
+            assert re.fullmatch(f"  changed: .*{key}: .* -> {value}", head)
+            assert any(f"moved most, module: {found.moves('module')[0].name}" in each
+                       for each in lines[:9])  # fmt: skip
+            assert max(map(len, lines)) <= width
+            assert [each.rstrip() for each in lines] == lines
+            assert "(1 modules)" not in " ".join(lines)
         assert module in found.moves("module")[0].name
         assert found.moves("operator")[0].name == "linear"
         shares = [each.share for each in found.moves("module")]
