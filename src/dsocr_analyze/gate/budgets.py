@@ -69,7 +69,7 @@ class Limit:
     Attributes:
         name: `max` or `min` of a value, `max_increase` or `max_decrease` of a change, `tolerance`
             of either.
-        amount: The value, or the change, absolute or as a fraction of the baseline's figure.
+        amount: The value, or the change, absolute or a fraction.
         amount_text: The same in words.
     """
 

@@ -48,11 +48,11 @@ class InputChange(Struct, frozen=True, kw_only=True):
     """A changed input, not its effect on figures.
 
     Attributes:
-        kind: A config key, the model's code, an option of the workload, how it was counted, a
-            budget, or any other statement of the report.
+        kind: A config key, the model's code, an option, how it was counted, a budget, or any other
+            statement of the report.
         key: Its name; a config key's dotted path.
         before: The baseline's value, JSON for a config key; null if absent.
-        after: The value now, JSON for a config key; null if absent.
+        after: The value now, likewise.
     """
 
     kind: InputKind
@@ -99,12 +99,12 @@ class Move(Struct, frozen=True, kw_only=True):
         level: Which of these it is.
         stage: The stage; amounts of a decode stage are per step.
         name: Name of the stage, operator or kind; or the modules' path, with `*` for numbers.
-        modules: Modules that changed; 1 for anything else.
-        flops: FLOPs; of modules, those of their own forwards.
+        modules: Modules that changed; else 1.
+        flops: FLOPs; of modules, of their own forwards.
         bytes: Bytes read and written, likewise; null for an operator.
-        params: Parameters of a stage; null for anything else.
+        params: Parameters of a stage; else null.
         share: The change's largest share of the baseline's FLOPs, bytes or parameters of the whole
-            batch, with every decode step.
+            batch.
     """
 
     level: MoveLevel
@@ -121,8 +121,8 @@ class Difference(NamedTuple):
     """A part of two reports, and what each states there: a number, a text, names only it has.
 
     Attributes:
-        key: Its key in the report, as in a budget.
-        pattern: The key, with `*` for names and entries within a stage or list.
+        key: Its key in the report.
+        pattern: The key, with `*` for names and entries.
         section: A stage (`stages.prefill`), or a key at the top (`workload`).
     """
 

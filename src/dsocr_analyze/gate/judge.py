@@ -73,12 +73,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The figure's key in the report.
-        rule: The budget's limit (`max_increase 2 %`); `baseline` for a figure without a budget,
-            which must equal the baseline's.
+        rule: The budget's limit (`max_increase 2 %`), or `baseline` without a budget.
         outcome: Whether the limit is kept.
         value: The figure now; null if gone.
         baseline: The baseline's figure; null without one.
-        limit: The last value that the rule allows; null if unknown.
+        limit: The last allowed value; null if unknown.
         message: What is wrong; may be empty.
     """
 
@@ -100,12 +99,11 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
         title: What was counted.
         is_compared: Whether it has a baseline.
         inputs: Changed inputs, config keys first.
-        moved: Where work changed: stages, modules, operators and kinds of operators, by share.
-        changed: Figures that differ from the baseline's, unless they follow from another in their
-            part of the report.
+        moved: Where work changed: stages, modules, operators, kinds of operators, by share.
+        changed: Figures that differ, unless they follow from another in their part of the report.
         following: Number of those that follow.
         unchanged: Number of equal figures.
-        verdicts: Figures checked against their limits, exceeded ones first.
+        verdicts: Figures against their limits, exceeded ones first.
         warnings: Doubts about the comparison.
     """
 
@@ -137,9 +135,9 @@ class Check(Opening, frozen=True, kw_only=True):
         outcome: The worst of the workloads' outcomes and the warnings.
         tool: Version of dsocr-analyze that counted all but a saved report.
         budgets: The file with the budgets.
-        baseline: What the workloads are compared with; null without one.
+        baseline: What workloads are compared with; null without one.
         workloads: One entry per workload, in file order.
-        warnings: Doubts that apply to all workloads.
+        warnings: Doubts about all workloads.
     """
 
     outcome: Outcome

@@ -1,8 +1,8 @@
 """A check as text for a terminal, as Markdown, and as JUnit XML.
 
-Names may be strangers'. In Markdown, everything but fixed words and small numbers stands in code
-spans that nothing in it ends, so it can't become a link, a mention, an image or HTML. The action
-that posts a comment shows any other text as code.
+Names may be strangers'. In Markdown, all but fixed words and small numbers stands in code spans
+that nothing in it ends, so it can't become a link, a mention or HTML. The action that posts a
+comment shows any other text as code.
 """
 
 from __future__ import annotations

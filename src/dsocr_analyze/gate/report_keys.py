@@ -24,9 +24,8 @@ _MOST_NAMED: Final = 12
 class ReportKeys:
     """The keys of one report: dotted paths such as `total.flops`.
 
-    A name with dots is written as it is (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in
-    quotes. A list's entry has an index or a value in it (`workload.page[0]`,
-    `time[gpu=a100].page_seconds`). `*` is any one name or entry.
+    A name with dots may stand in quotes. A list's entry has an index or a value in it
+    (`workload.page[0]`, `time[gpu=a100].page_seconds`). `*` is any one name or entry.
     """
 
     def __init__(self, report: Report | None) -> None:

@@ -57,12 +57,12 @@ class ComparedColumn(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name, unique among the reports.
-        engine: trace if the model ran under hooks, analytic for closed forms.
+        engine: trace, or analytic for closed forms.
         dtype: Data type of weights and activations.
-        attention: The decoder's attention implementation.
+        attention: The decoder's attention.
         model: The model.
         workload: The page and its prompt.
-        figures: Its quantities by key; null for one it lacks.
+        figures: Its quantities by key; null if missing.
     """
 
     name: str
@@ -78,12 +78,12 @@ class ComparedQuantity(Struct, frozen=True):
     """One quantity across all reports.
 
     Attributes:
-        key: Its name for programs: unique and stable across releases.
+        key: Its name for programs: unique, stable across releases.
         quantity: Its name for readers.
         unit: Its unit.
-        values: Value in each report, in the order of `names`; null if it has none.
+        values: Its value in each report; null if missing.
         differences: Each value minus the first; null if either is missing.
-        ratios: Each value divided by the first; null if that is 0 or either is missing.
+        ratios: Each value over the first; null if that is 0 or either is missing.
     """
 
     key: str
@@ -126,10 +126,10 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
 
     Attributes:
         columns: Each report's model, workload and way of counting.
-        names: Names of the reports, in order.
+        names: Names of the reports.
         ran: Which model each report is of, and how it ran.
         architectures: Each report's architecture; null if unknown.
-        pages: Width and height of each report's page in pixels; null without one.
+        pages: Each report's page, width and height in pixels; null without one.
         rows: One row per quantity.
         config_differences: Keys in which the configs differ.
         assumptions: What predicted seconds assume.

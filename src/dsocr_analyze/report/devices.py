@@ -65,12 +65,12 @@ class KernelKind(Struct, frozen=True, kw_only=True):
         dtype: Data type of its operands.
         measured_on: The GPU that was measured.
         extrapolated: Whether that is another GPU.
-        framework: The framework whose kernels were measured.
+        framework: The framework of the kernels.
         derived: What its times were derived from; null if measured.
         assumed: Whether its error is assumed, not measured.
         median_error: Median relative error.
         p90_error: 90th percentile of the relative error.
-        held_out_rows: Measurements held out of the fit, then predicted.
+        held_out_rows: Measurements outside the fit.
         held_out_groups: Groups of sizes among them.
         training_rows: Measurements in the fit.
     """
@@ -97,7 +97,7 @@ class KernelFamily(Struct, frozen=True, kw_only=True):
         dtype: Data type of its operands.
         median_error: Median relative error.
         p90_error: 90th percentile of the relative error.
-        held_out_rows: Measurements held out of the fit, then predicted.
+        held_out_rows: Measurements outside the fit.
         training_rows: Measurements in the fit.
     """
 
@@ -115,18 +115,18 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name in the catalogue.
         title: Its name for readers.
-        tensor_tflops: Dense TFLOP/s of `tensor_dtype` matrix products.
+        tensor_tflops: Dense TFLOP/s of `tensor_dtype` products.
         tensor_dtype: The data type of that rate.
-        float8_tflops: Dense TFLOP/s in float8; null if unsupported.
-        int8_tops: Dense 10^12 operations/s in int8; null if unsupported.
+        float8_tflops: Dense float8 TFLOP/s; null if unsupported.
+        int8_tops: Dense int8 TOP/s; null if unsupported.
         bandwidth_gb_s: Memory bandwidth, GB/s.
         memory_gb: Memory as sold, GB.
-        compute_capability: NVIDIA's; null for other vendors.
-        rocm_target: AMD's; null for other vendors.
+        compute_capability: NVIDIA's; else null.
+        rocm_target: AMD's; else null.
         sms: Streaming multiprocessors or compute units.
         l2_mb: Level-2 cache, MB.
         source: Where these figures come from.
-        weak: Those of them that are poorly sourced; may be empty.
+        weak: Poorly sourced ones; may be empty.
         profile: Where its kernel times come from.
         kinds: Kinds of kernels; empty for a CPU.
         families: Families of kernels; empty for a GPU.

@@ -1,7 +1,7 @@
 """The report: the typed document that all outputs are made from, and how figures become one.
 
-`schema.json` is made from these types and their docstrings. Every key is present, null if its
-figure is unknown. Counts are exact integers; ratios and a page's share of its batch are floats.
+These types and their docstrings make `schema.json`. Every key is present, null if unknown. Counts
+are exact integers; ratios and a page's share of its batch are floats.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Total(CountsWithIntensity, frozen=True, kw_only=True):
     Attributes:
         params: All parameters.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        decode_step: One step over a cache of seq_len tokens; null if the model does not decode.
+        decode_step: One step over a cache of seq_len tokens; null without decoding.
         batch: The whole batch.
         page: One page's share of the batch.
     """
@@ -155,9 +155,9 @@ class Module(Counts, frozen=True, kw_only=True):
 
     Attributes:
         class_name: Its class; null if no model was built.
-        calls: Number of calls, 0 for a container that is not called; null if unknown.
+        calls: Number of calls, 0 for a container; null if unknown.
         params: Parameters at or below it; null if no model was built.
-        own: Counts of its own forward, without its children.
+        own: Counts of its own forward alone.
     """
 
     class_name: str | None = field(name="class")
@@ -186,8 +186,7 @@ class ExpertsTouched(Struct, frozen=True, kw_only=True):
     Attributes:
         even: If tokens spread evenly: an upper bound.
         expected: If tokens choose uniformly and independently: E (1 - (1 - k/E)^tokens).
-        counted: Experts whose weights are in bytes_read: even, or those that a checkpoint's routing
-            chose, as a mean over layers.
+        counted: Experts in bytes_read: even, or a checkpoint's routing, as a mean over layers.
     """
 
     even: Count
@@ -203,13 +202,12 @@ class Stage(CountsWithIntensity, frozen=True, kw_only=True):
         calls: Calls of its outermost module.
         causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
         experts_touched: Routed experts that its tokens touch; null without any.
-        bytes_read_expected: bytes_read if its tokens touch experts_touched.expected experts per
-            layer; null without experts_touched.
+        bytes_read_expected: bytes_read with experts_touched.expected experts per layer; null
+            without experts_touched.
         operators: FLOPs by operator, costliest first.
         operator_bytes: Bytes read and written by operator; null in earlier reports.
         operator_families: Operators by kind, costliest first.
-        by_module: Modules that ran and their ancestors by path, which is empty for the model
-            itself.
+        by_module: Modules that ran and their ancestors by path, empty for the model itself.
         flops_analytic: FLOPs by closed forms, which lack some operators; null without them.
         notes: Caveats about its figures.
     """
@@ -231,8 +229,7 @@ class Metadata(Provenance, frozen=True, kw_only=True):
     """How the figures were obtained.
 
     Attributes:
-        kernels_of: Device type whose kernels are counted: cuda, in earlier reports perhaps cpu;
-            null if unknown.
+        kernels_of: Device type of the counted kernels: cuda, once perhaps cpu; null if unknown.
         conventions: How each quantity is counted.
         created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """
@@ -261,9 +258,8 @@ class Memory(Struct, frozen=True, kw_only=True):
         weights_bytes: Bytes of all parameters.
         inputs_bytes: Bytes of the prefill pass's inputs; null if unknown.
         kv_cache_bytes: Bytes of the KV cache after the last step.
-        peak_activation_bytes: Most bytes of other tensors alive in the prefill pass.
-        peak_module: Path of the module that reaches it, empty for the model itself; null if
-            unknown.
+        peak_activation_bytes: Most bytes of other tensors in the prefill pass.
+        peak_module: Path of the module that reaches it, perhaps empty; null if unknown.
         stated_for: What each figure applies to, by key.
     """
 
@@ -283,8 +279,8 @@ class Report(Struct, frozen=True, kw_only=True):
         metadata: How the figures were obtained.
         workload: The page, its prompt and its batch.
         total: Parameters and work of the whole model.
-        stages: Stages in the architecture's order: the prefill pass and, if the model decodes, one
-            decode step over a cache of seq_len tokens.
+        stages: Stages in order: the prefill pass and, if the model decodes, one decode step over a
+            cache of seq_len tokens.
         unassigned: Parameters that no stage owns.
         memory: What the batch holds in memory.
         agreement: Whether the two engines agree; null if only one ran.
@@ -326,9 +322,8 @@ class Report(Struct, frozen=True, kw_only=True):
         """A table of exact integers, in the report's order. Needs the extra `pandas`.
 
         Args:
-            by: One row per `stage`; per `module` of each stage, with counts that include its
-                children, and in columns `own_...` those that don't; or per `operator` of each
-                stage, with its FLOPs and its family.
+            by: One row per `stage`; per `module` of each stage, with its children's counts or, in
+                columns `own_...`, without; or per `operator`, with FLOPs and family.
 
         Raises:
             FormatError: `by` is none of these, or pandas is not installed.

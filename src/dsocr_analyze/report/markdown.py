@@ -330,8 +330,8 @@ class ReadableReport(NamedTuple):
 
     Attributes:
         report: The report.
-        written: The files that it is written to.
-        is_full: Whether a terminal shows tables and notes below the answer.
+        written: The files with it.
+        is_full: Whether a terminal shows tables and notes.
         rest: Where a terminal shows what is left out.
         html: Returns the HTML page.
     """

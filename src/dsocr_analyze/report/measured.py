@@ -52,7 +52,7 @@ class MeasuredBytes(Struct, frozen=True, kw_only=True):
 
     Attributes:
         measured: Taken from the device's allocator.
-        predicted: Of tensors, under CUDA's kernels: by closed forms, else by a trace.
+        predicted: Of tensors, under CUDA's kernels, as counted.
         besides: measured - predicted: scratch inside kernels and, on a CPU, tensors that only its
             kernels make or leave out.
     """
@@ -72,19 +72,19 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
         versions: Versions of software that its speed depends on.
         threads: CPU threads.
         dtype: Data type of weights and activations.
-        attention: The decoder's attention implementation.
-        weights: A checkpoint's, or random: then every expert is chosen equally often.
-        autocast: Whether passes ran under the vendor's autocast, as in `infer()`.
+        attention: The decoder's attention.
+        weights: A checkpoint's, or random: every expert is chosen equally often.
+        autocast: Whether passes ran under the autocast of `infer()`.
         repeats: Timed repeats.
         warmups: Untimed repeats before them.
         steps: Decode steps per repeat.
-        keeps_memory: Whether the process kept the memory that a pass freed.
-        profile: Where predicted seconds come from; null without any.
-        unpredicted: Why no seconds are predicted; null if they are.
-        stages: Seconds by stage; for the decode stage, of one step.
+        keeps_memory: Whether the process kept memory that a pass freed.
+        profile: Where predictions come from; null without any.
+        unpredicted: Why no seconds are predicted; else null.
+        stages: Seconds by stage; a decode stage's are of one step.
         prefill: The whole prefill pass.
-        reference: A product of fixed size before each repeat; its spread shows other load.
-        preprocessing: Seconds of one CPU thread per prompt; null if the model reads no pages.
+        reference: A fixed product before each repeat; its spread shows other load.
+        preprocessing: Seconds of one CPU thread per prompt; null if no pages are read.
         peak: Peak memory of the prefill pass.
     """
 
@@ -191,8 +191,8 @@ class MeasuredStage(Struct, frozen=True, kw_only=True):
 
     Attributes:
         calls: Passes in which it ran.
-        flops: Its counted FLOPs.
-        bytes_moved: Its counted bytes, read and written.
+        flops: Counted FLOPs.
+        bytes_moved: Counted bytes, read and written.
         seconds: Time it took.
         flops_per_second: flops over measured seconds.
         bytes_per_second: bytes_moved over measured seconds.
@@ -227,7 +227,7 @@ class InferenceReport(PageOpening, frozen=True, kw_only=True):
         device: Device it ran on.
         dtype: Data type of weights and activations.
         attention: The decoder's attention, as transformers names it.
-        autocast: Data type of the autocast in which `infer()` runs its passes.
+        autocast: Data type of the autocast of `infer()`.
         weights: A checkpoint's, or random.
         tokenizer: The model directory's, or a stand-in.
         versions: Versions of this program and its packages.
@@ -235,17 +235,16 @@ class InferenceReport(PageOpening, frozen=True, kw_only=True):
         prompt: The prompt.
         stages: By stage, in the architecture's order.
         preprocess_seconds: To prepare pixels and tokens on the CPU.
-        first_token_seconds: From the start of `infer()` to the end of the prefill pass.
-        next_token_seconds: Per later token, with what `generate` does between passes; null for a
-            single token.
-        infer_seconds: The whole `infer()` call.
+        first_token_seconds: From the start to the end of the prefill pass.
+        next_token_seconds: Per later token, with the work of `generate`; null for a single token.
+        infer_seconds: The whole call.
         tokens: Tokens generated.
         tokens_per_second: tokens over infer_seconds.
         weights_bytes: Bytes of all parameters.
-        peak_bytes: Most bytes of the prefill pass besides weights and inputs; predicted is the
-            counted peak of tensors, without scratch inside kernels.
+        peak_bytes: Most bytes of the prefill pass besides weights and inputs; predicted without
+            scratch inside kernels.
         predicted_for: The GPU of predicted seconds; null without any.
-        differences: How the passes of `infer()` differ from those counted.
+        differences: How passes differ from those counted.
         notes: Caveats about the figures.
         text: The text it read.
     """

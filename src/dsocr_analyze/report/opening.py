@@ -86,8 +86,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The page, its prompt and its batch.
 
     Attributes:
-        page: Width and height in pixels; null, as all keys up to text_tokens, if the model reads no
-            pages.
+        page: Width and height in pixels; null, as all keys up to text_tokens, if no pages are read.
         base_size: Side of the global view in crop mode, in pixels.
         image_size: Side of a local view, or of the only view, in pixels.
         crop_mode: Whether the page is cut into local views.
@@ -95,10 +94,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         views: One entry per vision call on one page.
         visual_tokens: Tokens that stand for the prompt's pages.
         text_tokens: The prompt's other tokens, BOS included.
-        seq_len: All tokens of one prompt; 0 without a prompt.
+        seq_len: All tokens of one prompt; 0 without one.
         batch_size: Prompts in the batch, all alike.
         max_new_tokens: Tokens generated per prompt; 0 if the model does not decode.
-        prompt_pages: Pages in one prompt, all alike; null if the model reads no pages.
+        prompt_pages: Pages in one prompt, all alike; null if none are read.
     """
 
     page: tuple[Count, Count] | None
@@ -133,8 +132,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         schema_version: Version of the schema.
         command: The command that wrote it.
-        options: The command's options and defaults, by name with _ for -, except those on how and
-            where results are written.
+        options: Its options and defaults by name with _ for -, except those on how and where
+            results are written.
     """
 
     schema_version: str

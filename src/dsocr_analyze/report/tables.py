@@ -123,7 +123,7 @@ class TopModule(NamedTuple):
     """Modules that differ only in layer numbers, and the work of their own forwards.
 
     Attributes:
-        name: Their path, with * for a layer number; empty for the model itself.
+        name: Their path, with * for layer numbers; empty for the model itself.
         class_name: None if no model was built.
         modules: Number of modules.
         calls: Number of calls; 0 if unknown.

@@ -69,9 +69,9 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
         matrix_flops_per_second: Dense matrix products of that type.
         vector_flops_per_second: fp32 outside the matrix units; null if unknown.
         memory_bytes: As sold.
-        measured: Whether kernel times are its own, not another GPU's.
+        measured: Whether kernel times are its own.
         source: Where the peaks come from.
-        weak: Those that are poorly sourced; may be empty.
+        weak: Poorly sourced ones; may be empty.
     """
 
     gpu: str
