@@ -617,7 +617,7 @@ class TestOtherReports:
 )
 def test_roofs_of_other_types(dtype, gpu, rate):
     roofs = roofs_of(all_profiles().values(), dtype)
-    rates = {roof.gpu: roof.matrix_flops_per_second for roof in roofs}
+    rates = {roof["gpu"]: roof["matrix_flops_per_second"] for roof in roofs}
     assert (rates[gpu], all(rates.values())) == (rate, True)
 
 

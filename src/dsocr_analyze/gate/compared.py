@@ -132,10 +132,6 @@ class Difference(NamedTuple):
     before: Any
     after: Any
 
-    @property
-    def is_number(self) -> bool:
-        return is_number(self.before) and is_number(self.after)
-
 
 class ReportChanges(NamedTuple):
     """How two reports compare.
@@ -164,8 +160,8 @@ def compared(before: Report, after: Report) -> ReportChanges:
     parts = [*_parts(Difference("", "", "", before, after))]
     equal = [to_builtins(each.after) for each in parts if each.before == each.after]
     differing = [each for each in parts if each.before != each.after]
-    numbers = [each for each in differing if each.is_number]
-    texts = [each for each in differing if None not in each[3:] and not each.is_number]
+    numbers = [each for each in differing if all(map(is_number, each[3:]))]
+    texts = [each for each in differing if not (None in each[3:] or all(map(is_number, each[3:])))]
     old, new = counted_figures(before), counted_figures(after)
     stages = [
         Figure(key=key, before=old.get(key), after=new.get(key))

@@ -29,7 +29,6 @@ from dsocr_analyze.pictures.settings import (
 )
 from dsocr_analyze.pictures.values import (
     Scale,
-    Segment,
     Top,
     label_bars,
     label_segments,
@@ -137,7 +136,7 @@ def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
         label_segments(
             picture,
             [
-                Segment(patch, scale.text(patch.get_height()), patch.get_height() / bar.whole)
+                (patch, scale.text(patch.get_height()), patch.get_height() / bar.whole)
                 for row in patches
                 for patch, bar in zip(row, bars, strict=True)
                 if bar.whole and patch.get_height()

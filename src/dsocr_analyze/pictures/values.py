@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.patches import Rectangle
 
-__all__ = ["Scale", "Segment", "Top", "label_bars", "label_segments", "scale_axis", "scale_of"]
+__all__ = ["Scale", "Top", "label_bars", "label_segments", "scale_axis", "scale_of"]
 
 _PREFIXES: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
                     (10**3, "k"))  # fmt: skip
@@ -100,16 +100,11 @@ def _end_axis(axes: Axes, tops: Sequence[Top], pixels: float) -> None:
     axes.set_ylim(0, 1.03 * highest * room / max(room - pixels, room / 4) or 1)
 
 
-class Segment(NamedTuple):
-    """A part of a stacked bar: its rectangle, its value, its share of the bar."""
+def label_segments(picture: Picture, segments: Sequence[tuple[Rectangle, str, float]]) -> None:
+    """Writes value and share, or the share, into segments of the final layout that have room.
 
-    patch: Rectangle
-    text: str
-    share: float
-
-
-def label_segments(picture: Picture, segments: Sequence[Segment]) -> None:
-    """Writes value and share, or the share, into segments of the final layout that have room."""
+    A segment is a rectangle, its value, and its share of the bar.
+    """
     axes, measure, size = picture.axes, picture.measure, 8.0
     for patch, text, share in segments:
         box = patch.get_window_extent()

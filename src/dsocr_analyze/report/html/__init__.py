@@ -31,7 +31,6 @@ from dsocr_analyze.report.tables import (
 from dsocr_analyze.timing import TimeEntry
 
 __all__ = [
-    "Roof",
     "comparison_contents",
     "escaped_json",
     "refuse_without_plotly",
@@ -60,39 +59,13 @@ _MODULE_FIELDS: Final = (
 # --- what a page is about ------------------------------------------------------------------------
 
 
-class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU's peaks in a report's data type.
-
-    Attributes:
-        gpu: Its name in the catalogue.
-        title: Its name for readers.
-        matrix_flops_per_second: Dense matrix products of that type.
-        vector_flops_per_second: fp32 outside the matrix units; null if unknown.
-        memory_bytes: As sold.
-        measured: Whether kernel times are its own.
-        source: Where the peaks come from.
-        weak: Poorly sourced ones; may be empty.
-    """
-
-    gpu: str
-    title: str
-    dtype: str
-    matrix_flops_per_second: float
-    vector_flops_per_second: float | None
-    bytes_per_second: float
-    memory_bytes: int
-    measured: bool
-    source: str
-    weak: str
-
-
 Contents: TypeAlias = Mapping[str, object]
 """What a page is about, by name."""
 
 
 def report_contents(
     report: Report,
-    roofs: Sequence[Roof] = (),
+    roofs: Sequence[Contents] = (),
     curves: Sequence[TimeEntry] = (),
     curves_missing: str = "",
 ) -> Contents:
@@ -164,27 +137,31 @@ def _without_modules(report: Report) -> Report:
     return msgspec.structs.replace(report, stages=stages)
 
 
-def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
-    """Peaks of GPUs that support a data type, those named `first` in that order."""
+def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Contents]:
+    """Peaks of GPUs that support a data type, those named `first` in that order.
+
+    Matrix products are dense; memory is as sold; `vector_flops_per_second` is fp32 outside the
+    matrix units, None if unknown; `measured` says whether kernel times are the GPU's own.
+    """
     places = {name: place for place, name in enumerate(first)}
     found = [
-        Roof(
-            gpu=gpu.name,
-            title=gpu.title,
-            dtype=dtype,
-            matrix_flops_per_second=gpu.tflops(dtype) * 1e12,
-            vector_flops_per_second=gpu.float32_tflops * 1e12 or None,
-            bytes_per_second=gpu.bandwidth_gb_s * 1e9,
-            memory_bytes=gpu.memory_bytes,
-            measured=not profile.extrapolated,
-            source=gpu.source,
-            weak=gpu.weak,
-        )
+        {
+            "gpu": gpu.name,
+            "title": gpu.title,
+            "dtype": dtype,
+            "matrix_flops_per_second": gpu.tflops(dtype) * 1e12,
+            "vector_flops_per_second": gpu.float32_tflops * 1e12 or None,
+            "bytes_per_second": gpu.bandwidth_gb_s * 1e9,
+            "memory_bytes": gpu.memory_bytes,
+            "measured": not profile.extrapolated,
+            "source": gpu.source,
+            "weak": gpu.weak,
+        }
         for profile in profiles
         for gpu in [profile.gpu]
         if (gpu.float32_tflops > 0 if dtype == "float32" else dtype in gpu.dtypes)
     ]
-    return sorted(found, key=lambda roof: places.get(roof.gpu, len(places)))
+    return sorted(found, key=lambda roof: places.get(str(roof["gpu"]), len(places)))
 
 
 # --- the file ------------------------------------------------------------------------------------
