@@ -29,12 +29,6 @@ SIGMAS = 5
 """A right formula fails once in a million draws."""
 
 
-def drawn(experts, tokens, per_token, draws, seed):
-    """Choices of k different experts per token, `[draws, tokens, k]`, all sets equally likely."""
-    order = np.random.default_rng(seed).random((draws, tokens, experts))
-    return np.argpartition(order, per_token - 1, axis=-1)[..., :per_token]
-
-
 def distinct(choices, experts):
     """Experts that some token of each draw chose, `[draws]`, from choices `[draws, tokens, k]`."""
     hit = np.zeros((len(choices), experts), bool)
@@ -62,25 +56,6 @@ def gate(method, experts, per_token, groups, chosen, scoring):
 
 
 class TestExpectation:
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(
-        ("tokens", "experts", "per_token"),
-        [(1, 64, 6), (2, 64, 6), (4, 64, 6), (8, 64, 6), (16, 64, 6), (40, 64, 6), (3, 8, 2),
-         (5, 8, 7), (2, 5, 5), (7, 160, 8)],
-    )  # fmt: skip
-    def test_it_is_the_mean_of_drawn_routings(self, tokens, experts, per_token):
-        counts = distinct(drawn(experts, tokens, per_token, 2000, seed=tokens), experts)
-        assert is_mean_of(expected_experts(tokens, experts, per_token), counts)
-
-    def test_the_draws_tell_other_formulas_from_it(self):
-        tokens, experts, per_token = 8, 64, 6
-        counts = distinct(drawn(experts, tokens, per_token, 4000, seed=1), experts)
-        evenly = min(experts, tokens * per_token)
-        # As if a token could choose an expert twice.
-        with_repeats = experts * (1 - (1 - 1 / experts) ** (tokens * per_token))
-        for wrong in (evenly, with_repeats, expected_experts(tokens + 1, experts, per_token)):
-            assert not is_mean_of(wrong, counts)
-
     @pytest.mark.parametrize(
         ("tokens", "experts", "per_token"),
         [(1, 4, 2), (2, 4, 2), (3, 4, 2), (2, 5, 3), (3, 5, 1), (2, 6, 6), (4, 3, 2)],

@@ -271,44 +271,31 @@ def slots_of(cache):
     return vars(cache).setdefault("slots", {})
 
 
-def nothing(cache, layer):
-    pass
-
-
-def numbered(cache, layer):
-    """As a sliding window does."""
-    slots_of(cache)[layer] = 7
-
-
 def doubled_below(cache, layer):
     if layer:
         cache.key_cache[layer - 1] = cache.key_cache[layer - 1] * 2
-
-
-def written_below(cache, layer):
-    if layer:
-        cache.value_cache[layer - 1].add_(1)
-
-
-def written_here(cache, layer):
-    cache.value_cache[layer].add_(1)
-
-
-def kept_elsewhere(cache, layer):
-    vars(cache).setdefault("others", []).extend(2 * [cache.key_cache[layer] * 2])
-
-
-def toggled_below(cache, layer):
-    slots_of(cache)[0] = 1 - slots_of(cache).get(0, 0)
 
 
 # Layers that run: over an empty cache, over a pair made in the same pass, and over one from before
 # it, the first and the last beside one in the middle. The first has nothing below it to change.
 @pytest.mark.parametrize(
     ("also", "ran"),
-    [(nothing, 2 + 3 + 3), (numbered, 2 + 3 + 3), (written_here, 2 + 3 + 3), (doubled_below, 19),
-     (written_below, 19), (toggled_below, 19), (kept_elsewhere, 20)],
-)  # fmt: skip
+    [
+        (lambda cache, layer: None, 2 + 3 + 3),
+        (lambda cache, layer: slots_of(cache).update({layer: 7}), 2 + 3 + 3),  # sliding windows do
+        (lambda cache, layer: cache.value_cache[layer].add_(1), 2 + 3 + 3),
+        (doubled_below, 19),
+        (lambda cache, layer: layer and cache.value_cache[layer - 1].add_(1), 19),
+        (lambda cache, _: slots_of(cache).update({0: 1 - slots_of(cache).get(0, 0)}), 19),
+        (
+            lambda cache, layer: (
+                vars(cache).setdefault("others", []).extend(2 * [cache.key_cache[layer] * 2])
+            ),
+            20,
+        ),
+    ],
+    ids=["nothing", "numbered", "here", "doubled below", "below", "toggled below", "elsewhere"],
+)
 @pytest.mark.parametrize("hold", [lambda cache: cache, lambda cache: (cache, 1)])
 def test_layers_that_extend_a_cache_are_repeated(also, ran, hold):
     """Only if each extends its own pair and does nothing else to the cache."""

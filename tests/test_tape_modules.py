@@ -12,13 +12,12 @@ from importlib.metadata import version
 
 import pytest
 import torch
-from sampling import every, first, sampled
+from sampling import every, sampled
 from taped import (
     CONFIG,
     DTYPES,
     alone,
     assert_same,
-    assert_same_for_any,
     attend,
     decoder,
     features,
@@ -416,32 +415,6 @@ def test_an_encoder_is_that_of_a_trace(name, seed):
     assert_same(build(dtype), inputs, dtype, forward, f"model.{name}")
 
 
-@pytest.mark.parametrize("N", [1, 2])
-def test_a_global_block_as_large_as_a_window_resizes_its_own_tables(N):
-    """Its tables are made for the 5 x 5 table of positions: 9 rows for a grid that needs 5."""
-    c = SamDimensions(
-        width=6,
-        layers=2,
-        heads=2,
-        global_attn_indexes=(1,),
-        downsample_channels=(4, 5),
-        image_size=10,
-        patch=2,
-        window=3,
-        neck=4,
-    )
-    build, [shape], forward = of_sam(c, N, 6)
-    assert_same(
-        build(BFLOAT16), [of_type(BFLOAT16, *shape)], BFLOAT16, forward, "model.sam_model"
-    )  # fmt: skip
-    [resized] = {
-        (kernel.path, kernel.calls, kernel.work.bytes_read, kernel.work.bytes_written)
-        for kernel in alone(forward).kernels
-        if kernel.operator == "upsample_linear1d"
-    }
-    assert resized == ("blocks.1.attn", 2, 9 * 3 * 4, 5 * 3 * 4)
-
-
 @sampled("seed", range(10), every(5))
 def test_an_encoder_may_keep_its_mask(seed):
     draw = random.Random(seed)
@@ -534,27 +507,3 @@ def test_a_projector_is_that_of_a_trace(name, are_apart, dtype):
             return projector(t, (one, one) if is_pair else one, N, q, c, are_apart=are_apart)
 
         assert_same(module, [inputs], dtype, forward, "model.projector")
-
-
-@sampled("R", [16, 24], first(1))
-@pytest.mark.parametrize("variant", ["mlp", "downsampled", "split features"])
-@pytest.mark.parametrize("N", [2, 7])
-def test_a_number_of_views_may_be_a_symbol(variant, R, N):
-    """One run for any number of views above one yields the records of a run for each."""
-    small_sam = SamDimensions(
-        width=6, layers=3, heads=3, global_attn_indexes=(1,), downsample_channels=(4, 6),
-        image_size=20, patch=2, window=3, neck=5,
-    )  # fmt: skip
-    small_clip = ClipDimensions(width=6, layers=2, heads=2, image_size=8, patch_size=2)
-    encoder = EncoderDimensions(
-        width=8, layers=2, heads=4, kv_heads=2, intermediate_size=5, view_sizes=(128, 192)
-    )
-    c, q = projector_of(variant), -(-R // small_sam.patch // 4)
-
-    def views(t, N):
-        t.call("sam_model", sam, features(t, N, 3, R, R), N, R, small_sam)
-        t.call("vision_model", clip, features(t, N, 6, q, q), N, q, small_clip)
-        t.call("projector", projector, features(t, N, q, q, 8), N, q, c, are_apart=True)
-        t.call("qwen2_model", qwen2_encoder, features(t, N, q, q, 8), N, q, encoder)
-
-    assert_same_for_any(views, N=N)
