@@ -21,6 +21,7 @@ from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.symbolic import SymbolicTape
 
 N, K = Polynomial.size("n", least=2), Polynomial.size("k", least=2)
+SOME = Polynomial.size("some", least=0, most=8)
 
 
 @pytest.fixture
@@ -277,6 +278,30 @@ class TestSymbols:
             t.again("child", forward, t.input(7, BFLOAT16))
             assert (t.work("").vector_flops, t.levels("")) == (7, (28,))
         assert len(runs) == 1
+
+    @pytest.mark.parametrize(
+        ("count", "limits", "work", "alive", "level"),
+        [
+            (5, {}, 5 * N, 10 * N, ["12 n"]),
+            (K, {"least": 1}, K * N, 2 * K * N, ["2 k n + 2 n"]),
+            (0, {}, 0, 0, ["0"]),
+        ],
+    )
+    def test_of_equal_children_the_last_meets_the_others(
+        self, s, count, limits, work, alive, level
+    ):
+        """An output of n elements is 2 n bytes; while a child runs, 2 n more are alive."""
+        outputs = s.each("experts", 0, count, copied, s.input(N, BFLOAT16), **limits)
+        assert s.work("").vector_flops == work
+        assert s.alive == sum(each.nbytes for each in outputs) == alive
+        assert levels(s) == level
+
+    @pytest.mark.parametrize(("count", "level"), [(0, 0), (1, 4 * 7), (3, 2 * 2 * 7 + 4 * 7)])
+    def test_no_children_reach_no_level(self, s, count, level):
+        kept = s.each("x", 0, SOME, copied, s.input(N, BFLOAT16))
+        of = Values({"some": count, "n": 7}).of
+        assert (max(map(of, s.levels(""))), of(s.alive)) == (level, 2 * count * 7)
+        s.hold(*kept)
 
     def test_turns_of_an_unknown_number_are_refused(self, s):
         with pytest.raises(ArithmeticError, match="depends on the sizes"):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from dsocr_analyze.errors import WorkloadError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.workload.lengths import Lengths
 
 __all__ = [
     "BOUNDS",
@@ -16,6 +13,7 @@ __all__ = [
     "LARGEST_COUNT",
     "LARGEST_VIEW",
     "AnyWorkload",
+    "Lengths",
     "Mode",
     "PageWorkload",
     "ViewBatch",
@@ -115,7 +113,27 @@ class PageWorkload:
         return self.views[-1]
 
 
-AnyWorkload: TypeAlias = "PageWorkload | Lengths"
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The workload of a model that does not read pages.
+
+    Attributes:
+        seq_len: Tokens per prompt; 0 without prompts.
+        batch_size: Equal prompts.
+        max_new_tokens: As of a `PageWorkload`; 0 without decoding.
+    """
+
+    seq_len: int
+    batch_size: int
+    max_new_tokens: int
+
+    @property
+    def pages(self) -> int:
+        """Prompts in the batch, in place of pages."""
+        return self.batch_size
+
+
+AnyWorkload: TypeAlias = PageWorkload | Lengths
 """The workload of any model: pages, or lengths alone."""
 
 

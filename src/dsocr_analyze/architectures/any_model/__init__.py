@@ -21,8 +21,7 @@ from dsocr_analyze.architectures.any_model.description import (
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, check_count
-from dsocr_analyze.workload.lengths import Lengths
+from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, Lengths, check_count
 
 if TYPE_CHECKING:
     import torch

@@ -31,7 +31,7 @@ from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import Bounds, Values, highest
 
-__all__ = ["distinct", "page_totals"]
+__all__ = ["page_totals"]
 
 _Rows: TypeAlias = NDArray[np.int64]
 """Places: of pages, or of what several pages share."""
@@ -360,7 +360,7 @@ def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
     arrays = [each for each in sizes if not isinstance(each, int)]
     if not arrays:
         return list(sizes), 0
-    rows, place = distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
+    rows, place = _distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
     return _rows_of(sizes, rows), place
 
 
@@ -383,8 +383,8 @@ def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
 
 
 def _few_distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
-    """Like `distinct`, but None if more than half of all rows differ."""
-    found = distinct(arrays)
+    """Like `_distinct`, but None if more than half of all rows differ."""
+    found = _distinct(arrays)
     return None if found is None or 2 * len(found[0]) > len(arrays[0]) else found
 
 
@@ -393,7 +393,7 @@ def _taken(tables: Iterable[Size], place: _Rows) -> list[Size]:
     return [n if isinstance(n, int | float) else n.take(place, mode="clip") for n in tables]
 
 
-def distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
+def _distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
     """Rows with every distinct combination of values, and each row's place among them.
 
     None for no rows, and for too wide a range of values.
