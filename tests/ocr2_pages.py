@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from typing import Any
 
 import torch
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
-from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import with_ancestors
 from dsocr_analyze.model.directory import ModelDirectory
@@ -23,18 +21,8 @@ from dsocr_analyze.trace.summary import stage_figures
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 REFERENCE = Path(deepencoderv2.__file__).parent
+OCR2 = ARCHITECTURES["deepseek-ocr-2"]
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden2_ocr2_workloads.json").read_text())
-
-STAGES = (
-    StageScope("sam", ("model.sam_model",), "vision"),
-    StageScope("encoder", ("model.qwen2_model",), "vision"),
-    StageScope("projector", ("model.projector",), "vision"),
-    StageScope("prefill", ("model.embed_tokens", "model.layers", "model.norm"), "prefill"),
-    StageScope("decode", ("lm_head",), "decode"),
-)
-CALLED = copy.copy(DEFAULT)
-"""Called as DeepSeek-OCR is: the same arguments, other counts of tokens."""
-CALLED.stages = STAGES
 
 
 def loaded(path: Path, *, device: str = "meta", dtype=torch.bfloat16, flash=False, **config: Any):
@@ -92,12 +80,12 @@ def workload_of(golden: dict[str, Any]) -> PageWorkload:
 
 
 def traced(model: LoadedModel, workload: PageWorkload, **options: Any) -> PassTraces:
-    return trace_passes(model, workload, CALLED, **options)
+    return trace_passes(model, workload, OCR2, **options)
 
 
 def stages_of(traces: PassTraces) -> dict[str, StageFigures]:
-    nothing: dict[str, dict[str, int]] = {stage.name: {} for stage in STAGES}
-    return stage_figures(traces, STAGES, nothing)
+    nothing: dict[str, dict[str, int]] = {name: {} for name in OCR2.stage_names}
+    return stage_figures(traces, OCR2.stages, nothing)
 
 
 def flops_by_stage(traces: PassTraces) -> dict[str, int]:

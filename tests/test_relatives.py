@@ -13,7 +13,7 @@ import torch
 from drawn_passes import directory, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import every, first, named, sampled
+from sampling import every, first, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
@@ -60,17 +60,11 @@ def planned(name, row, **more):
 
 
 @pytest.mark.parametrize(("name", "row"), GOLDENS)
-@sampled("engine", ["trace", "analytic"], named("analytic"))
-def test_golden_workloads(name, row, engine):
+def test_golden_workloads(name, row):
     workload = planned(name, row, max_new_tokens=2)
     assert list(workload.grid) == row["grid"]
     assert (workload.visual_tokens, workload.seq_len) == (row["visual_tokens"], row["seq_len"])
-    if engine == "trace":
-        figures, agreement = DeepSeekOCRSession.from_directory(DIRECTORY[name]).figures(workload)
-        assert agreement.agrees
-        assert figures.warnings == ()
-    else:
-        figures = page_figures(DIRECTORY[name], workload)
+    figures = page_figures(DIRECTORY[name], workload)
     golden = row["matrix_flops"]
     layers_and_head = golden["layers"] + golden["lm_head"]
     counted = {stage: each.work.matrix_flops for stage, each in figures.stages.items()}

@@ -15,8 +15,8 @@ import pytest
 import torch
 from alive_tensors import Alive
 from ocr2_pages import (
-    CALLED,
     GOLDENS,
+    OCR2,
     REFERENCE,
     decode_flops,
     flops_by_stage,
@@ -74,7 +74,7 @@ def test_the_outside_witness_counts_the_same_on_the_vendors_files(both):
     if theirs.attention != "eager":
         pytest.skip("FlopCounterMode knows nothing of the package flash-attn")
     with running(META), FlopCounterMode(display=False) as counter:
-        theirs.module(**CALLED.prefill_inputs(META, theirs.dtype, workload_of(golden)))
+        theirs.module(**OCR2.prefill_inputs(META, theirs.dtype, workload_of(golden)))
     assert counter.get_total_flops() == golden["matrix_flops"]["total"]
 
 
@@ -103,7 +103,7 @@ def test_as_many_bytes_are_alive_after_every_operator(both):
 
     def curve(model):
         with running(META, flash_attention):
-            inputs = CALLED.prefill_inputs(META, model.dtype, workload)
+            inputs = OCR2.prefill_inputs(META, model.dtype, workload)
             blank = torch.zeros(1, 3, 64, 64, device=META)
             inputs["images"][1] = (blank, inputs["images"][1][1])
             with Alive(META) as alive:
@@ -178,7 +178,7 @@ def small_pair(request, monkeypatch):
 def drawn_page(model, workload, seed):
     """What a prefill pass is called with, pixels and text at random."""
     generator = torch.Generator().manual_seed(seed)
-    inputs = CALLED.prefill_inputs(CPU, model.dtype, workload)
+    inputs = OCR2.prefill_inputs(CPU, model.dtype, workload)
     for pages in inputs["images"]:
         for pixels in pages:
             if bool(pixels.any()):

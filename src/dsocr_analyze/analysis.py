@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import msgspec
+
 from dsocr_analyze.architectures import (
     DEFAULT,
     DEFAULT_PAGE,
@@ -19,15 +21,16 @@ from dsocr_analyze.architectures import (
     PageSize,
     architecture_named,
 )
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import deferred
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
@@ -73,8 +76,6 @@ class Engine:
 
     def report(self, asked: PageRequest) -> Report:
         """The report, with the predictions; raises AnalyzeError."""
-        import msgspec
-
         # Both engines give equal records, so the tape's are timed for either; and they are timed
         # first, so that errors show before a long trace.
         entries = () if self.time is None else self.entries(asked)
@@ -107,7 +108,6 @@ class Engine:
         """
         if self.time is None:
             return ()
-        from dsocr_analyze.dtypes import dtype_named
         from dsocr_analyze.timing.page_times import TimedModel
         from dsocr_analyze.timing.predict import predict
 
@@ -326,8 +326,5 @@ def _directory(model: str | Path | None, architecture: str | None) -> ModelDirec
             f"model={str(model)!r} already determines the architecture; leave out"
             f" architecture={architecture!r}"
         )
-    with importing():
-        from dsocr_analyze.model.directory import ModelDirectory
-
     built_in = architecture_named(DEFAULT.name if architecture is None else architecture)
     return ModelDirectory.read(built_in.reference if model is None else Path(model))

@@ -191,14 +191,12 @@ class FamilyMember(OcrModel, Architecture):
         image_mask = torch.zeros(batch, workload.seq_len, dtype=torch.bool, device=device)
         image_mask[:, 1 : 1 + workload.visual_tokens] = True
         return {
-            "input_ids": torch.zeros(batch, workload.seq_len, dtype=torch.long, device=device),
-            **_mask_and_positions(device, batch, workload.seq_len),
+            **_tokens(device, batch, workload.seq_len),
             "images": images,
             "images_seq_mask": image_mask,
             "images_spatial_crop": torch.tensor(
                 [workload.grid] * (batch * pages), dtype=torch.long
             ),
-            "use_cache": True,
         }
 
     def decode_inputs(
@@ -208,16 +206,8 @@ class FamilyMember(OcrModel, Architecture):
 
         The images, which `generate` passes as well, are ignored for a single new token.
         """
-        import torch
-
-        batch = workload.batch_size
-        given = _mask_and_positions(device, batch, cached + 1)
-        return {
-            "input_ids": torch.zeros(batch, 1, dtype=torch.long, device=device),
-            "attention_mask": given["attention_mask"],
-            "position_ids": given["position_ids"][:, -1:],
-            "use_cache": True,
-        }
+        given = _tokens(device, workload.batch_size, cached + 1)
+        return given | {name: given[name][:, -1:] for name in ("input_ids", "position_ids")}
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a decode step finds, which holds every token."""
@@ -282,11 +272,12 @@ def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, defa
 # --- inputs
 
 
-def _mask_and_positions(device: torch.device, batch: int, tokens: int) -> dict[str, torch.Tensor]:
-    """The mask [B, K] of a prompt without padding, and the resulting positions."""
+def _tokens(device: torch.device, batch: int, tokens: int) -> ForwardInputs:
+    """Ids of prompts without padding, their mask [B, K], and the resulting positions."""
     import torch
 
     mask = torch.ones(batch, tokens, dtype=torch.long, device=device)
     # The mask's running sum in `generate`; on meta, torch imports sympy for one.
     positions = torch.arange(tokens, device=device).repeat(batch, 1)
-    return {"attention_mask": mask, "position_ids": positions}
+    ids = torch.zeros_like(mask)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "use_cache": True}
