@@ -7,8 +7,6 @@ import garbage
 import pytest
 from parts import Part
 
-from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
-
 # Before torch is imported: as many processes run as there are cores, so more threads only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -39,6 +37,8 @@ def group_of(item):
 
 def skip_what_needs_older_transformers(items):
     """Under transformers that model directories do not run on, their tests have nothing to run."""
+    from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS  # and torch
+
     installed = metadata.version("transformers")
     if VENDOR_TRANSFORMERS.contains(installed):
         return

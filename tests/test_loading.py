@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,6 +122,11 @@ def test_another_config_replaces_all_but_the_files_that_are_named(path):
     assert other.digests() == directory.digests()
     assert len(load(other).module.layers) == 3
     assert ModelDirectory.read(DEFAULT.reference).is_reference > directory.is_reference
+    # Of a described model, the first class that the config names, whatever its role.
+    roles = {"AutoModel": "parts.Layer", "AutoModelForCausalLM": "modeling_tiny.TinyModel"}
+    config = {"architectures": ["TinyModel"], "auto_map": roles}
+    described = replace(directory, described=DEFAULT, config=config)
+    assert described.class_in("AutoModel") == ("modeling_tiny.py", "TinyModel")
     vendor_like.write(path, {"layers": 2})
     with pytest.raises(ConfigError, match="auto_map"):
         ModelDirectory.read(path).with_config(CONFIG).class_in("AutoModel")
