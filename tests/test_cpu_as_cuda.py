@@ -22,8 +22,6 @@ from dsocr_analyze.trace.recorder import Recorder
 
 DEVICES = ("meta", "cpu")
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
-
 
 def traced(function, device: str, *shape: int, dtype=torch.float32) -> Trace:
     """A function of an input, beside a parameter that shows the model's device."""
@@ -61,11 +59,6 @@ def normed(x):
     return F.batch_norm(x, zeros, ones)
 
 
-@torch.jit.script
-def scripted(x: torch.Tensor) -> torch.Tensor:
-    return torch.ones([6], device=x.device)
-
-
 # Each case: a function, the operators that it runs, and bytes alive after each piece of memory.
 HOST = {
     "made without a device, it runs and takes no memory of it": (
@@ -73,7 +66,6 @@ HOST = {
     ),
     "made on the device: arange": (lambda x: torch.arange(3, device=x.device), "arange", [24]),
     "made on the device: ones": (lambda x: torch.ones(6, device=x.device), "ones", [24]),
-    "made on the device by a script": (scripted, "ones", [24]),
     "made of the device's": (lambda x: x.new_ones(3, dtype=torch.int64), "new_ones", [24]),
     "what follows from the host alone stays there": (
         lambda x: (torch.ones(3, device="cpu") * 2).cumsum(0), "ones mul cumsum", [],

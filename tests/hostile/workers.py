@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import multiprocessing
 import os
+import queue
 import resource
-import sys
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hostile.oracle import Outcome, run_case
 
@@ -22,84 +22,66 @@ _HANGS_SECONDS: Final = 120.0
 """With others on the processor; without, a case that takes ten seconds is a finding."""
 _MOST_MEMORY: Final = 8 << 30
 """Addresses of a process: what asks for more fails, and takes nothing else down."""
-_CASES_OF_A_WORKER: Final = 2000
+_CASES_OF_A_PROCESS: Final = 2000
 """Then another one takes over, so that memory grows in none."""
 
 
-def _work(pipe: Connection, folder: str) -> None:
+def _begin() -> None:
     import typer.main
 
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     # The tree of commands, the same for every case, takes longer than most of them.
     typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["COLUMNS"] = "100"
-    while (asked := pipe.recv()) is not None:
-        pipe.send(run_case(*asked, Path(folder) / "case"))
 
 
 class _Worker:
-    """A process that runs one case after the other."""
+    """A process that runs one case after the other, or the next such process."""
 
     def __init__(self, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.process = context.Process(target=_work, args=(theirs, str(folder)), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.asked: tuple[str, int] | None = None
-        self.since = 0.0
-        self.done = 0
+        self._start()
 
-    def ask(self, kind: str, seed: int) -> None:
-        self.asked, self.since = (kind, seed), time.monotonic()
-        self.pipe.send(self.asked)
+    def _start(self) -> None:
+        self.pool = ProcessPoolExecutor(
+            1,
+            multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            max_tasks_per_child=_CASES_OF_A_PROCESS,
+        )
 
-    def answer(self) -> Outcome:
-        """What came of the case; of one that ended or stopped the process, that."""
-        assert self.asked is not None
+    def run(self, kind: str, seed: int) -> Outcome:
+        """What came of a case; of one that ended or stopped the process, that."""
+        began = time.monotonic()
+        case = self.pool.submit(run_case, kind, seed, self.folder / "case")
+        processes = [*(self.pool._processes or {}).values()]
         try:
-            outcome: Outcome = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            self.process.join(5)
-            ended = f"the process ended with {self.process.exitcode}"
-            outcome = Outcome(*self.asked, None, (ended,), (), time.monotonic() - self.since)
-        self.done += 1
-        return outcome
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+            return case.result(_HANGS_SECONDS)
+        except (BrokenProcessPool, TimeoutError) as error:
+            hangs = isinstance(error, TimeoutError)
+        for process in processes:
+            process.kill()
+        self.pool.shutdown()
+        ended = f"the process ended with {processes[0].exitcode}"
+        said = f"no end after {_HANGS_SECONDS:g} s" if hangs else ended
+        self._start()
+        return Outcome(kind, seed, None, (said,), (), time.monotonic() - began)
 
 
 def outcomes(cases: Iterator[tuple[str, int]], processes: int, folder: Path) -> Iterator[Outcome]:
-    """Runs cases in several processes."""
-    numbers = iter(range(sys.maxsize))
-    busy: dict[Any, _Worker] = {}
-    for case in itertools.islice(cases, processes):
-        worker = _Worker(folder / str(next(numbers)))
-        worker.ask(*case)
-        busy[worker.pipe] = worker
-    while busy:
-        ready = wait(list(busy), timeout=1)
-        for worker in [busy[each] for each in ready] or [
-            each for each in busy.values() if time.monotonic() - each.since > _HANGS_SECONDS
-        ]:
-            del busy[worker.pipe]
-            if worker.pipe in ready:
-                outcome = worker.answer()
-            else:
-                assert worker.asked is not None
-                said = f"no end after {_HANGS_SECONDS:g} s"
-                outcome = Outcome(*worker.asked, None, (said,), (), _HANGS_SECONDS)
-            yield outcome
-            if outcome.code is None or worker.done >= _CASES_OF_A_WORKER:
-                worker.stop()
-                worker = _Worker(folder / str(next(numbers)))
-            if (case := next(cases, None)) is not None:
-                worker.ask(*case)
-                busy[worker.pipe] = worker
-            else:
-                worker.stop()
+    """Runs cases in several processes; yields what came of them, in their order."""
+    free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    for number in range(processes):
+        free.put(_Worker(folder / str(number)))
+
+    def run(case: tuple[str, int]) -> Outcome:
+        worker = free.get()
+        try:
+            return worker.run(*case)
+        finally:
+            free.put(worker)
+
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(run, cases)
+    for _ in range(processes):
+        free.get().pool.shutdown()
