@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
 import queue
@@ -27,11 +26,7 @@ _CASES_OF_A_PROCESS: Final = 2000
 
 
 def _begin() -> None:
-    import typer.main
-
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    # The tree of commands, the same for every case, takes longer than most of them.
-    typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["COLUMNS"] = "100"
 
 
