@@ -32,6 +32,7 @@ from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_p
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
 from dsocr_analyze.measuring.installed_gpu import described_gpu, detect_gpu, step_times
+from dsocr_analyze.measuring.stage_clock import Timer
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.page_times import TimedModel
@@ -251,7 +252,8 @@ class FakeGpu:
 
     def __init__(self):
         self.launched, self.captured, self.now = [], None, 0.0
-        self.timer = SimpleNamespace(mark=lambda: self.now, seconds=lambda start, end: end - start)
+        self.timer = Timer()
+        self.timer.mark = lambda: self.now
 
     def call(self, number):
         if self.captured is None:

@@ -183,12 +183,14 @@ class GpuKernels(KernelCalls):
     def warm_up(self, seconds: float = 1.0) -> None:
         """Keep the GPU busy until its clocks have settled."""
         factor = torch.randn(4096, 4096, device=self._device, dtype=self._dtype)
-        spent = 0.0
-        while spent < seconds:
-            start = self._timer.mark()
+
+        def busy() -> None:
             for _ in range(20):
                 factor @ factor
-            spent += self._timer.seconds(start, self._timer.mark())
+
+        spent = 0.0
+        while spent < seconds:
+            spent += self._timer.time(busy)
 
     @torch.no_grad()
     def seconds(self, case: KernelCase) -> float:
@@ -236,6 +238,4 @@ class GpuKernels(KernelCalls):
         self._flushed.zero_()
         if before is not None and not cold:
             before(0)
-        start = self._timer.mark()
-        run()
-        return self._timer.seconds(start, self._timer.mark())
+        return self._timer.time(run)

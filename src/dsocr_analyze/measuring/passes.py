@@ -180,13 +180,8 @@ def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
     """The fastest of a few square products, in float32: many CPUs take seconds for halves."""
     size, device = _REFERENCE_SIZE, model.device
     factor = torch.ones(size, size, device=device, dtype=torch.float32)
-    found = []
     with torch.autocast(device.type, enabled=False):
-        for _ in range(5):
-            start = timer.mark()
-            factor @ factor
-            found.append(timer.seconds(start, timer.mark()))
-    return min(found)
+        return min(timer.time(lambda: factor @ factor) for _ in range(5))
 
 
 # --- preprocessing ---------------------------------------------------------------------------

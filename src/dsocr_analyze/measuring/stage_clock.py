@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -26,6 +26,12 @@ class Timer:
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds from a mark to a later one; waits for both."""
         return float(end - start)
+
+    def time(self, run: Callable[[], Value]) -> float:
+        """Seconds of what a function issues."""
+        start = self.mark()
+        run()
+        return self.seconds(start, self.mark())
 
     def open_range(self, name: str) -> None:
         """Name the work that follows, for profilers of a GPU."""
