@@ -1,4 +1,4 @@
-"""The chip as formulas see it: peaks, SMs, L2, and waves of work; and kernels that move bytes."""
+"""The chip as formulas see it: peaks, SMs, L2, and waves of work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from dsocr_analyze.hardware.coefficients import (
     Coefficients,
     ExpertsCoefficients,
     GenerationCoefficients,
-    MovementCoefficients,
 )
 from dsocr_analyze.hardware.devices import Gpu
 
-__all__ = ["Floats", "Machine", "movement_seconds", "overlapped", "relative_seconds", "waves"]
+__all__ = ["Floats", "Machine", "overlapped", "relative_seconds", "waves"]
 
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -87,8 +86,3 @@ def relative_seconds(
         filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
         hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
     return hit / c.l2_share + (1 - hit) / c.memory_share
-
-
-def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:
-    """Seconds of a kernel that reads and writes `moved` bytes: elementwise, norms, copies."""
-    return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c) + c.launch_us * 1e-6

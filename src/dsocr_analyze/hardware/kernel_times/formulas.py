@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.kernel_times import (
-    Floats,
-    Machine,
-    attention,
-    movement_seconds,
-    products,
-)
+from dsocr_analyze.hardware.kernel_times import Floats, Machine, attention, products
 
 __all__ = ["Machine", "formula_seconds"]
 
@@ -42,7 +36,8 @@ def formula_seconds(
             experts = products.ExpertSizes._make([*columns, gated > 0, fallback > 0])
             return products.experts_seconds(experts, machine, c, weight_bytes=element_bytes)
         case records.MovementCoefficients():
-            return movement_seconds(size["moved"], machine, c)
+            moved: Floats = size["moved"]  # by elementwise kernels, norms and copies
+            return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c) + c.launch_us * 1e-6
     sizes = [*map(size.__getitem__, attention.SIZES)]
     match c:
         case records.MaskedCoefficients():
