@@ -433,8 +433,8 @@ class TestUnknownGpu:
          (properties("NVIDIA H100 80GB HBM3", sms=16, memory=10**10, capability=(9, 0)),
           "nvidia-h100-80gb-hbm3-16-sms", "h100-sxm"),
          # All of its units, less memory.
-         (properties("NVIDIA H100 80GB HBM3 MIG 3g.40gb", sms=132, memory=4 * 10**10,
-                     capability=(9, 0)), "nvidia-h100-80gb-hbm3-mig-3g.40gb", "h100-sxm"),
+         (properties("NVIDIA H100 80GB HBM3", sms=132, memory=4 * 10**10, capability=(9, 0)),
+          "nvidia-h100-80gb-hbm3-132-sms", "h100-sxm"),
          (properties("NVIDIA H100 80GB HBM3", sms=132, memory=85 * 10**9, capability=(9, 0)),
           "h100-sxm", ""),
          (properties("Some Ada", capability=(8, 9)), "some-ada", "l40s"),
