@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from command_line import run
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import device
@@ -370,11 +370,12 @@ class TestProfile:
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         monkeypatch.chdir(tmp_path)
         file, _ = made("h100-sxm")
-        arguments = ["time", "h100", "--runtime", "eager", "--format", "json"]
         entries = []
-        for given in ([], ["--profile", str(file)]):
-            assert main([*arguments, *given]) == 0
-            entries += json.loads(capsys.readouterr().out)["time"]
+        for given in ((), ("--profile", file)):
+            _, out, _ = run(
+                capsys, "time", "h100", "--runtime", "eager", "--format", "json", *given
+            )
+            entries += json.loads(out)["time"]
         shipped, own = entries
         assert own["profile"] == {
             "source": "measured 2026-11-22: driver 1, torch 2", "extrapolated": [], "assumed": []
@@ -405,7 +406,7 @@ class TestUnknownGpu:
     """A slice of a GPU, and one that no catalogue has."""
 
     @pytest.mark.exhaustive
-    def test_one_without_bfloat16_is_described_and_used(self, scipy, tmp_path, monkeypatch):
+    def test_one_without_bfloat16_is_described_and_used(self, scipy, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         timer = NoisyTimer("l40s", has_experts=False)
         gpu = described_gpu(properties("Tesla P999"), "float16", "mine", timer)
@@ -424,7 +425,7 @@ class TestUnknownGpu:
         assert not timed.fitted("gemm", "float16").extrapolated
         assert timed.fitted("experts", "float16").extrapolated
         assert timed.gemm_seconds(64, 1280, 1280, dtype="float16") > 0
-        assert main(["time", "tesla-p999", "--profile", str(file), "--dtype", "fp16"]) == 0
+        assert run(capsys, "time", "tesla-p999", "--profile", file, "--dtype", "fp16")[0] == 0
 
     @pytest.mark.parametrize(
         ("found", "name", "like"),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run
 from sampling import named, sampled
 
-from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import device
@@ -415,11 +415,12 @@ class TestCommand:
         """Runs `devices`; returns its JSON."""
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
-        def run(*arguments):
-            assert main(["devices", *map(str, arguments), "--format", "json"]) == 0
-            return json.loads(capsys.readouterr().out)["devices"]
+        def devices(*arguments):
+            code, out, _ = run(capsys, "devices", *arguments, "--format", "json")
+            assert code == 0
+            return json.loads(out)["devices"]
 
-        return run
+        return devices
 
     def test_json_names_every_gpu_and_kind(self, listed):
         found = listed()
@@ -435,8 +436,8 @@ class TestCommand:
         self, listed, capsys, tmp_path
     ):
         for output_format in ("table", "markdown"):
-            assert main(["devices", "h100", "l4", "--format", output_format]) == 0
-            out = capsys.readouterr().out
+            code, out, _ = run(capsys, "devices", "h100", "l4", "--format", output_format)
+            assert code == 0
             assert "h100-sxm" in out
             assert "~" in out
         shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
@@ -444,8 +445,7 @@ class TestCommand:
         text = "\n".join(lines).replace("framework =", 'derived = "mine"\nframework =')
         file = tmp_path / "mine.toml"
         file.write_text(f'name = "h100-sxm"\n{text}', encoding="utf-8")
-        assert main(["devices", "h100", "--profile", str(file)]) == 0
-        assert "?15.0 / 40" in capsys.readouterr().out
+        assert "?15.0 / 40" in run(capsys, "devices", "h100", "--profile", file)[1]
 
     def test_a_file_or_the_config_folder_adds_a_gpu(self, listed, tmp_path):
         file = tmp_path / "mine.toml"
@@ -461,6 +461,5 @@ class TestCommand:
         "arguments", [["gtx"], ["--format", "xml"], ["--profile", "/none/there"]]
     )
     def test_bad_input_gets_one_line_and_exit_code_2(self, capsys, arguments):
-        assert main(["devices", *arguments]) == 2
-        captured = capsys.readouterr()
-        assert (captured.out, captured.err.count("\n")) == ("", 1)
+        code, out, err = run(capsys, "devices", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)

@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 import torch
 from both_engines import small_directory
+from command_line import run
 from process_state import process_settings
 from sampling import first, sampled
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.page_pixels import pixel_work
-from dsocr_analyze.cli import main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.coefficients import Fitted
@@ -734,13 +734,13 @@ def measure(tmp_path, monkeypatch, capsys):
     config = tmp_path / "config.json"
     config.write_text(json.dumps(small_directory().config))
 
-    def run(*arguments, **options):
+    def ran(*arguments, **options):
         given = RUN | {f"--{name}": value for name, value in options.items()}
-        code = main(["measure", "--config", str(config), *itertools.chain(*given.items()),
-                     *map(str, arguments)])  # fmt: skip
-        return code, *capsys.readouterr()
+        return run(
+            capsys, "measure", "--config", config, *itertools.chain(*given.items()), *arguments
+        )
 
-    return run
+    return ran
 
 
 def test_measure_says_what_it_measured(measure, tmp_path):
@@ -781,40 +781,42 @@ def test_measure_takes_a_profile_of_this_device(measure, profile_file):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "message"),
     [
-        ({"device": "meta"}, "--device 'meta' computes nothing; use cpu or cuda:N"),
-        ({"device": "tpu"}, "'tpu' is unknown"),
-        ({"repeats": "0"}, "--repeats 0 is too small"),
-        ({"autocast": "2"}, "--autocast"),
-        ({"use-flash-attn": "1"}, "flash"),
+        ("measure --device meta", "--device 'meta' computes nothing; use cpu or cuda:N"),
+        ("measure --device tpu", "'tpu' is unknown"),
+        ("measure --repeats 0", "--repeats 0 is too small"),
+        ("measure --autocast 2", "--autocast"),
+        ("measure --device cpu --use-flash-attn 1", "flash"),
+        ("calibrate --seconds 5", "--seconds 5 is out of range; give 20 to 3600"),
+        ("calibrate --device meta", "computes nothing"),
+        ("calibrate --device cuda:99", "cuda:99"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(measure, options, message):
-    code, _, error = measure(**options)
+def test_what_cannot_be_measured_is_refused(capsys, arguments, message):
+    code, _, error = run(capsys, *arguments.split())
     assert code == 2
     assert message in error
 
 
 def test_what_does_not_fit_is_refused_before_it_is_built(capsys, monkeypatch):
     monkeypatch.setattr(machine, "free_bytes", lambda _: 12 * 10**9)
-    arguments = ["measure", "--page", "1191x1684", "--batch-size"]
-    assert main([*arguments, "3", "--dtype", "float32"]) == 2
-    error = capsys.readouterr().err
+    arguments = ("measure", "--page", "1191x1684", "--batch-size")
+    code, _, error = run(capsys, *arguments, 3, "--dtype", "float32")
+    assert code == 2
     assert "has 12.00 GB free" in error
     assert "--dtype bfloat16 would fit" in error
-    assert main([*arguments, "100000"]) == 2
-    named = re.search(r"; --batch-size (\d+) would fit", capsys.readouterr().err)
-    assert 1 < int(named[1]) < 100
+    code, _, error = run(capsys, *arguments, 100_000)
+    assert code == 2
+    assert 1 < int(re.search(r"; --batch-size (\d+) would fit", error)[1]) < 100
 
 
 @pytest.mark.exhaustive
 def test_predicted_seconds_of_a_cpu(capsys, profile, profile_file):
     def ran(command, *arguments, code=0):
-        given = [command, "cpu", "--profile", str(profile_file), *arguments]
-        assert main(given) == code
-        captured = capsys.readouterr()
-        return captured.err if code else json.loads(captured.out)[command]
+        found, out, err = run(capsys, command, "cpu", "--profile", profile_file, *arguments)
+        assert found == code
+        return err if code else json.loads(out)[command]
 
     eager = ("--runtime", "eager", "--dtype", "float32")
     [entry] = ran("time", *eager, "--format", "json")
@@ -833,19 +835,6 @@ def test_predicted_seconds_of_a_cpu(capsys, profile, profile_file):
     assert found == set(profile.cpu.families)
     assert "serving engines are not predicted on a CPU" in ran("time", code=2)
     assert "FlashAttention-2" in ran("time", *eager[:2], "--use-flash-attn", "1", code=2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--seconds", "5"], "--seconds 5 is out of range; give 20 to 3600"),
-        (["--device", "meta"], "computes nothing"),
-        (["--device", "cuda:99"], "cuda:99"),
-    ],
-)
-def test_calibrate_refuses_what_it_cannot_measure(capsys, arguments, message):
-    assert main(["calibrate", *arguments]) == 2
-    assert message in capsys.readouterr().err
 
 
 # Preprocessing -------------------------------------------------------------------------------
