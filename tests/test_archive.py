@@ -1,12 +1,10 @@
 """Lists of pages: the batch function, sources of every kind, exact totals, and bad rows."""
 
 import gzip
-import importlib.util
 import itertools
 import json
 import random
-import sys
-import warnings
+import runpy
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv
 from sampling import first, sampled
@@ -100,26 +98,6 @@ def test_the_grids_are_the_golden_ones_and_the_same_where_two_aspects_are_as_nea
 
 
 # The batch function ------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-@settings(max_examples=25, deadline=None)
-@given(
-    rows=st.lists(
-        st.tuples(SIDES, SIDES, st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=8
-    ),
-    mode=st.sampled_from(list(MODES)),
-    flash=st.booleans(),
-    dtype=st.sampled_from(["bfloat16", "float32"]),
-)
-def test_every_row_is_what_the_scalar_closed_forms_say(rows, mode, flash, dtype):
-    batch = pa.record_batch(dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)))
-    counted = count_pages(batch, mode=mode, flash_attention=flash, dtype=dtype)
-    attention = "flash_attention_2" if flash else "eager"
-    assert counted.select(list(PAGE_RESULTS)).to_pylist() == [
-        expected_row(width, height, mode, dtype, attention, text_tokens=text, max_new_tokens=new)
-        for width, height, text, new in rows
-    ]
 
 
 def in_chunks(columns):
@@ -455,8 +433,8 @@ def test_columns_that_are_not_read_are_named_in_one_warning(
 
 
 def test_several_modes_are_beside_each_other_in_equal_bins(capsys, pages):
-    arguments = ("--histogram", "tokens", "--mode", "tiny,base,gundam")
-    _, out, _ = run(capsys, "archive", pages, *arguments, "--dtype", "bfloat16,float32")
+    _, out, _ = run(capsys, "archive", pages, "--histogram", "tokens", "--mode", "tiny,base,gundam",
+                    "--dtype", "bfloat16,float32")  # fmt: skip
     lines = out[out.index("Pages by tokens of the prompt, by mode") :].splitlines()
     assert lines[1].split() == ["tokens", "tiny", "base", "gundam"]
     counts = np.array([line.split()[-3:] for line in lines[3:] if " to " in line[:20]], int)
@@ -502,11 +480,13 @@ def test_batches_cost_less_to_read_and_say_so(capsys, pages):
 
 def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
     arguments = ("archive", pages, "--arch", "unlimited-ocr", "--max-new-tokens", 4096,
-                 "--sliding-window", "0,1")  # fmt: skip
-    without, within = document_of(capsys, *arguments)["totals"]
-    assert (without["sliding_window"], within["sliding_window"]) == (False, True)
-    assert without["largest_kv_cache_bytes"] > within["largest_kv_cache_bytes"]
-    _, out, _ = run(capsys, *arguments, "--gpu", "h100-sxm")
+                 "--sliding-window", "0,1", "--gpu", "h100-sxm")  # fmt: skip
+    found = document_of(capsys, *arguments)
+    for key, name in (("totals", "largest_kv_cache_bytes"), ("time", "gpu_hours")):
+        without, within = found[key]
+        assert (without["sliding_window"], within["sliding_window"]) == (False, True)
+        assert without[name] > within[name]
+    _, out, _ = run(capsys, *arguments)
     assert out.count("eager, no window") == out.count("eager ") >= 3
 
 
@@ -541,34 +521,27 @@ def test_a_list_that_breaks_off_leaves_the_old_output(capsys, tmp_path):
 # Ray ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def local_ray():
-    """A Ray of one CPU in this machine, for the tests that need it."""
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("ray.data")
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")  # its own, and those of what it imports
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
-            object_store_memory=100 << 20,
-        )  # fmt: skip
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        yield ray
-        ray.shutdown()
-
-
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
-def test_the_batch_function_runs_unchanged_in_ray_data(local_ray, tmp_path):
-    spec = importlib.util.spec_from_file_location("ray_archive", ROOT / "examples/ray_archive.py")
-    sys.modules[spec.name] = example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+def test_the_batch_function_runs_unchanged_in_ray_data(monkeypatch, tmp_path):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    example = runpy.run_path(ROOT / "examples/ray_archive.py")
     widths, heights = np.random.default_rng(3).integers(0, 4000, (2, 3000))
     path = written(tmp_path / "pages.parquet", {"width": widths + 1, "height": heights})
     _, totals = added_up(path, "base")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
+        object_store_memory=100 << 20,
+    )  # fmt: skip
+    try:
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        found = example["archive_totals"](ray.data.read_parquet(str(path)), mode="base")
+    finally:
+        ray.shutdown()
     malformed = (heights == 0).sum()
-    assert example.archive_totals(local_ray.data.read_parquet(str(path)), mode="base") == {
+    assert found == {
         "pages": 3000 - malformed,
         "malformed": malformed,
         "page_flops": totals.page_flops,

@@ -16,11 +16,9 @@ from sampling import first, sampled
 from scalar_rows import planned
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.archive import totals as totals_module
-from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST, Workloads
+from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.archive.table_files import METADATA_KEY
-from dsocr_analyze.archive.totals import distinct_workloads
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.dtypes import dtype_named
@@ -106,6 +104,9 @@ MEAN = np.mean([estimated_preprocessing(DEFAULT, DEFAULT.plan(page=each)) for ea
          {"host": EAGER, "new_tokens": 5, "concurrency": 2}),
         ("--gpu l40s --mean-new-tokens 200 --share-at-limit 0.25", [SMALL], {},
          {"gpu": "l40s", "lengths": OutputLengths.mean_and_limit(200, 1024, 0.25)}),
+        # More CPU than GPU seconds, but for 16 pages at a time.
+        ("--gpu h100-sxm --preprocess-ms 300 --workers 16", [SMALL], {},
+         {"prepare": 0.3, "workers": 16}),
         # Preprocessing is the mean of pages that are alike.
         ("--gpu h100-sxm --workers 2", ALIKE, {}, {"prepare": float(MEAN), "workers": 2}),
         ("--gpu l40s --new-tokens-from lengths.csv", 3 * [SMALL], {},
@@ -114,7 +115,7 @@ MEAN = np.mean([estimated_preprocessing(DEFAULT, DEFAULT.plan(page=each)) for ea
          {"text_tokens": [10, 20, 30, 10], "max_new_tokens": [100, 1, 2000, 900]},
          {"gpu": "l40s", "concurrency": 3}),
     ],
-    first(4),
+    first(5),
 )  # fmt: skip
 def test_hours_are_those_that_predict_says_of_each_page(capsys, arguments, pages, columns, assumed):
     Path("lengths.csv").write_text("new_tokens\n100\n900\n", encoding="utf-8")
@@ -216,21 +217,6 @@ def test_tables_fit_80_columns_and_pages_that_wait_are_told(capsys):
 def test_sweep_with_a_list_is_the_same(capsys):
     asked = (write([A4]), "--gpu l40s --deadline 2h --concurrency 4")
     assert timed(capsys, *asked) == timed(capsys, *asked, command="sweep --pages")
-
-
-def test_amounts_are_added_up_by_workload(monkeypatch):
-    """Whether batches wait for one another or not, and with one length for all or many."""
-    grids, lengths = np.array([11, 23, 11]), np.array([5, 5, 5])
-    amounts = np.array([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]])
-    for max_new_tokens in (5, lengths):
-        batch = Workloads(grids, 10, max_new_tokens), amounts
-        (found,) = distinct_workloads([batch, batch])
-        assert found[0].grids.tolist() == [11, 23]
-        assert found[1].tolist() == [4, 2]
-        assert found[2].tolist() == [[202, 20], [404, 40]]
-    monkeypatch.setattr(totals_module, "_MANY", 1)
-    found = list(distinct_workloads([batch, batch]))
-    assert [each[2].tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]
 
 
 # Sweeps ------------------------------------------------------------------------------------------

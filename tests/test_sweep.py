@@ -219,16 +219,6 @@ def test_a_file_has_every_row_with_units_in_the_names_and_says_its_model(capsys,
     assert any("routing is uniform" in note for note in metadata["notes"])
 
 
-@pytest.mark.exhaustive
-def test_two_equal_sweeps_write_equal_bytes(capsys):
-    written = []
-    for name in ("a", "b"):
-        files = Path(f"{name}.parquet"), Path(f"{name}.svg")
-        run(capsys, *SMALL, "--output", files[0], "--plot", files[1])
-        written.append([file.read_bytes() for file in files])
-    assert written[0] == written[1]
-
-
 def test_another_config_is_another_model(capsys):
     config = json.loads((DEFAULT.reference / "config.json").read_text()) | {"num_hidden_layers": 2}
     Path("small.json").write_text(json.dumps(config))
