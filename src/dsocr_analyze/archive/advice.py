@@ -191,7 +191,6 @@ def _check(page: AdviceRequest) -> None:
 
 
 def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
-    """The kind of document with this name, in any case, with hyphens or spaces."""
     if published is None:
         raise WorkloadError(
             f"kind {given!r} has no effect: no published figures are known for {title}; leave it"

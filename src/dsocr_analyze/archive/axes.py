@@ -198,7 +198,6 @@ def _items(argument: str, text: str, right: str) -> list[str]:
 
 
 def _range(argument: str, text: str) -> range:
-    """A number or a range, including its stop."""
     start, *rest = map(int, text.split(":"))
     stop, step = (*rest, *(start, 1)[len(rest) :])
     if stop < start or step < 1:
@@ -210,7 +209,6 @@ def _range(argument: str, text: str) -> range:
 
 
 def _listed(argument: str, text: str, values: range) -> range:
-    """The range; raises if it is too long to be expanded."""
     count = (values[-1] - values[0]) // values.step + 1  # len() overflows on huge ranges
     if count > _MOST_LISTED:
         raise _error(argument, f"{text} has {count} values; give at most {_MOST_LISTED}")

@@ -79,7 +79,6 @@ class Sweep:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """Values of each axis that varies within a setting."""
         return tuple(map(len, (self.pages, *self.lengths.values())))
 
     def check(self, model: CountedModel) -> None:
@@ -188,7 +187,6 @@ def sweep_over(
 
 
 def _numbers(argument: str, asked: Numbers) -> str:
-    """Numbers as text."""
     several = asked if isinstance(asked, list | tuple | range) else [asked]
     if any(isinstance(value, bool) or not isinstance(value, str | int) for value in several):
         raise WorkloadError(
@@ -200,7 +198,6 @@ def _numbers(argument: str, asked: Numbers) -> str:
 
 
 def _pages(page: Pages) -> Iterator[str]:
-    """Each page as text."""
     is_one = isinstance(page, str) or _is_size(page) or not isinstance(page, Sequence)
     several: Any = [page] if is_one else page
     for each in several:
@@ -213,7 +210,6 @@ def _pages(page: Pages) -> Iterator[str]:
 
 
 def _is_size(page: Any) -> bool:
-    """Whether this is a (width, height)."""
     return isinstance(page, tuple | list) and [*map(type, page)] == [int, int]
 
 

@@ -145,7 +145,6 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
 
 
 def _countable_suffixes() -> frozenset[str]:
-    """Suffixes of PDFs and of the formats that Pillow opens."""
     from PIL import Image
 
     kinds = Image.registered_extensions()
@@ -198,7 +197,6 @@ def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
 
 
 def _pages(folder: Path, names: Iterable[str], files: FilesDocument) -> Iterator[_Page]:
-    """All pages of all files."""
     from dsocr_analyze.workload.image_file import ImagePages
 
     reads_pdfs = has_reader()
@@ -411,7 +409,6 @@ def read_pages(
 
 
 def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
-    """Faulty and rejected rows, the first of them by number."""
     faulty = np.flatnonzero(faults)
     reported = sorted(raw.rejected.items())[:REPORTED_ROWS] + [
         (int(raw.numbers[index]), _fault_text(int(faults[index]), raw, index))

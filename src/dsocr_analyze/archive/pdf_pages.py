@@ -172,7 +172,6 @@ def _seconds_of(thread: int) -> float:
 
 
 def _memory_bytes() -> int:
-    """Memory of this process, or 0 where unknown."""
     try:
         with opened(Path("/proc/self/statm")) as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
@@ -246,7 +245,6 @@ def _number(value: Any) -> Fraction:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())

@@ -253,16 +253,10 @@ def _series_picture(
     *,
     lines: str = "",
 ) -> Picture:
-    """Draw series over one axis, with a legend unless there is nothing to tell apart.
+    """Series over one axis, with a legend unless there is nothing to tell apart.
 
-    Args:
-        title: The picture's title.
-        below: The line below it.
-        across: Name of the axis, with its unit.
-        up: Name of the values.
-        unit: Their unit; pages and tokens are whole numbers.
-        series: What is drawn.
-        lines: How matplotlib joins points; empty for bars.
+    Texts are the title, the line below, and the names of axis and values. `lines` is how matplotlib
+    joins points; empty for bars.
     """
     drawn = [value for _, values in series.values() for value in values]
     bars = 0 if lines else len(drawn)
@@ -283,7 +277,7 @@ def _series_picture(
 
 
 def _lines(picture: Picture, series: Series, style: str) -> tuple[dict[str, Any], list[Top]]:
-    """Lines by label, with markers that tell them apart without colour; no tops."""
+    """Lines by label, told apart without colour; no tops."""
     scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
     handles = {}
     for index, (label, (positions, values)) in enumerate(series.items()):
@@ -297,7 +291,7 @@ def _lines(picture: Picture, series: Series, style: str) -> tuple[dict[str, Any]
 
 
 def _bars(picture: Picture, series: Series, scale: Scale) -> tuple[dict[str, Any], list[Top]]:
-    """Bars by label, side by side for each name on the x axis, and their tops."""
+    """Bars by label, side by side for each name, and their tops."""
     names = dict.fromkeys(name for positions, _ in series.values() for name in positions)
     place = {name: index for index, name in enumerate(names)}
     width = 0.8 / max(len(series), 1)

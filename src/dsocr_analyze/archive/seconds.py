@@ -159,8 +159,6 @@ class ArchiveTimeRequest:
 
 @dataclass
 class _Timed:
-    """What the pages take on one GPU under one setting."""
-
     setting: Setting
     timer: PageTimer
     work: Duration = field(default_factory=Duration)

@@ -179,12 +179,10 @@ def _time_tables(archive: Archive, time: ArchiveTimeRequest) -> list[Table]:
 
 
 def _three(value: float) -> str:
-    """Three digits with thousands separators; two for small values."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{3 if value >= 0.1 else 2}g}"
 
 
 def _histogram_table(archive: Archive, kind: str) -> Table:
-    """One series with shares and bars, or several side by side."""
     title, _, series = histogram(archive, kind)
     bars, *others = series.values()
     if others:

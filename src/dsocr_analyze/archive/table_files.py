@@ -66,7 +66,6 @@ class BatchWriter(contextlib.ExitStack):
     """Writes batches of one schema into an open file."""
 
     def __init__(self, file: IO[bytes], opening: CountOpening | None = None) -> None:
-        """Begin to write a Parquet file with its metadata, or a CSV file."""
         super().__init__()
         self._file, self._opening = file, opening
         self._writer: Any = None
@@ -79,7 +78,6 @@ class BatchWriter(contextlib.ExitStack):
         safe_point()
 
     def _begun(self, schema: pa.Schema) -> Any:
-        """Arrow's writer for the file's format."""
         if self._opening is not None:
             from pyarrow import parquet
 

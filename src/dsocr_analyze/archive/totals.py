@@ -65,8 +65,6 @@ class Archive(NamedTuple):
 
 
 class _Totals:
-    """What the pages cost under one setting."""
-
     def __init__(self, model: CountedModel, setting: Setting) -> None:
         self._model, self.setting = model, setting
         self._counts = Counter(dict.fromkeys(written.TotalsDocument.__struct_fields__, 0))
@@ -214,7 +212,6 @@ def distinct_workloads(
 
 
 def _merged(parts: Iterable[_Counted]) -> _Counted:
-    """The sums of equal keys."""
     all_keys, all_sums = zip(*parts, strict=True)
     keys, place = np.unique(np.concatenate(all_keys), return_inverse=True)
     sums = np.concatenate(all_sums, axis=1)

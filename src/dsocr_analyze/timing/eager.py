@@ -84,8 +84,6 @@ def _is_waited_for(kernel: Kernel) -> bool:
 
 
 class _Clock:
-    """The host's and the GPU's clocks."""
-
     def __init__(self, host: Host) -> None:
         self.host, self.issued, self.ended = host, 0.0, 0.0
 

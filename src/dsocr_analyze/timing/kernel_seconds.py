@@ -229,7 +229,6 @@ def kind_of(sizes: Dimensions) -> str:
 
 
 def _group_of(kernel: Kernel) -> Hashable:
-    """What kernels have in common that are priced together."""
     kind = kind_of(kernel.dimensions)
     if kind == "movement":
         return kind
@@ -339,7 +338,6 @@ class _Group:
         return seconds, KindError(name, found.median, found.p90, found.extrapolated, found.assumed)
 
     def _masked_attention(self) -> Floats:
-        """Whole blocks at a share of the peak, or the bytes."""
         names = ("batch", "queries", "keys", "heads", "head_dim", "value_dim")
         batch, queries, keys, heads, head_dim, value_dim = map(self.column, names)
         blocks = np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)

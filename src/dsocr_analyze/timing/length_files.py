@@ -58,7 +58,6 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> Ou
 
 
 def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
-    """The lengths in the file, `[n]` at a time."""
     for rows in source.batches:
         (name,) = rows.columns.schema.names
         lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)

@@ -347,8 +347,6 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
 
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
-    """The weighted sum of some workloads, as floats."""
-
     def summed(values: Figure) -> float:
         values = np.atleast_1d(values)
         chosen = values[place] if len(values) > 1 else values[0]
@@ -431,7 +429,6 @@ def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> _EagerBatch
 
 
 def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:
-    """All decode steps of a batch."""
     steps = timer.lengths(page.max_new_tokens).expected_longest(size) - 1
     if not steps:
         return Duration()
@@ -452,7 +449,6 @@ def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:
 
 
 def _largest_batch(timer: PageTimer, page: PageWorkload) -> int:
-    """The largest that fits into memory."""
     from dsocr_analyze.hardware.fit import fit
 
     model = timer.model
@@ -464,7 +460,6 @@ def _largest_batch(timer: PageTimer, page: PageWorkload) -> int:
 
 
 def _memory_bytes(timer: PageTimer, page: PageWorkload, size: int) -> int:
-    """Peak bytes of a batch."""
     from dsocr_analyze.hardware.fit import memory_need
 
     model, lengths = timer.model, timer.lengths(page.max_new_tokens)

@@ -123,7 +123,6 @@ class Predictor:
     job: Assumptions
 
     def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
-        """The prediction for a benchmark's load and output length."""
         mean = benchmark.new_tokens
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
@@ -155,7 +154,6 @@ class Predictor:
         )
 
     def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
-        """Measured over predicted seconds: for the first token, and for each after it."""
         predicted = _figures(self._prediction(benchmark, NO_CORRECTIONS))
         factors = {"a request": benchmark.request_seconds / predicted["request_seconds"]}
         if benchmark.is_steady:

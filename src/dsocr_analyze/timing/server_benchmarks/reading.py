@@ -206,11 +206,7 @@ class ServerBenchmark:
 
 
 def _in_flight(fields: _Fields, requests: int, failed: int, limit: int | None) -> tuple[int, bool]:
-    """Requests in flight, at most `limit`, and whether they are a steady load.
-
-    Raises:
-        BenchmarkError: Too many requests failed, or were in flight.
-    """
+    """Requests in flight, at most `limit`, and whether they are a steady load."""
     every = requests + failed
     if failed > _TOLERATED_FAILURES * every:
         raise BenchmarkError(
@@ -227,11 +223,7 @@ def _in_flight(fields: _Fields, requests: int, failed: int, limit: int | None) -
 
 
 def _mean_new_tokens(fields: _Fields, key: str, tokens: float) -> float:
-    """Mean tokens generated per request, from a key.
-
-    Raises:
-        BenchmarkError: They are at most one, or more than is possible.
-    """
+    """Mean tokens generated per request, checked."""
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(
             f"{fields.where}: {fields.path}{key} is {shown(fields.values.get(key))}, {tokens:.6g}"
@@ -277,7 +269,6 @@ def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_table(line: str) -> bool:
-    """Whether a line is a JSON object by itself."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -403,7 +394,6 @@ _SGLANG: Final = _ServingScript(
 
 
 def _check_rate(fields: _Fields) -> None:
-    """Reject requests sent on a schedule rather than as earlier ones return."""
     why = (
         "requests sent on a schedule are not predicted; measure with --request-rate inf and"
         " --max-concurrency N"
@@ -495,7 +485,6 @@ def _requests(fields: _Fields, config: _Fields) -> int:
 
 
 def _concurrency(config: _Fields) -> int:
-    """Requests in flight; raises BenchmarkError if they are sent on a schedule."""
     stimulus = config.table("perf_analyzer").table("stimulus")
     flat = config if config.has("concurrency") or config.has("request_rate") else None
     place = flat or (config.table("loadgen") if config.has("loadgen") else stimulus)
