@@ -305,6 +305,7 @@ GOOD_CSV = b'width,name,height\n1240,"a, b",1754\r\n640,"say ""x""",640\n\n1240.
 BAD_LINES = {
     1: b"1240,1754,a", 2: b"12,40", 3: b'\n640,"640', 4: b"abc,9,\xff\xfe", 5: b"640,640,\xe9",
     6: b",9,x", 7: b'"1,240",9,x', 8: b"0,9,x", 9: b"1240,1754,z",
+    10: b"9,0,x",
 }  # fmt: skip
 
 
@@ -329,13 +330,14 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
 @pytest.mark.parametrize(
     ("lines", "pages", "rows", "reported"),
     [
-        ([b"width,height,name", *BAD_LINES.values()], 3, 6, [
+        ([b"width,height,name", *BAD_LINES.values()], 3, 7, [
             (2, "it has 2 values for 3 columns"),
             (3, "a quote is not closed, or is misplaced"),
             (4, "width 'abc' is not a whole number"),
             (6, "width is missing"),
             (7, "width '1\\x1f240' is not a whole number"),
             (8, "width '0' is not from 1 to 1000000"),
+            (10, "height '0' is not from 1 to 1000000"),
         ]),
         ([b"width,height", *[b"x,1"] * 500, b"9,9"], 1, 500,
          [(row, "width 'x' is not a whole number") for row in range(1, REPORTED_ROWS + 1)]),
