@@ -441,8 +441,9 @@ def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
         names.setdefault(kind_of[name], []).append(name)
     kinds = kernels.work_by(stage.kernels, "kind")
     for kind in _costliest_first(kinds):
-        flops, moved = kinds[kind].flops, kinds[kind].bytes_moved
-        families[kind] = Family(operators=tuple(names[kind]), flops=flops, bytes=moved)
+        families[kind] = Family(
+            operators=tuple(names[kind]), flops=kinds[kind].flops, bytes=kinds[kind].bytes_moved
+        )
     return Stage(
         **_work(stage.work),
         params=stage.params,

@@ -154,8 +154,7 @@ def top_modules(report: Report, *stages: str) -> list[TopModule]:
                 sums[key] = list(map(add, sums.get(key, (0, 0, 0, 0)), own))
     found = []
     for key, (modules, calls, flops, nbytes) in sums.items():
-        share = flops / total if total else 0.0
-        found.append(TopModule(*key, modules, calls, flops, nbytes, share))
+        found.append(TopModule(*key, modules, calls, flops, nbytes, flops / (total or 1)))
     found.sort(key=attrgetter("stage", "name"))
     return sorted(found, key=attrgetter("flops"), reverse=True)
 
@@ -284,9 +283,10 @@ def _experts(report: Report) -> list[Table]:
     rows = []
     for name, stage in report.stages.items():
         if (touched := stage.experts_touched) and stage.bytes_read_expected is not None:
-            nbytes = map(bytes_text, (stage.bytes_read, stage.bytes_read_expected))
-            counts = str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}"
-            rows.append((name, *counts, *nbytes))
+            rows.append((
+                name, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
+                *map(bytes_text, (stage.bytes_read, stage.bytes_read_expected)),
+            ))  # fmt: skip
     table = Table(
         "Routed experts touched per layer: evenly spread, and expected for independent choices",
         ("stage", "even", "expected", "counted", "read", "read, expected"),
@@ -342,9 +342,11 @@ def _families(report: Report) -> Table:
     rows = []
     for name, stage in report.stages.items():
         for kind, family in stage.operator_families.items():
-            share = percent_text(family.flops / stage.flops) if stage.flops else "-"
-            amounts = scaled(family.flops), bytes_text(family.bytes), share
-            rows.append((name, kind, ", ".join(family.operators), *amounts))
+            rows.append((
+                name, kind, ", ".join(family.operators), scaled(family.flops),
+                bytes_text(family.bytes),
+                percent_text(family.flops / stage.flops) if stage.flops else "-",
+            ))  # fmt: skip
     return Table(
         "Operator families",
         ("stage", "family", "operators", "FLOPs", "bytes", "share of FLOPs"),
@@ -364,16 +366,18 @@ def _agreement(report: Report) -> list[Table]:
     for name, stage in report.stages.items():
         quantities = agreement.stages[name]
         differing = ", ".join(filterfalse(quantities.get, quantities))
-        analytic = "-" if stage.flops_analytic is None else exact(stage.flops_analytic)
-        said = f"differ: {differing}" if differing else f"all {len(quantities)} agree"
-        rows.append((f"{name}, FLOPs", exact(stage.flops), analytic, said))
+        rows.append((
+            f"{name}, FLOPs", exact(stage.flops),
+            "-" if stage.flops_analytic is None else exact(stage.flops_analytic),
+            f"differ: {differing}" if differing else f"all {len(quantities)} agree",
+        ))  # fmt: skip
     peak = agreement.peak_activation_bytes
-    figures = exact(peak.traced), exact(peak.analytic)
     rows += [
-        ("peak activation, bytes", *figures, _VERDICTS[peak.agrees]),
+        ("peak activation, bytes", exact(peak.traced), exact(peak.analytic),
+         _VERDICTS[peak.agrees]),
         ("KV cache, bytes", "", "", _VERDICTS[agreement.kv_cache_bytes]),
         ("batch", "", "", _VERDICTS[agreement.batch]),
-    ]
+    ]  # fmt: skip
     return [
         Table(
             "Agreement of the two engines",

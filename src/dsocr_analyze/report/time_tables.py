@@ -64,9 +64,11 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
 def _stages(entry: TimeEntry, title: str) -> Table:
     rows = []
     for name, stage in entry.stages.items():
-        one = ", one step" if name == list(entry.stages)[-1] else ""
-        shares = map(percent_text, (stage.peak_share, stage.bandwidth_share))
-        rows.append((name + one, seconds_text(stage.seconds), _band(stage), stage.bound, *shares))
+        rows.append((
+            name + (", one step" if name == list(entry.stages)[-1] else ""),
+            seconds_text(stage.seconds), _band(stage), stage.bound,
+            *map(percent_text, (stage.peak_share, stage.bandwidth_share)),
+        ))  # fmt: skip
     for label, key, seconds in (
         ("first token", "ttft_seconds", entry.ttft_seconds),
         ("each token after it", "tpot_seconds", entry.tpot_seconds),
@@ -88,11 +90,11 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
     )  # fmt: skip
     rows: list[tuple[str, ...]] = []
     for each in entry.throughput:
-        band = map(rate_text, (each.pages_per_second_band.low, each.pages_per_second_band.high))
+        band = each.pages_per_second_band
         rows.append((
             str(each.concurrency),
             rate_text(each.pages_per_second),
-            " to ".join(band),
+            f"{rate_text(band.low)} to {rate_text(band.high)}",
             f"{each.tokens_per_second:,.0f}",
             *map(seconds_text, (each.ttft_seconds, each.tpot_seconds, each.page_seconds)),
             each.bound,
