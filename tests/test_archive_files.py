@@ -1,6 +1,8 @@
 """Folders of files: frames of TIFFs, pages of PDFs, and every file that is neither."""
 
+import contextlib
 import io
+import itertools
 import json
 import logging
 import os
@@ -259,6 +261,17 @@ class TestPdf:
         assert (sizes, list(rejected)) == ([(72, 72)], [1])
         assert "a.pdf': reading it takes more than 0.3 s or 400 MiB of memory" in rejected[1]
         assert (threading.active_count(), logging.getLogger("pypdf").handlers) == (threads, [])
+
+    def test_an_end_that_is_swallowed_comes_again(self, monkeypatch):
+        monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.1)
+        ended = []
+        with pdf_module._within_limits():
+            while len(ended) < 2:
+                with contextlib.suppress(pdf_module._TooMuch):
+                    for _ in itertools.count():
+                        pass
+                ended.append(time.process_time())
+        assert ended[1] - ended[0] < 2
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("attack", HOSTILE_PDFS)

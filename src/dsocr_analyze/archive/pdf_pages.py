@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import importlib.util
 import logging
+import math
 import mmap
 import struct
 import threading
@@ -127,19 +128,21 @@ def _within_limits() -> Iterator[None]:
     """
     from pypdf import Configuration, apply_configuration
 
-    reader, ends = threading.get_ident(), MOST_SECONDS + _seconds_of(threading.get_ident())
-    most_bytes = _memory_bytes() + _MOST_NEW_BYTES
+    reader = threading.get_ident()
+    ends, most_bytes = MOST_SECONDS + _seconds_of(reader), _memory_bytes() + _MOST_NEW_BYTES
     is_over, turn = threading.Event(), threading.Lock()
 
-    def watch() -> None:
+    def watch(ends: float, most_bytes: float) -> None:
         while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
-            if _seconds_of(reader) > ends or _memory_bytes() > most_bytes:
+            seconds = _seconds_of(reader)
+            if seconds > ends or _memory_bytes() > most_bytes:
                 with turn:
                     if not is_over.is_set():
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(
                             ctypes.c_ulong(reader), ctypes.py_object(_TooMuch)
                         )
-                return
+                # A destructor or callback that it met swallowed it if the body goes on.
+                ends, most_bytes = seconds + 1, math.inf
 
     limits = Configuration(
         brotli_maximum_output_length=_MOST_STREAM_BYTES,
@@ -151,7 +154,7 @@ def _within_limits() -> Iterator[None]:
     )
     silence = logging.NullHandler()
     logging.getLogger("pypdf").addHandler(silence)
-    watcher = threading.Thread(target=watch, daemon=True)
+    watcher = threading.Thread(target=watch, args=(ends, most_bytes), daemon=True)
     try:
         with apply_configuration(limits):
             watcher.start()

@@ -30,7 +30,6 @@ __all__ = [
     "Archive",
     "add_up",
     "bars_of_each",
-    "distinct_workloads",
     "weighted_sum",
 ]
 
@@ -147,7 +146,7 @@ def add_up(
             workloads, none = pages.workloads(model), np.empty((0, len(pages)))
             yield workloads, none if timer is None else timer.amounts(pages, workloads)
 
-    for distinct, counts, amounts in distinct_workloads(workloads(), at_once=batch_size > 1):
+    for distinct, counts, amounts in _distinct_workloads(workloads(), at_once=batch_size > 1):
         np.add.at(pages_by_code, distinct.grids * are_cut, counts)
         for each in totals:
             each.add(distinct, counts, batch_size)
@@ -184,7 +183,7 @@ _Counted = tuple[Integers, Floats]
 (exact below 2^53), and each amount."""
 
 
-def distinct_workloads(
+def _distinct_workloads(
     batches: Iterable[tuple[Workloads, Floats]], *, at_once: bool = False
 ) -> Iterator[tuple[Workloads, Integers, Floats]]:
     """Different workloads, how many pages have each, `[n]`, and sums over these, `[m, n]`.
