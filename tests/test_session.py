@@ -190,17 +190,31 @@ def test_trace_and_closed_forms_agree_in_every_quantity_of_every_stage(report):
         assert stage.flops_analytic == stage.flops
 
 
-def test_a_disagreement_is_a_warning_that_names_module_and_quantity(small_session, monkeypatch):
-    rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
-    monkeypatch.setitem(operators.RULES, "gelu", rule)
+@pytest.fixture
+def with_other_rules(monkeypatch):
+    """Rules are looked up anew, before and after a test that replaces some."""
     recorder.traits_of.cache_clear()
-    try:
-        report = small_session.analyze(**TINY, max_new_tokens=1)
-    finally:
-        recorder.traits_of.cache_clear()
+    yield monkeypatch
+    recorder.traits_of.cache_clear()
+
+
+def test_a_disagreement_is_a_warning_that_names_module_and_quantity(
+    small_session, with_other_rules
+):
+    rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
+    with_other_rules.setitem(operators.RULES, "gelu", rule)
+    report = small_session.analyze(**TINY, max_new_tokens=1)
     assert report.agreement.agrees is False
     [warning] = report.warnings
     assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning
     stages = report.agreement.stages
     assert [stages["sam"]["vector_flops"], stages["sam"]["macs"]] == [False, True]
     assert stages["clip"]["vector_flops"] is True
+
+
+def test_an_operator_without_a_rule_is_a_warning(small_session, with_other_rules):
+    with_other_rules.delitem(operators.RULES, "gelu")
+    report = small_session.analyze(**TINY, max_new_tokens=1)
+    calls = 4  # of SAM's blocks
+    assert report.operator_ledger.unknown == {"gelu": calls}
+    assert f"unknown operator gelu: {calls} calls are not counted" in report.warnings

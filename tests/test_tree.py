@@ -79,6 +79,8 @@ def test_runs_of_equal_numbered_siblings_fold_and_others_do_not():
 def test_equal_siblings_with_other_names_or_other_work_do_not_fold():
     named = nn.ModuleDict({"left": nn.Linear(2, 2), "right": nn.Linear(2, 2)})
     assert labels(tree(named)) == ["", "left", "right"]
+    gap = nn.ModuleDict({number: nn.Linear(2, 2) for number in "0235"})
+    assert labels(tree(gap)) == ["", "0", "[2-3] x 2", "5"]
     layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     same, other = TracedModule(1, [4, 2], [4, 2], 16), TracedModule(1, [3, 2], [3, 2], 12)
     assert labels(tree(layers, {"0": same, "1": same, "2": other})) == ["", "[0-1] x 2", "2"]

@@ -207,7 +207,11 @@ class FamilyMember(OcrModel, Architecture):
         The images, which `generate` passes as well, are ignored for a single new token.
         """
         given = _tokens(device, workload.batch_size, cached + 1)
-        return given | {name: given[name][:, -1:] for name in ("input_ids", "position_ids")}
+        last = {
+            "input_ids": given["input_ids"][:, -1:],
+            "position_ids": given["position_ids"][:, -1:],
+        }
+        return given | last
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a decode step finds, which holds every token."""
