@@ -66,32 +66,24 @@ def _auto_map(repository: str = "") -> dict[str, str]:
     return dict.fromkeys((*ROLES, "AutoBackbone"), f"{repository}pwn.Pwn")
 
 
-class TestWatch:
-    def test_it_sees_what_it_is_there_for(self, planted, tmp_path, monkeypatch):
-        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-        (planted / "pwn.py").write_text("import math")
-        with WATCH.over(planted) as seen:
-            input()
-            exec(compile("1", str(tmp_path / "x.py"), "exec"))
-            (planted / "config.json").read_text()
-            (tmp_path / "written").write_text("")
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", 1), timeout=1)
-            subprocess.run(["true"], check=True)
-            spec = importlib.util.spec_from_file_location("pwn", planted / "pwn.py")
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
-        told = {each.partition(" ")[0] for each in seen}
-        assert told >= {
-            "builtins.input", "compile", "exec", "open", "socket.connect", "subprocess.Popen",
-        }  # fmt: skip
-
-    def test_it_does_not_mind_installed_modules(self, planted):
-        with WATCH.over(planted) as seen:
-            sys.modules.pop("colorsys", None)
-            import colorsys  # noqa: F401 - imported afresh
-
-            transformers.LlamaConfig().to_dict()
+def test_the_watch_sees_what_it_is_there_for(planted, tmp_path, monkeypatch):
+    """And does not mind installed modules."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    (planted / "pwn.py").write_text("import math")
+    with WATCH.over(planted) as seen:
+        importlib.import_module("colorsys")
+        transformers.LlamaConfig().to_dict()
         assert seen == []
+        input()
+        exec(compile("1", str(tmp_path / "x.py"), "exec"))
+        (planted / "config.json").read_text()
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", 1), timeout=1)
+        subprocess.run(["true"], check=True)
+    assert {each.partition(" ")[0] for each in seen} >= {
+        "builtins.input", "compile", "exec", "open", "socket.connect", "subprocess.Popen",
+    }  # fmt: skip
 
 
 # ---- the config is refused before anything is built ----------------------------------------------
@@ -298,11 +290,10 @@ class TestConfined:
         from transformers.integrations import hub_kernels
 
         asked: list[str] = []
-        monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
-        monkeypatch.setattr(hub_kernels, "_kernels_enabled", True)
-        monkeypatch.setattr(
-            hub_kernels, "get_kernel_hub", lambda name, **_: asked.append(name), raising=False
-        )
+        replacements = {"is_kernels_available": lambda: True, "_kernels_enabled": True,
+                        "get_kernel_hub": lambda name, **_: asked.append(name)}  # fmt: skip
+        for name, value in replacements.items():
+            monkeypatch.setattr(hub_kernels, name, value, raising=False)
         with exclusive(), confined(alone({"model_type": "llama"}, tmp_path)):
             assert hub_kernels.lazy_load_kernel("deep-gemm", {}) is None
         assert asked == []

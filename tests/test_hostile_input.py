@@ -189,8 +189,7 @@ def test_a_broken_default_directory_is_said_and_the_reference_counted(
     (broken / "config.json").write_text("{")
     assert main(["--engine", "analytic"]) == 0
     out, err = capsys.readouterr()
-    assert "(reference)" in out
-    assert err.count("\n") == 1
+    assert ("(reference)" in out, err.count("\n")) == (True, 1)
     assert f"{broken} cannot be used, so the built-in reference runs" in err
     assert "is not JSON" in refused(capsys, "--engine", "analytic", "--model", broken)
 

@@ -51,28 +51,17 @@ def test_only_files_and_links_to_them_are_read(tmp_path, pipe, endless):
         assert [exists(path), is_regular(path), is_folder(path)] == [False] * 3
 
 
-def test_a_pipe_that_takes_a_files_place_before_it_is_opened_is_refused(
+def test_a_pipe_that_takes_a_files_place_and_a_byte_too_many_are_refused(
     tmp_path, pipe, monkeypatch
 ):
-    file = tmp_path / "file"
-    file.write_bytes(b"content")
-    real = os.open
-
-    def swapped(path, flags, *rest):
-        pipe.replace(file)
-        return real(path, flags, *rest)
-
-    monkeypatch.setattr(os, "open", swapped)
-    with pytest.raises(OSError, match="a pipe"), opened(file):
-        pass
-
-
-def test_one_byte_too_many_is_refused(tmp_path):
-    file = tmp_path / "file"
+    file, real = tmp_path / "file", os.open
     file.write_bytes(bytes(MEBIBYTE + 1))
     assert len(read_bytes(file, MEBIBYTE + 1)) == MEBIBYTE + 1
     with pytest.raises(OSError, match="it has more than 1 MiB"):
         read_bytes(file, MEBIBYTE)
+    monkeypatch.setattr(os, "open", lambda *given: pipe.replace(file) and real(*given))
+    with pytest.raises(OSError, match="a pipe"), opened(file):
+        pass
 
 
 COMMANDS = {

@@ -138,11 +138,11 @@ class TestAnswers:
 
     def test_as_it_was_when_it_was_asked_for(self):
         x, cpu, numbers = on_meta(3), torch.tensor(10), [1, 2]
-        y, z, w = x + 1, x + cpu, torch.tensor(numbers, device="meta")
+        results = [x, x + 1, x + cpu, torch.tensor(numbers, device="meta")]
         x.add_(5)
         cpu.add_(5)
         numbers.append(3)
-        found = [each.tolist() for each in (x, y, z, w)]
+        found = [each.tolist() for each in results]
         assert found == [[5, 6, 7], [1, 2, 3], [10, 11, 12], [1, 2]]
 
     def test_an_answer_belongs_to_whoever_asked(self):
@@ -154,8 +154,7 @@ class TestAnswers:
 
     def test_tensors_with_values_are_left_alone(self):
         x = torch.tensor([1.0, 2.0])
-        assert (x * 2).sum().item() == 6
-        assert x.cpu() is x
+        assert ((x * 2).sum().item(), x.cpu() is x) == (6, True)
         with pytest.raises(RuntimeError, match="ambiguous"):
             bool(x)
 

@@ -132,9 +132,9 @@ def test_clip_embeds_given_features_or_its_own_patches():
 
 
 def test_quick_gelu():
-    x = torch.linspace(-4, 4, 9)
-    expected = [v / (1 + math.exp(-1.702 * v)) for v in x.tolist()]
-    torch.testing.assert_close(deepencoder.quick_gelu(x), torch.tensor(expected))
+    expected = [x / (1 + math.exp(-1.702 * x)) for x in range(-4, 5)]
+    found = deepencoder.quick_gelu(torch.arange(-4.0, 5.0))
+    torch.testing.assert_close(found, torch.tensor(expected))
 
 
 # -------------------------------------------------------------------------------------------- SAM
@@ -177,16 +177,14 @@ def test_grid_attention_equals_softmax_of_scaled_products_plus_bias(rel_pos):
     attention = randomised(
         deepencoder.Attention(12, num_heads=3, use_rel_pos=rel_pos, input_size=(3, 4))
     )
-    x = normal(2, 3, 4, 12)
+    x, bias = normal(2, 3, 4, 12), 0
     parts = attention.qkv(x).chunk(3, dim=-1)
     q, k, v = (part.reshape(2, 12, 3, 4).transpose(1, 2) for part in parts)
-    scores = (q @ k.mT) / 2.0
     if rel_pos:
-        terms = deepencoder.add_decomposed_rel_pos(
-            q.reshape(6, 12, 4), attention.rel_pos_h, attention.rel_pos_w, (3, 4), (3, 4)
-        )
-        scores = scores + sum(terms).reshape(2, 3, 12, 12)
-    mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(2, 3, 4, 12)
+        tables = (attention.rel_pos_h, attention.rel_pos_w)
+        terms = deepencoder.add_decomposed_rel_pos(q.reshape(6, 12, 4), *tables, (3, 4), (3, 4))
+        bias = sum(terms).reshape(2, 3, 12, 12)
+    mixed = ((q @ k.mT / 2.0 + bias).softmax(-1) @ v).transpose(1, 2).reshape(2, 3, 4, 12)
     torch.testing.assert_close(attention(x), attention.proj(mixed), **CLOSE)
     with pytest.raises(ValueError, match="input_size"):
         deepencoder.Attention(12, use_rel_pos=True)
