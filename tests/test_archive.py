@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import csv
 from sampling import first, sampled
@@ -77,7 +77,8 @@ def grids_of(pages):
     return list(zip(*(each.tolist() for each in CROP_GRIDS.columns_and_rows(codes)), strict=True))
 
 
-@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=200))
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=100))
 def test_the_grids_are_those_of_the_scalar_function(pages):
     assert grids_of(pages) == [crop_grid(*page) for page in pages]
 
@@ -183,6 +184,7 @@ def test_counts_beyond_64_bits_are_refused_in_columns_and_exact_in_totals(tmp_pa
 # Totals ------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**20)), min_size=0, max_size=50)
 )
@@ -239,13 +241,13 @@ MIXED = [(10, 5), (10, 6), (90, 5)]
     ("mode", "batch_size", "lengths"),
     [("base", 5, [(10, 1024)]), ("gundam", 2, MIXED), ("gundam", 1000, MIXED), ("base", 2, MIXED),
      ("gundam", 5, [(10, 1024)])],
-    first(3),
+    first(2),
 )  # fmt: skip
 def test_pages_with_equal_prompts_run_in_batches(tmp_path, monkeypatch, mode, batch_size, lengths):
     monkeypatch.setattr(f"{TOTALS}._MANY", 2)
     monkeypatch.setattr(f"{TOTALS}._MOST_WAITING", 3)
     draw, sizes = random.Random(batch_size), [(1240, 1754), (1754, 1240), (640, 640), (300, 3000)]
-    pages = [(*draw.choice(sizes), *draw.choice(lengths)) for _ in range(25)]
+    pages = [(*draw.choice(sizes), *draw.choice(lengths)) for _ in range(16)]
     columns = dict(zip(COLUMNS[: 2 * len(lengths)], zip(*pages, strict=True), strict=False))
     _, totals = added_up(written(tmp_path / "p.parquet", columns), mode, batch_size=batch_size)
     workloads = [

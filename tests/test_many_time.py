@@ -100,8 +100,8 @@ MEAN = np.mean([estimated_preprocessing(DEFAULT, DEFAULT.plan(page=each)) for ea
     ("arguments", "pages", "columns", "assumed"),
     [
         ("--gpu h100-sxm", 7 * [SMALL], {}, {}),
-        ("--gpu h100-sxm --runtime eager --concurrency 2 --max-new-tokens 5", 3 * [SMALL], {},
-         {"host": EAGER, "new_tokens": 5, "concurrency": 2}),
+        ("--gpu h100-sxm --runtime eager --concurrency 2 --max-new-tokens 2", 3 * [SMALL], {},
+         {"host": EAGER, "new_tokens": 2, "concurrency": 2}),
         ("--gpu l40s --mean-new-tokens 200 --share-at-limit 0.25", [SMALL], {},
          {"gpu": "l40s", "lengths": OutputLengths.mean_and_limit(200, 1024, 0.25)}),
         # More CPU than GPU seconds, but for 16 pages at a time.
