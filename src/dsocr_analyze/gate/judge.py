@@ -262,8 +262,7 @@ def _of_budget(
     if value is None:
         unknown, why = exceeded, "it is unknown (null) in this report"
     elif counted.is_compared:  # the figure is new, unless nothing has a baseline
-        unknown = exceeded if counted.baseline else "warned"
-        why = "the baseline has no such figure"
+        unknown, why = exceeded if counted.baseline else "warned", "the baseline has no such figure"
     else:
         unknown, why = "passed", "there is no baseline"
     for limit in budget.limits:

@@ -61,7 +61,7 @@ DASHES: Final[tuple[str | tuple[int, tuple[int, ...]], ...]] = (
     (0, (8, 2)),
 )
 HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--", "//||")
-"""Tell series apart without colour."""
+"""They tell series apart without colour."""
 
 
 def picture_format(path: Path) -> str:
@@ -298,7 +298,7 @@ class Picture:
 
 
 _LINE_HEIGHT: Final = 1.25
-"""In font sizes."""
+"""Line spacing, in font sizes."""
 
 _SEPARATORS: Final = (
     re.compile(r".+?(?:, +|$)"),

@@ -229,7 +229,8 @@ class Metadata(Provenance, frozen=True, kw_only=True):
     """How the figures were obtained.
 
     Attributes:
-        kernels_of: Device type of the counted kernels: cuda, once perhaps cpu; null if unknown.
+        kernels_of: Device type of the counted kernels: cuda, or cpu in some early reports; null if
+            unknown.
         conventions: How each quantity is counted.
         created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """
@@ -259,7 +260,7 @@ class Memory(Struct, frozen=True, kw_only=True):
         inputs_bytes: Bytes of the prefill pass's inputs; null if unknown.
         kv_cache_bytes: Bytes of the KV cache after the last step.
         peak_activation_bytes: Most bytes of other tensors in the prefill pass.
-        peak_module: Path of the module that reaches it, perhaps empty; null if unknown.
+        peak_module: Path of the module that reaches it; empty for the model, null if unknown.
         stated_for: What each figure applies to, by key.
     """
 
