@@ -1,14 +1,11 @@
 """The documentation builds into a site that draws, searches and fits the window, as files too."""
 
-import functools
 import html
-import http.server
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -272,27 +269,3 @@ def test_search_finds_what_one_expects_opened_as_a_file(site, browser):
         excerpt = next(shown for _, shown in sections if shown)
         assert len(re.findall(r"\b[a-z]+\b", excerpt)) > 5, text
         assert not re.search(r"-->|flowchart|\\|\$\$", excerpt), text
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def address(site):
-    handler = functools.partial(QuietHandler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_search_finds_a_module_on_a_server(address, browser):
-    browser.get(f"{address}/index.html?q=MoEGate")
-    sections = wait_for(lambda: browser.execute_script(FIRST_RESULT))
-    browser.get(sections[0][0])
-    assert browser.find_element("css selector", "h1").text.startswith("MoEGate")
-    assert complaints(browser) == []
