@@ -93,7 +93,7 @@ QWEN_PARTS = {"sam_model": 94_979_328, "qwen2_model": 358_256_512, "projector": 
 POSITIONS = {"model.vision_model.embeddings.position_ids"}
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("name", "parts", "total", "tensors", "modules", "saved_buffers", "buffers"),
     [
         (OCR, CLIP_PARTS, 3_336_106_240, 2_710, 4_083, POSITIONS,
@@ -103,6 +103,7 @@ POSITIONS = {"model.vision_model.embeddings.position_ids"}
         (UNLIMITED, CLIP_PARTS, 3_336_106_240, 2_710, 4_083, POSITIONS,
          {"decoder": 12, "vision_model": 1}),
     ],
+    first(2),
 )  # fmt: skip
 def test_parameters_modules_and_buffers_are_the_published_ones(
     name, parts, total, tensors, modules, saved_buffers, buffers
