@@ -1,20 +1,16 @@
 """The dozen lines that a run prints: what they say, and that they stay a dozen."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from command_line import run
 from hand_built import AGREEMENT, CREATED, FIGURES, LEFT_OUT, batch_of, compared, traced
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.markdown import ReadableReport, answer_lines, answer_of
-from dsocr_analyze.report.table import bytes_text, flops_text
 from dsocr_analyze.timing import (
     Interval,
     LoadedGpu,
@@ -248,43 +244,3 @@ def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(dat
         "model", "input", "passes", "page", "memory", *(["time"] if report.time else []),
         "mostly", "bound", "checked", *(["files"] if files else []),
     ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _somewhere_else(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-MODES = [(architecture.name, mode) for architecture in ARCHITECTURES.values()
-         for mode in architecture.modes]  # fmt: skip
-GPUS = ("a100-40gb", "h100-sxm", "l40s", "rtx-4090", "b200")
-SETTINGS = (
-    ("--page", "a4"),
-    ("--page", "a4@600", "--batch-size", "64", *(f"--gpu={name}" for name in GPUS)),
-    ("--page", "9x9", "--batch-size", "1000", "--max-new-tokens", "1", "--gpu", "a100-80gb-sxm",
-     "--price", "2.5"),
-    ("--page", "letter", "--max-new-tokens", "8192", "--gpu", "h100",
-     "--gpu", "rtx-pro-6000", "--gpu", "l4", "--runtime", "serving", "--concurrency", "1,64",
-     "--price", "2.5", "--output", "a/" * 30 + "long-path"),
-)  # fmt: skip
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("architecture", "mode"), MODES)
-def test_every_mode_of_every_model(capsys, architecture, mode):
-    for index, setting in enumerate(SETTINGS):
-        flash = index == 3 and architecture != "unlimited-ocr"  # whose attention is eager only
-        asked = f"--engine analytic --arch {architecture} --mode {mode} --json report.json"
-        code, out, _ = run(capsys, *asked.split(), "--use-flash-attn", int(flash), *setting)
-        assert code == 0
-        lines = out.splitlines()
-        check(lines)
-        report = json.loads(Path("report.json").read_text())
-        assert f"{mode} mode" in line(lines, "input") or f", {mode}, " in line(lines, "input")
-        page = report["total"]["page"]
-        assert line(lines, "page").startswith(
-            f"{flops_text(page['flops'])}, {bytes_text(page['bytes_read'] + page['bytes_written'])}"
-        )
-        if index == 1:
-            assert re.search(r"and \d+ more: --full$", out, re.MULTILINE)

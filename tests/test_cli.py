@@ -127,6 +127,9 @@ def test_a_sequence_beyond_the_positions_is_warned_of_and_fails_only_if_strict(c
     assert code == 3
     assert strict.startswith(f"{err}dsocr-analyze: --strict: ")
     assert REPORT.exists()
+    # The last of 8,110 new tokens is at no position, and the prompt has 83.
+    rows = ("--mode", "tiny", "--max-new-tokens", "8110,8111", "--output", "rows.csv")
+    assert "warning: 1 of 2 workloads exceed" in run(capsys, "sweep", *rows)[2]
 
 
 def test_version_and_help(capsys):

@@ -41,6 +41,21 @@ FILES = {
 
 REFUSED = [
     # The arguments, the exit code, and what is said.
+    ("--gpu l4 --share-at-limit 100%", 2,
+     "--share-at-limit '100%' is invalid; did you mean 1? give a number from 0 to 1; see"
+     " dsocr-analyze --help"),
+    ("--gpu l4 --share-at-limit 110%", 2,
+     "--share-at-limit '110%' is invalid; give a number from 0 to 1; see dsocr-analyze --help"),
+    ("--crop-mode true", 2,
+     "--crop-mode 'true' is invalid; did you mean 1? give 0 or 1; see dsocr-analyze --help"),
+    ("--batch-size 1k", 2,
+     "--batch-size '1k' is invalid; did you mean 1000? give a whole number of pages; see"
+     " dsocr-analyze --help"),
+    ("--max-new-tokens 1.5k", 2,
+     "--max-new-tokens '1.5k' is invalid; did you mean 1500? give a number of tokens; see"
+     " dsocr-analyze --help"),
+    ("--config", 2, "--config needs a value: --config FILE; see dsocr-analyze --help"),
+    ("--full=1", 2, "--full takes no value; see dsocr-analyze --help"),
     ("--base-size 0", 2, "--base-size 0 is too small; give 64 to 16384 pixels per side"),
     ("--image-size 63", 2, "--image-size 63 is too small; give 64 to 16384 pixels per side"),
     ("--base-size 1000000000", 2,
@@ -141,6 +156,8 @@ REFUSED = [
     ("stages --model reference", 2, "name a model: --hf-config FILE or --model DIR"),
     ("tree --depth -1", 2, "--depth -1 is too small; give 0 or more"),
     ("tree --stage x", 2, "--stage 'x' is unknown; use sam, clip, projector, prefill, decode"),
+    ("tree --leaves --page a4", 2,
+     "--page is for a page that is traced; leave it out with --no-trace and --leaves"),
     ("tree --no-trace --page a4", 2,
      "--page is for a page that is traced; leave it out with --no-trace and --leaves"),
     ("archive gone.csv", 2,

@@ -43,6 +43,7 @@ def config_file(path, arch="deepseek-ocr", **changes):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     config_file(folder / "one.json")
+    config_file(folder / "few.json", **{LAYERS: 1, "n_routed_experts": 8})
     config_file(folder / "six.json", **{LAYERS: 6})
     config_file(folder / "odd.json", made_up=1)
     config_file(folder / "a/config.json")
@@ -72,6 +73,10 @@ BOTH = ("bfloat16", "float32")
 KINDS = {"eager": 0, "flash_attention_2": 1}
 COLUMNS = [
     # The arguments of compare; for the name of each column, the arguments of its report.
+    ("tiny small --config few.json --dtype bfloat16,fp32 --use-flash-attn 0,1",
+     {f"{mode}, {dtype}, {each}":
+      f"--mode {mode} --config few.json --dtype {dtype} --use-flash-attn {flag}"
+      for dtype in BOTH for each, flag in KINDS.items() for mode in ("tiny", "small")}),
     ("base deepseek-ocr:base --arch deepseek-ocr-2",
      {"base": "--arch deepseek-ocr-2 --mode base", "deepseek-ocr:base": "--mode base"}),
     ("tiny.report gundam dynamic.json deepseek-ocr-2",
@@ -92,9 +97,6 @@ COLUMNS = [
       for name, each in ARCHITECTURES.items() for mode in each.modes),
     ("--use-flash-attn 0,1", {each: f"--use-flash-attn {flag}" for each, flag in KINDS.items()}),
     ("tiny --dtype float16,half", {"tiny": "--mode tiny --dtype float16"}),
-    ("tiny small --dtype bfloat16,fp32 --use-flash-attn 0,1",
-     {f"{mode}, {dtype}, {each}": f"--mode {mode} --dtype {dtype} --use-flash-attn {flag}"
-      for dtype in BOTH for each, flag in KINDS.items() for mode in ("tiny", "small")}),
     ("tiny.report tiny --dtype bfloat16,float32",
      {"tiny.report": "--mode tiny",
       **{f"tiny, {dtype}": f"--mode tiny --dtype {dtype}" for dtype in BOTH}}),
@@ -118,7 +120,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-@sampled(("line", "columns"), COLUMNS, first(3))
+@sampled(("line", "columns"), COLUMNS, first(4))
 def test_a_column_is_the_report_of_its_options(capsys, line, columns):
     comparison, rows = compared(capsys, line)
     assert comparison["names"] == [*columns]
@@ -164,6 +166,8 @@ ONE_AND_SIX = "--config one.json --config six.json --mode tiny"
 SAID = [
     # The arguments, how the first line begins, and what else is said.
     ("tiny small base", "Ran: built-in reference model", ["Against tiny", "1.521 x"]),  # 111 / 73
+    ("640/1024 --dtype bfloat16,float16", "warning: --base-size 640 is below --image-size 1024",
+     ["\n\n"]),
     ("tiny small --format markdown", "Ran: built-in reference model",
      ["\n\n| quantity | unit | tiny | small |\n", "| visual tokens | tokens | 73 | 111"]),
     ("tiny small --format csv", "key,quantity,unit,report,value,difference,ratio",
@@ -188,6 +192,7 @@ def test_what_is_printed(capsys, line, begins, said):
     code, out, err = run(capsys, "compare", *line.split())
     text = "\n".join(" ".join(each.split()) for each in out.splitlines()) + "\n"
     assert code == 0
+    assert err.count("\n") <= 1
     assert f"{err}{text}".removeprefix("dsocr-analyze: ").startswith(begins)
     assert [each for each in said if each not in f"{err}{text}"] == []
 

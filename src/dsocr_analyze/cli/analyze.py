@@ -16,11 +16,12 @@ from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dsocr_analyze.architectures import PageRequest
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing import TimeEntry
+    from dsocr_analyze.timing.predict import TimeRequest
 
 __all__ = ["analyze"]
 
@@ -104,14 +105,15 @@ def analyze(
 def _html(
     report: Report, engine: Engine, asked: PageRequest, profile: Sequence[Path] | None
 ) -> str:
-    from dsocr_analyze.cli.kept_files import gpu_profiles
+    from dsocr_analyze.cli import kept_files, time_requests
     from dsocr_analyze.report.html import render_html, report_contents, roofs_of
 
-    profiles = list(gpu_profiles(profile).values())
+    profiles = list(kept_files.gpu_profiles(profile).values())
     named = [entry.gpu for entry in report.time]
     measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
-    curves, missing = _curves(report, engine, asked, measured, profile)
+    of_all = partial(time_requests.time_request, measured, {"profile": profile})
+    curves, missing = _curves(report, engine, asked, of_all)
     return render_html(report_contents(report, roofs, curves, missing))
 
 
@@ -119,13 +121,9 @@ def _curves(
     report: Report,
     engine: Engine,
     asked: PageRequest,
-    measured: Sequence[str],
-    profile: Sequence[Path] | None,
+    of_all: Callable[[], TimeRequest],
 ) -> tuple[Sequence[TimeEntry], str]:
-    """Predictions over many concurrencies for the GPUs of `measured` or those asked for.
-
-    Without any, why there are none.
-    """
+    """Predictions over many concurrencies, by default for all GPUs, or why there are none."""
     request = engine.time
     if request is not None and len(request.concurrency) >= len(_CURVE):
         return report.time, ""
@@ -135,10 +133,7 @@ def _curves(
         engine.directory.dimensions()
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
-    if request is None:
-        from dsocr_analyze.cli.time_requests import time_request
-
-        request = time_request(measured, {"profile": profile})
+    request = of_all() if request is None else request
     request = replace(request, concurrency=sorted({*request.concurrency, *_CURVE}))
     lacking: list[DeviceError] = []
     found = replace(engine, time=request).entries(asked, lacking.append)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,11 +37,10 @@ __all__ = ["compare"]
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
 
 
-def _comparable() -> Iterator[str]:
+def _comparable() -> list[str]:
     """What can be compared, except saved reports."""
-    yield from (*options.modes(), *ARCHITECTURES)
-    for name, each in ARCHITECTURES.items():
-        yield from (f"{name}:{mode}" for mode in each.modes)
+    named = [f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes]
+    return [*options.modes(), *ARCHITECTURES, *named]
 
 
 def compare(
@@ -177,7 +176,8 @@ def _compare(
         {name: read_config(file) for name, file in configs.items()},
         options=options.options_used(context),
     )
-    headline = found.headline(with_page=len({each.way for each in counted}) > 1)
+    ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in counted}
+    headline = found.headline(with_page=len(ways) > 1)
     shown = [*configs] if len(configs) > 1 else []
 
     def page() -> str:
@@ -295,11 +295,6 @@ class _Counted(NamedTuple):
     name: str
     model: _Model
     setting: Setting
-
-    @property
-    def way(self) -> tuple[_Model, Dtype, bool]:
-        """What an engine counts with."""
-        return self.model, self.setting.dtype, self.setting.flash_attention
 
 
 _Asked: TypeAlias = tuple[str, _Model, Mode]
