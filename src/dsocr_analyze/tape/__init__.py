@@ -163,7 +163,7 @@ class Tape:
         stage: Name of the stage of everything else.
         records: Whether to note more than memory.
         weights: Whether to note parameters.
-        spans: What calls left on other tapes of this type, to copy and add to.
+        spans: What calls left on other tapes of this type.
 
     Attributes:
         path: Of the running module.

@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Decision(NamedTuple):
-    """What a forward asked of two sizes: `relation` is `>`, `<=`, `=` or `!=`, whichever holds."""
+    """What a forward asked of two sizes, and which `relation` holds."""
 
     left: Size
     relation: str
@@ -279,7 +279,7 @@ class FormulaTape(Tape):
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> Output:
-        """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
+        """Calls a child, which has figures of its own."""
         path = f"{self.path}.{name}".strip(".")
         outer, times, alive, most = self._module, self._times, self.alive, self._most_bytes
         self._module = module = ModuleCall(path)
@@ -328,7 +328,7 @@ class FormulaTape(Tape):
         *inputs: *Given,
         **limits: Size,
     ) -> list[Operand]:
-        """Calls the first of equal children for all, the last beside the others' outputs."""
+        """Calls the first and the last of equal children for all."""
         count, child = stop - start, f"{name}.{value_of(start)}"
         if not value_of(count):  # here; formulas have the term all the same
             call, output = self._apart(child, forward, *inputs)
@@ -348,7 +348,7 @@ class FormulaTape(Tape):
     def _apart(
         self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given
     ) -> tuple[ModuleCall, Output]:
-        """What a call on a tape of its own costs, and its output."""
+        """What a call costs on a tape of its own, and its output."""
         t = FormulaTape(self.dtype)
         output = t.call(f"{self.path}.{name}".strip("."), forward, *inputs)
         return t.root.children[0].call, output

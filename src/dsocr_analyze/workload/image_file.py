@@ -1,4 +1,4 @@
-"""Page sizes from an image file's headers: of its first page, or of all."""
+"""Page sizes from an image file's headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dsocr_analyze.workload.page import check_page
 __all__ = ["MOST_FRAMES", "ImagePages", "page_of_image"]
 
 MOST_FRAMES: Final = 100_000
-"""Most frames to read from a file; one with more is broken or hostile."""
+"""Most frames of a file; one with more is broken or hostile."""
 
 _WIDTH: Final = 256
 _HEIGHT: Final = 257
@@ -89,7 +89,7 @@ class ImagePages:
     copies: int = 0
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Width and height of each page, from headers only; raises PageError at a damaged one."""
+        """Width and height of each page; raises PageError at a damaged one."""
         size, is_tiff, self.has_more_frames = _header(self.path)
         if not is_tiff:
             yield check_page(*size)
@@ -197,7 +197,7 @@ def _reason(error: Exception, name: str) -> str:
 
 
 _MOST_ENTRIES: Final = 4_096
-"""Most entries of a directory; one that claims more is damaged."""
+"""Most entries of a directory that is not damaged."""
 
 _NEW_SUBFILE_TYPE: Final = 254
 _READ: Final = (_NEW_SUBFILE_TYPE, _WIDTH, _HEIGHT, _ORIENTATION)

@@ -258,7 +258,7 @@ class ClosedForms:
     def memory(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> MemoryFigures:
-        """Bytes that a workload holds in memory."""
+        """Bytes that a workload holds."""
         t, cache = prefill(self.model, c, workload, dtype, flash=flash_attention, records=False)
         return self._memory_of(c, workload, dtype, t.peak, cache)
 
@@ -280,7 +280,7 @@ class ClosedForms:
     def prefill_bytes_alive(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
-        """Bytes alive at the peak of the prefill pass, besides the weights."""
+        """Bytes alive at the peak of the prefill pass, besides weights."""
         if flash_attention:
             self.model.check_flash(c)
         held = self.memory(c, workload, dtype, flash_attention)
@@ -299,9 +299,9 @@ class ClosedForms:
     def decode_bytes_alive(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> BytesAlive:
-        """Bytes alive in the last decode step, besides the weights.
+        """Bytes alive in the last decode step, besides weights.
 
-        The KV cache, one layer of it twice while it grows by a token, and the logits.
+        The KV cache, with one layer twice as it grows, and the logits.
         """
         held = self.memory(c, workload, dtype, flash_attention)
         return BytesAlive(
@@ -313,7 +313,7 @@ class ClosedForms:
 
 
 def _pass_of_step(c: ModelDimensions, workload: PageWorkload, number: int, *, flash: bool) -> Pass:
-    """The decode step of this number, from 0."""
+    """The decode step of a number from 0."""
     cached, window = workload.seq_len + number, c.decoder.sliding_window
     if window is None or number < window:
         return Pass(workload.batch_size, 1, cached, flash=flash)
@@ -322,7 +322,7 @@ def _pass_of_step(c: ModelDimensions, workload: PageWorkload, number: int, *, fl
 
 
 def _layers_cached(path: str, layers: int) -> int:
-    """Layers whose keys and values exist when the module at `path` runs."""
+    """Layers that have keys and values when the module at `path` runs."""
     if path in (*_HEAD, "model.norm"):
         return layers
     found = _LAYER.fullmatch(path)

@@ -257,7 +257,7 @@ class _Costs(NamedTuple):
         return [*map(values.of, prompt.work), *levels]
 
     def _prompt(self, kind: int) -> PromptCost:
-        """By kind: 1 for several prompts, and 2 more beyond the trained length."""
+        """By kind: 1 for several prompts, 2 more beyond the trained length."""
         return prompt(
             self.model, self.c, self.dtype,
             flash=self.flash, is_batched=kind % 2 > 0, is_long=kind > 1,
@@ -353,10 +353,7 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
 
 
 def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
-    """Every distinct combination of values, and each page's place among them.
-
-    The values of every page if they span too wide a range for a table.
-    """
+    """Distinct combinations of values, or those of every page, and each page's place in them."""
     arrays = [each for each in sizes if not isinstance(each, int)]
     if not arrays:
         return list(sizes), 0
@@ -383,13 +380,13 @@ def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
 
 
 def _few_distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
-    """Like `_distinct`, but None if more than half of all rows differ."""
+    """`_distinct` rows, but None if they are more than half."""
     found = _distinct(arrays)
     return None if found is None or 2 * len(found[0]) > len(arrays[0]) else found
 
 
 def _taken(tables: Iterable[Size], place: _Rows) -> list[Size]:
-    """The values of tables at some places; numbers as they are."""
+    """Values of tables at some places; numbers as they are."""
     return [n if isinstance(n, int | float) else n.take(place, mode="clip") for n in tables]
 
 
