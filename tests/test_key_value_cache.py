@@ -17,31 +17,35 @@ def states(tokens, *, heads=2, size=3):
     return torch.randn(1, heads, tokens, size), torch.randn(1, heads, tokens, size + 1)
 
 
-def test_first_keys_and_values_are_kept_without_a_copy():
-    key, value = states(5)
-    cache = GrowingCache()
-    held = cache.update(key, value, 0)
-    assert held[0] is key
-    assert held[1] is value
-    assert cache[0][0] is key
-
-
-def test_later_ones_are_appended_to_their_layer_alone():
+def test_keys_and_values_are_kept_without_a_copy_and_later_ones_appended():
     cache = GrowingCache()
     first, second, more = states(5), states(5), states(2)
-    cache.update(*first, 0)
+    held = cache.update(*first, 0)
+    assert [*map(id, (*held, *cache[0]))] == [*map(id, (*first, *first))]
     cache.update(*second, 1)
-    key, value = cache.update(*more, 0)
-    assert torch.equal(key, torch.cat([first[0], more[0]], dim=2))
-    assert torch.equal(value, torch.cat([first[1], more[1]], dim=2))
+    for found, *parts in zip(cache.update(*more, 0), first, more, strict=True):
+        assert torch.equal(found, torch.cat(parts, dim=2))
     assert [cache.get_seq_length(layer) for layer in (0, 1, 2)] == [7, 5, 0]
-    assert cache.get_seq_length() == 7
-    assert len(cache) == 2
+    assert (cache.get_seq_length(), len(cache)) == (7, 2)
+    with pytest.raises(IndexError, match="layer 3 came before layer 2"):
+        cache.update(*states(1), 3)
 
 
-def test_layers_are_filled_in_order():
-    with pytest.raises(IndexError, match="layer 1 came before layer 0"):
-        GrowingCache().update(*states(1), 1)
+@pytest.mark.parametrize(
+    ("step", "position", "cached_tokens", "keys", "slot"),
+    [
+        (CacheStep(5, 1), 5, 5, 6, None),
+        (CacheStep(5, 4), 8, 8, 9, None),
+        (CacheStep(5, 2, window=2), 6, 6, 7, None),
+        (CacheStep(5, 3, window=2), 7, 7, 7, 0),
+        (CacheStep(5, 6, window=2), 10, 7, 7, 1),
+    ],
+)
+def test_a_step_finds_its_prompt_and_what_the_window_keeps(
+    step, position, cached_tokens, keys, slot
+):
+    found = step.position, step.cached_tokens, step.keys, step.slot
+    assert found == (position, cached_tokens, keys, slot)
 
 
 @pytest.mark.parametrize("kind", [GrowingCache, DynamicCache])
