@@ -159,13 +159,16 @@ def test_two_runs_differ_in_nothing_but_the_timestamp(session, report):
     assert dt.datetime.fromisoformat(report.metadata.created).tzinfo == dt.UTC
 
 
-def test_every_step_is_announced(small_session):
+def test_every_step_is_announced_and_equal_records_are_merged(small_session):
     told = []
     workload = small_session.plan(**TINY, max_new_tokens=2)
-    small_session.figures(workload, on_progress=told.append)
+    figures, _ = small_session.figures(workload, on_progress=told.append)
     assert told == [
         "prefill pass", "decode step 1", "decode step over a longer cache", "analytic engine",
     ]  # fmt: skip
+    for stage in figures.stages.values():
+        kinds = {kernel._replace(calls=1) for kernel in stage.kernels}
+        assert len(kinds) == len(stage.kernels)
 
 
 def test_a_gpu_is_there_if_torch_can_use_it(monkeypatch):
