@@ -163,7 +163,7 @@ JUMPS = (
 """Windows that fill up, caches as large as the whole answer, and each other way to grow."""
 
 
-@sampled("name", JUMPS, named("gemma2"))
+@sampled("name", JUMPS, named("t5"))
 def test_a_step_after_many_that_do_not_run_costs_what_it_costs_after_them(tmp_path, name):
     small = present(name)
     real = really_generated(small, 1, 24)
