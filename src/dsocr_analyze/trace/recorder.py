@@ -155,12 +155,12 @@ class Recorder:
         kwargs: Keywords,
     ) -> Value:
         """Runs a module's forward, or repeats the record of an equal call."""
-        repetition, found = self._repetition, None
-        is_transformed = torch._C._are_functorch_transforms_active()
-        if repetition is not None and path not in self._modules.customized and not is_transformed:
-            with torch._C.DisableTorchFunction():
-                found = repetition.key_of(module, path, args, kwargs)
-        if repetition is None or found is None:
+        repetition, is_customized = self._repetition, path in self._modules.customized
+        if repetition is None or is_customized or torch._C._are_functorch_transforms_active():
+            return self._run_in_full(path, forward, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            found = repetition.key_of(module, path, args, kwargs)
+        if found is None:
             return self._run_in_full(path, forward, args, kwargs)
         (key, layer), arguments = found, [*args, *kwargs.values()]
         span = repetition.spans.get(key)
