@@ -190,6 +190,14 @@ def test_the_same_value_flags_and_options_for_several_values_may_be_repeated(cap
     assert once[0] == 0
 
 
+def test_types_of_sixteen_bits_are_the_models_own(capsys):
+    plain, named = (
+        json.loads(run(capsys, "time", "l4", *types, "--format", "json")[1])["time"]
+        for types in ((), ("--weights-dtype", "bf16", "--kv-dtype", "fp16"))
+    )
+    assert plain == named
+
+
 @pytest.mark.skipif(
     "torch" in sys.modules and __import__("torch").cuda.is_available(), reason="has a CUDA device"
 )

@@ -518,6 +518,8 @@ REFUSED = [
     ("advise --page-dpi x", 2, "--page-dpi 'x' is invalid; give a number above 0, like 150"),
     ("advise --page 9x9 --page-dpi 100001", 2,
      "--page-dpi 100001 is out of range; give 1 to 100000"),
+    ("advise --minimum-dpi 0", 2,
+     "--minimum-dpi '0' is invalid; give a number above 0, like 150"),
     ("advise --minimum-dpi -3", 2,
      "--minimum-dpi '-3' is invalid; give a number above 0, like 150"),
     ("advise --maximum-compression nan", 2,
