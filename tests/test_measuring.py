@@ -477,7 +477,7 @@ def test_kernels_of_a_made_up_cpu_are_predicted_where_none_was_measured(families
     [("movement", "roll", "int64", ("clone", "float32")),
      ("elementwise", "add", "float16", ("add", "float32")),
      ("movement", "clone", "float32", ("clone", "float32")),
-     ("elementwise", "sub", "bfloat16", ("mul", "bfloat16")),
+     ("elementwise", "sub", "float16", ("mul", "float16")),
      ("elementwise", "mul", "float32", ("mul", "bfloat16"))],
 )  # fmt: skip
 def test_what_was_not_measured_takes_the_coefficients_of_its_kind(
