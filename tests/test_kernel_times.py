@@ -307,7 +307,10 @@ class TestProfiles:
         experts = a100.kinds["experts", "bfloat16"]
         assert (experts.framework.split()[0], experts.extrapolated) == ("sglang", False)
         assert a100.kinds["encoder_attention", "bfloat16"].extrapolated
-        assert device("a100-40gb").fitted("experts").gpu == "a100-80gb-sxm"
+        further = there["a100-40gb"]
+        assert further.fitted("experts").gpu == "a100-80gb-sxm"
+        # Once, however far it comes.
+        assert further.fitted("encoder_attention") == a100.fitted("encoder_attention")
 
     @pytest.fixture
     def own(self, tmp_path):
