@@ -112,6 +112,8 @@ def test_what_the_programs_write(file, number, expected):
         *((changed(VLLM, "max_concurrency", limit),
            {"concurrency": limit or 200, "is_steady": False}) for limit in (None, 200, 64)),
         (changed(VLLM, "max_concurrency", 500), {"concurrency": 200}),
+        # Four rounds of every client are enough.
+        (changed(VLLM, "max_concurrency", 50), {"is_steady": True}),
         # One client is steady from the first request.
         (VLLM | {"max_concurrency": 1, "num_prompts": 2, "completed": 2,
                  "total_output_tokens": 1600}, {"is_steady": True}),

@@ -315,10 +315,10 @@ def test_a_real_interrupt_does_the_same():
 # Plots -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
+@sampled(
     ("arguments", "label"),
     [
+        (("--mode", "tiny,base"), "mode"),
         (("--text-tokens", "1:50"), "text tokens"),
         (("--max-new-tokens", "1,2"), "new tokens"),
         (("--batch-size", "1:3", "--mode", "base,tiny"), "batch size [pages]"),
@@ -332,6 +332,7 @@ def test_a_real_interrupt_does_the_same():
         (("--mode", "all", "--x", "dtype"), "data type"),
         (("--page", "100:300:100x100:200:100", "--x", "page_height"), "page height [pixels]"),
     ],
+    first(1),
 )
 def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
     assert run(capsys, *arguments, "--plot", "costs.svg")[::2] == (0, "")
