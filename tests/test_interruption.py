@@ -591,6 +591,34 @@ def test_a_session_interrupted_at_random_can_be_used_again(times):
     assert session.figures(workload)[0] == right
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(12))
+def test_processes_that_trace_interrupted_at_random(seed, tmp_path):
+    """Those of the analytic engine are interrupted by the campaign of faults."""
+    draw = random.Random(seed)
+    (tmp_path / "config.json").write_text(json.dumps(small_directory(num_hidden_layers=1).config))
+    files = [tmp_path / name for name in REPORT]
+    for path in files:
+        path.write_text("old")
+    arguments = ["--config", "config.json", *PAGE, "-q", "--output", "."]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsocr_analyze", *arguments], cwd=tmp_path,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    number = draw.choice(list(CODES))
+    time.sleep(draw.uniform(0.1, 6))
+    process.send_signal(number)
+    _, error = process.communicate(timeout=120)
+    written = [path.read_text() for path in files]
+    # The signal's own end: Python had not come to the program yet.
+    assert process.returncode in (CODES[number], -number, 0), error
+    assert process.returncode < 0 or "Traceback" not in error
+    assert process.returncode != 0 or written != OLD
+    if written != OLD:
+        assert json.loads(written[0])["total"]["macs"] > 0
+        assert written[1].startswith("Ran: ")
+
+
 STARTS_INTERRUPTED = """
 import functools, importlib.abc, os, sys, time
 
