@@ -200,7 +200,8 @@ class DeepSeekOCRSession:
     def module_classes(self) -> Mapping[str, str]:
         """Class of every module by path; a shared module appears under each of its paths."""
         with exclusive():
-            return {path: type(each).__name__ for path, each in modules_in(self.loaded.module)}
+            paths, modules = zip(*modules_in(self.loaded.module), strict=True)
+            return dict(zip(paths, map(attrgetter("__class__.__name__"), modules), strict=True))
 
     def plan(
         self,

@@ -17,6 +17,13 @@ from dsocr_analyze.report import opening, table
 if TYPE_CHECKING:
     from dsocr_analyze.pictures.picture import Picture
 
+    class Readable(Protocol):
+        """What a reader sees; every format but JSON is a method of its name."""
+
+        def lines(self, width: int) -> Iterator[table.Line]:
+            """Lines for a terminal of that many columns."""
+
+
 __all__ = ["Lines", "Said", "assumptions", "emit", "show"]
 
 WITHOUT_TERMINAL: Final = 100
@@ -37,13 +44,6 @@ class Lines(NamedTuple):
 def assumptions(sentences: Iterable[str]) -> Lines:
     """What predicted seconds assume."""
     return Lines("Assumptions", [*sentences], "Assumed: ")
-
-
-class Readable(Protocol):
-    """What a reader sees; every format but JSON is a method of its name."""
-
-    def lines(self, width: int) -> Iterator[table.Line]:
-        """Lines for a terminal of that many columns."""
 
 
 class Said(NamedTuple):

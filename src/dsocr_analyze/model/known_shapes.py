@@ -11,6 +11,7 @@ pass takes PyTorch longer, so equal calls are worked out once.
 from __future__ import annotations
 
 import functools
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -118,9 +119,9 @@ def makes_tensors(func: Operator) -> bool:
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.returns or _depends_on_values(func):
         return False
-    if any(each.alias_info for each in (*schema.arguments, *schema.returns)):
+    if any(map(attrgetter("alias_info"), (*schema.arguments, *schema.returns))):
         return False
-    return all(str(returned.type) == "Tensor" for returned in schema.returns)
+    return {*map(str, map(attrgetter("type"), schema.returns))} == {"Tensor"}
 
 
 # --- values ----------------------------------------------------------------------------------
@@ -224,7 +225,9 @@ def _describe(arguments: Values, parts: list[Any]) -> bool:
 
 def looks_of(outputs: Values, inputs: Values) -> list[Look] | None:
     """What makes a call's outputs again; None if they share memory, or are not plain tensors."""
-    found, used = list[Look](), {each.untyped_storage()._cdata for each in tensors_in(inputs)}
+    found, used = list[Look](), set[int]()
+    for each in tensors_in(inputs):
+        used.add(each.untyped_storage()._cdata)
     for output in tensors_in(outputs):
         if type(output) is not torch.Tensor or not output.is_meta:
             return None

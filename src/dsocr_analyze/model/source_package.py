@@ -97,7 +97,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             return None
         stem = fullname.removeprefix(f"{self.package}.").replace(".", "/")
         files = (f"{stem}.py", f"{stem}/__init__.py")
-        return next((file for file in files if file in self.directory.sources), None)
+        return next(filter(self.directory.sources.__contains__, files), None)
 
     def is_package(self, fullname: str) -> bool:
         file = self._file_of(fullname)

@@ -88,7 +88,7 @@ def require_trust(directory: ModelDirectory) -> None:
 
     Raises ConfigError if it has no code, and no architecture recognises its config.
     """
-    if is_trusted(directory):
+    if directory.is_reference or is_trusted(directory):
         return
     digests = directory.digests()
     if not digests:

@@ -169,11 +169,10 @@ def without_unused_imports() -> Iterator[None]:
     """The body imports what no pass uses only if it is used after all."""
     with exclusive():
         finder = _RealParts()
-        stand_ins = [  # for those that are installed and not imported yet
-            _StandIn(name)
-            for name in _ANSWERS
-            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0])
-        ]
+        stand_ins = list[_StandIn]()  # for those that are installed and not imported yet
+        for name in _ANSWERS:
+            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]):
+                stand_ins.append(_StandIn(name))
 
         def give_way() -> None:
             if finder in sys.meta_path:

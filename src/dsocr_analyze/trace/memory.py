@@ -39,9 +39,10 @@ class LiveTensors:
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
         # Keep the storages themselves: once one is freed, another may get its address.
-        storages = [tensor.untyped_storage() for tensor in existing]
-        self._existing = {storage._cdata: storage for storage in storages}
-        devices = {storage.device for storage in storages}
+        self._existing, devices = dict[int, torch.UntypedStorage](), set[torch.device]()
+        for storage in map(torch.Tensor.untyped_storage, existing):
+            self._existing[storage._cdata] = storage
+            devices.add(storage.device)
         self.device = devices.pop() if len(devices) == 1 else None
         """The device whose memory counts; None for every device."""
         self._live: dict[int, _Storage] = {}

@@ -124,7 +124,8 @@ class RunningModules:
         # A failing hook of other code may have kept us from entering this module or leaving others.
         for index in range(len(self.stack) - 1, -1, -1):
             if self.stack[index].module is module:
-                self._pop(index)
+                del self.stack[index:]
+                self.path = self.stack[-1].path if self.stack else ""
                 return
 
     def _push(self, module: torch.nn.Module) -> _Frame:
@@ -164,8 +165,5 @@ class RunningModules:
         finally:
             frame.running = False
             if called_directly and frame in self.stack:
-                self._pop(self.stack.index(frame))
-
-    def _pop(self, index: int) -> None:
-        del self.stack[index:]
-        self.path = self.stack[-1].path if self.stack else ""
+                del self.stack[self.stack.index(frame) :]
+                self.path = self.stack[-1].path if self.stack else ""

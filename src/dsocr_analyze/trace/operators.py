@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
-from itertools import zip_longest
+from itertools import filterfalse, zip_longest
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -276,7 +276,12 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
     # Layer norm copies what is not contiguous first, on every device (`expect_contiguous` in
     # `layer_norm_cpu` and `layer_norm_cuda` of ATen).
     copied = [] if name != "native_layer_norm" else tensors
-    copies = [_copy_of(operand) for operand in copied if not operand.is_contiguous()]
+    copies = list[Kernel]()
+    for operand in filterfalse(torch.Tensor.is_contiguous, copied):
+        elements, dtype = operand.numel(), _name_of(operand.dtype)
+        nbytes = elements * operand.element_size()
+        work = Work(bytes_read=occupied_bytes(operand), bytes_written=nbytes)
+        copies.append(Kernel("movement", "clone", Elements(elements), dtype, dtype, work))
     # A copy reads its source, which `copy_` takes last; other operators read the first tensor.
     read = tensors[-1:] if name in ("copy", "transfer") else tensors
     kernel = Kernel(
@@ -294,12 +299,6 @@ def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
         ),
     )
     return [*copies, kernel]
-
-
-def _copy_of(tensor: torch.Tensor) -> Kernel:
-    elements, dtype = tensor.numel(), _name_of(tensor.dtype)
-    work = Work(bytes_read=occupied_bytes(tensor), bytes_written=elements * tensor.element_size())
-    return Kernel("movement", "clone", Elements(elements), dtype, dtype, work)
 
 
 @cache

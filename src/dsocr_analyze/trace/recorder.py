@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, ParamSpec
 
@@ -97,17 +98,16 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         # `KnownShapes`, which only answers, is ours.
-        answers = {getattr(each, "answer", None) for each in _get_current_dispatch_mode_stack()}
-        is_watched = not answers <= {known_shape}
+        is_watched = False
+        for mode in _get_current_dispatch_mode_stack():
+            is_watched |= getattr(mode, "answer", None) is not known_shape
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
-                existing = [
-                    tensor
-                    for module in self._modules.paths
-                    for tensor in (*module._parameters.values(), *module._buffers.values())
-                    if tensor is not None
-                ]
+                existing = list[torch.Tensor]()
+                for module in self._modules.paths:
+                    held = *module._parameters.values(), *module._buffers.values()
+                    existing += tensors_in(held)
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss calls that are not run again.
@@ -223,7 +223,9 @@ class Recorder:
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
         given, call = [*args, *kwargs.values()], None
         with torch._C.DisableTorchFunction():
-            needs_all = self.inside_operator or self._runs_all()
+            # The model's own code may have entered a mode since.
+            is_watched = self._modes != torch._C._len_torch_dispatch_stack()
+            needs_all = self.inside_operator or torch.is_grad_enabled() or is_watched
             if not (needs_all or all(map(known_value, tensors_in(given)))):
                 call = call_of(name, args, kwargs)
                 if call in self._calls:
@@ -280,7 +282,7 @@ class Recorder:
                 elif self._whole == "linear" and name == "add":
                     self._memory.replace(args[0], output)  # in place, if no dispatch mode watched
                 elif name not in FREE or name.startswith(_ALLOCATIONS):
-                    self._hold(self._whole, tensors_in([output]))
+                    self._book((), self._whole, tensors_in([output]))
                 return output
             if name in ("convolution", "_convolution"):
                 name = f"conv{'_transpose' if args[6] else ''}{args[0].dim() - 2}d"
@@ -292,10 +294,6 @@ class Recorder:
                         name, rule = "transfer", RULES["transfer"]
         self._record(name, rule, args, kwargs, output, call)
         return output
-
-    def _runs_all(self) -> bool:
-        """Whether gradients or a mode of the model's own code need every operator to run."""
-        return torch.is_grad_enabled() or self._modes != torch._C._len_torch_dispatch_stack()
 
     def _repeat(self, call: Key | None) -> Any:
         """Makes the outputs of an equal call again, and records its kernels."""
@@ -328,7 +326,9 @@ class Recorder:
 
         Indices matter only if they are beyond the tensor.
         """
-        if self._repetition is None or self.inside_operator or self._runs_all():
+        if self._repetition is None or self.inside_operator or torch.is_grad_enabled():
+            return None
+        if self._modes != torch._C._len_torch_dispatch_stack():
             return None
         if type(tensor) is not torch.Tensor or type(value) not in (int, float):
             return None
@@ -406,7 +406,10 @@ class Recorder:
         """The kernels of a call, counted once for equal arguments and outputs."""
         # A returned argument is an `out=`: it is written, not read.
         written = {*map(id, outputs)} if kwargs else ()
-        read = {given: each for given, each in kwargs.items() if id(each) not in written}
+        read = dict(kwargs)
+        for given, each in kwargs.items() if written else ():
+            if id(each) in written:
+                del read[given]
         is_in_place = len(args) > 0 and outputs[0] is args[0]
         signature = _signature(args), _signature(outputs), _signature(read.items())
         key = name, is_in_place, *signature
@@ -424,23 +427,13 @@ class Recorder:
     ) -> None:
         """Adds kernels to the trace, and their copies of operands and outputs to memory."""
         path, copied = self._modules.path, 0
-        self.trace.kernels += [kernel.at(path) for kernel in kernels]
+        self.trace.kernels += map(Kernel.at, kernels, repeat(path))
         for copy in kernels[:-1]:
             copied += copy.work.bytes_written
             self._note_alive(self._memory.nbytes + copied, path, copy.operator)
-        self._hold(name, outputs, copied, existing)
-
-    def _hold(
-        self,
-        name: str,
-        made: Iterable[torch.Tensor],
-        copied: int = 0,
-        existing: Container[int] = (),
-    ) -> None:
-        """Counts what an operator has made as alive, beside copies that it still holds."""
-        for tensor in made:
+        for tensor in outputs:
             if id(tensor) not in existing and self._memory.add(tensor):
-                self._note_alive(self._memory.nbytes + copied, self._modules.path, name)
+                self._note_alive(self._memory.nbytes + copied, path, name)
 
     def _note_alive(self, nbytes: int, path: str, operator: str) -> None:
         if self._with_levels:

@@ -21,25 +21,26 @@ def refuse_uncountable(where: str, values: Arguments) -> None:
     `where` names what the values belong to.
     """
     for value in values:
-        if isinstance(value, torch.Tensor):
-            if refused := _why_uncountable(value):
-                raise UncountableError(f"{where}: {refused}")
-        elif isinstance(value, SEQUENCES):
+        if isinstance(value, SEQUENCES):
             refuse_uncountable(where, value)
-
-
-def _why_uncountable(tensor: torch.Tensor) -> str:
-    kind = type(tensor)
-    own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    if tensor.is_nested:
-        return "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
-    if own_dispatch and kind.__name__ != "FakeTensor":  # on tensors that a trace cannot see
-        return f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
-    if tensor.layout is not torch.strided:
-        return f"tensors of layout {tensor.layout} are not counted; use dense ones (to_dense())"
-    if tensor.is_quantized:
-        return f"tensors of {tensor.dtype} are not counted; use dequantized ones (dequantize())"
-    return ""
+        if not isinstance(value, torch.Tensor):
+            continue
+        kind, refused = type(value), ""
+        own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        if value.is_nested:
+            refused = "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
+        elif own_dispatch and kind.__name__ != "FakeTensor":  # on tensors that a trace cannot see
+            refused = f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
+        elif value.layout is not torch.strided:
+            refused = (
+                f"tensors of layout {value.layout} are not counted; use dense ones (to_dense())"
+            )
+        elif value.is_quantized:
+            refused = (
+                f"tensors of {value.dtype} are not counted; use dequantized ones (dequantize())"
+            )
+        if refused:
+            raise UncountableError(f"{where}: {refused}")
 
 
 # --- operators that take functions -----------------------------------------------------------

@@ -73,11 +73,12 @@ class RecordedCall:
 
     def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
         """Leaves what an equal call would: longer caches and an output, which is returned."""
-        caches = caches_in(arguments)
-        made: list[Value] = [
-            memory.made(item) if isinstance(item, Look) else None if item is None else caches[item]
-            for item in self.output
-        ]
+        caches, made = caches_in(arguments), list[Value]()
+        for item in self.output:
+            if isinstance(item, Look):
+                made.append(memory.made(item))
+            else:
+                made.append(None if item is None else caches[item])
         for cache, (lists, numbers) in zip(caches, self.extensions, strict=True):
             number = layer or 0
             for name, (is_tuple, looks) in lists.items():
@@ -184,7 +185,8 @@ class FirstCall:
         self._module, self._arguments, self._memory = module, arguments, memory
         self._births, self._nbytes = memory.births, memory.nbytes
         self._versions, self._attributes = self._state()
-        self._caches = [_CachedLayer(each, layer or 0, memory) for each in caches_in(arguments)]
+        cached = functools.partial(_CachedLayer, layer=layer or 0, memory=memory)
+        self._caches = [*map(cached, caches_in(arguments))]
         self._made: dict[int, int] = {}
         """Bytes of the memory that the call leaves behind, by storage."""
 
@@ -239,10 +241,10 @@ class FirstCall:
         """
         attributes, parts = list[Any](), [self._module]
         for part in parts:
-            own = [value for name, value in vars(part).items() if name not in _OF_EVERY_MODULE]
-            for value in (*own, *part._buffers.values()):
-                is_tensor = isinstance(value, torch.Tensor)
-                attributes.append(weakref.ref(value) if is_tensor else value)
+            for name, value in (*vars(part).items(), *part._buffers.items()):
+                if name not in _OF_EVERY_MODULE:
+                    is_tensor = isinstance(value, torch.Tensor)
+                    attributes.append(weakref.ref(value) if is_tensor else value)
             parts += [child for child in part._modules.values() if child is not None]
         return [*map(_version_of, tensors_in(self._arguments))], attributes
 
@@ -335,15 +337,12 @@ class _CachedLayer:
         _, numbers, layers = state
         self.cache, self._layer, self._length = cache, layer, len(layers)
         self._numbers = copy.deepcopy(numbers)
-        others = self._others_of(layers)
+        others = [*tensors_in(layers[:layer] + layers[layer + 1 :])]
         self._others = [*map(weakref.ref, others)]
         """Tensors of the other layers, which may die."""
         self._versions = [*map(_version_of, others)]
         self.nbytes = sum(map(memory.nbytes_of, tensors_in(layers[layer : layer + 1])))
         """Bytes of the layer's tensors that count as alive."""
-
-    def _others_of(self, layers: list[list[torch.Tensor]]) -> list[torch.Tensor]:
-        return [*tensors_in(layers[: self._layer] + layers[self._layer + 1 :])]
 
     def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
         """What the call left for its layer; None if it did anything else to the cache.
@@ -354,7 +353,7 @@ class _CachedLayer:
         if state is None or len(state[2]) != max(self._length, layer + 1):
             return None
         lists, numbers, layers = state
-        others = self._others_of(layers)
+        others = [*tensors_in(layers[:layer] + layers[layer + 1 :])]
         is_same = all(map(is_, map(call, self._others), others))
         if not is_same or [*map(_version_of, others)] != self._versions:
             return None
@@ -363,8 +362,11 @@ class _CachedLayer:
                 return None
         if not all(map(is_made, layers[layer])):
             return None
-        looks = {
-            name: (type(stored[layer]) is tuple, [*map(Look.of, tensors_in([stored[layer]]))])
-            for name, stored in lists.items()
-        }
-        return looks, {name: each[layer] for name, each in numbers.items() if layer in each}
+        looks, own = dict[str, tuple[bool, list[Look]]](), dict[str, int]()
+        for name, stored in lists.items():
+            is_tuple = type(stored[layer]) is tuple
+            looks[name] = is_tuple, [*map(Look.of, tensors_in([stored[layer]]))]
+        for name, each in numbers.items():
+            if layer in each:
+                own[name] = each[layer]
+        return looks, own
