@@ -94,8 +94,8 @@ class Composites(TorchFunctionMode):
 
     Args:
         record: Given the operator's name, its arguments in schema order, its other keyword
-            arguments, a
-            function that runs it, and whether it is a single kernel, returns the output.
+            arguments, a function that runs it, and whether it is a single kernel, returns the
+            output.
     """
 
     def __init__(self, record: Record) -> None:

@@ -231,8 +231,7 @@ def _tokens_first(offsets_at: int, causal_at: int, call: Call) -> Attention:
 
     Args:
         offsets_at: Position of the queries' offsets; the keys' and the two longest lengths follow.
-            A
-            bias, if any, comes before.
+            A bias, if any, comes before.
         causal_at: Position of `is_causal`.
         call: The call.
     """

@@ -76,8 +76,7 @@ def trace_passes(
         workload: The page, the text and the batch.
         architecture: Knows how to call the model's forward.
         step_numbers: Decode steps to run, ascending from 0, if the model decodes. Step i finds the
-            cache
-            of those before it, with zeros for those that do not run.
+            cache of those before it, with zeros for those that do not run.
         with_longer_step: Whether to run another step, over one cached token more than the last.
         explore: Runs further steps in any order, and returns the stretches that it found.
         repeats: On `meta`, equal calls of modules with the same name are recorded once. None runs

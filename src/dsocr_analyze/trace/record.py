@@ -58,8 +58,7 @@ class Trace:
         shapes: Input and output shapes of each module's first call, by path.
         peak: The most bytes of tensors alive at once beyond those alive before.
         levels: If asked for, one for each new piece of the device's memory, in order: an output, a
-            copy
-            of an operand, or memory that grows, while both sizes are alive.
+            copy of an operand, or memory that grows, while both sizes are alive.
         modules: If asked for, the calls of every module, by path.
     """
 

@@ -65,8 +65,7 @@ class Recorder:
     Args:
         model: Any module tree. It is restored afterwards, even on errors.
         alike: The name that a module shares with alike ones, by path; None if it must always run.
-            On
-            `meta`, their equal calls are recorded once and repeated.
+            On `meta`, their equal calls are recorded once and repeated.
         with_levels: Whether to keep the trace's `levels`; then every module runs.
     """
 
