@@ -172,16 +172,10 @@ class DocumentedModel:
         """The model as built."""
         return self.session.model
 
+    @cache  # noqa: B019  # a model lives as long as the process
     def paths(self, name: str) -> list[str]:
         """Paths of the modules of a class, in order."""
-        return self._paths.get(name, [])
-
-    @cached_property
-    def _paths(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for path, name in self.session.module_classes.items():
-            found.setdefault(name, []).append(path)
-        return found
+        return [path for path, kind in self.session.module_classes.items() if kind == name]
 
     @cached_property
     def _files(self) -> list[Any]:
@@ -283,7 +277,7 @@ class DocumentedModel:
             tape.call("", whole_model, self.architecture, c, p, workload)
         return Run(label, (part,), tape, trace, model)
 
-    @cache  # noqa: B019  # a model lives as long as the process
+    @cache  # noqa: B019  # likewise
     def text_runs(self, name: str, changes: str) -> tuple[Run, ...]:
         """A class of decoders without a page: a prompt, and a decode step or a long prompt.
 
