@@ -238,7 +238,7 @@ MEASURE = ("measure", "--config", "config.json", *SMALL, "--dtype", "float32", "
            "--steps", "1", "--repeats")  # fmt: skip
 SWEEP = ("sweep", "--max-new-tokens", "1:3000", "--output", "rows.csv")
 LOOPS = {
-    "sweep": ((*SWEEP, "--batch-size", "1:20"), (*SWEEP, "--batch-size", "1:100"), 40),
+    "sweep": ((*SWEEP, "--batch-size", "1:100"), (*SWEEP, "--batch-size", "1:300"), 40),
     "archive": (("archive", "short.csv"), ("archive", "long.csv"), 20),
     "time": (("time", "l4"), ("time", "l4", "h100", "a100-80gb-sxm", "b200"), 20),
     "compare": (("compare", "tiny", "small"),

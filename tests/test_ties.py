@@ -24,7 +24,7 @@ from dsocr_analyze.model.described_model import use_attention
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
 
-PARTS = 120
+PARTS = 40
 TIED = {**DECODER, "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1}
 VIT = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -156,7 +156,7 @@ class TestBuilt:
         assert (more - n, nothing) == (500 * 64, set())
 
     @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-    @sampled("part", range(PARTS), named(66))
+    @sampled("part", range(PARTS), named(7))
     def test_of_every_architecture(self, part, tmp_path):
         compared = 0
         for model_type, names in list(architectures().items())[part::PARTS]:
@@ -170,7 +170,7 @@ class TestBuilt:
                 if own is not None:
                     assert facts_of(module) == facts_of(own), name
                     compared += 1
-        assert compared > 1
+        assert compared > 5
 
 
 def _plain(config: dict[str, Any], model_class: Any) -> Any:

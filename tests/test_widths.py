@@ -188,7 +188,8 @@ def at_every_width(capsys, monkeypatch, tables, said):
 
 @pytest.mark.exhaustive
 def test_measure_fits(capsys, monkeypatch, tables):
-    code, out, _ = run(capsys, "measure", "--config", "two.json", *RUN, "--format", "json")
+    options = itertools.chain(*RUN.items())
+    code, out, _ = run(capsys, "measure", "--config", "two.json", *options, "--format", "json")
     assert code == 0
     found = msgspec.json.decode(out, type=Measurement)
     at_every_width(capsys, monkeypatch, tables, lambda: device_runs.measurement_said(found))
