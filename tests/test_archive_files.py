@@ -20,6 +20,7 @@ from hostile_pdfs import HOSTILE_PDFS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 from pyarrow import csv
 
 from dsocr_analyze.archive import pages as pages_module
@@ -120,6 +121,19 @@ def test_the_frames_are_those_that_pillow_writes_and_finds(tmp_path_factory, siz
     first.save(path, save_all=True, append_images=others)
     with Image.open(path) as image:
         assert (sizes_in(path), image.n_frames) == (sizes, len(sizes))
+
+
+def test_frames_that_cannot_be_counted_are_none(tmp_path, monkeypatch):
+    Image.new("L", (30, 20)).save(tmp_path / "a.png")
+
+    def broken(*written):
+        if not written:
+            raise OSError("broken")
+
+    reads = mock.PropertyMock(side_effect=broken)
+    monkeypatch.setattr(PngImageFile, "is_animated", reads, raising=False)
+    pages = page_files.ImagePages(tmp_path / "a.png")
+    assert ([*pages.sizes()], pages.has_more_frames) == ([(30, 20)], False)
 
 
 @pytest.mark.benchmark

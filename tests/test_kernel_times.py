@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from dsocr_analyze.hardware.coefficients import (
     coefficients_of,
 )
 from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.kernel_times import Machine
+from dsocr_analyze.hardware.kernel_times.products import scaled_gemm_seconds
 from dsocr_analyze.hardware.profile import all_profiles, check_kinds, profile_from_file
 from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
 
@@ -173,6 +176,19 @@ class TestWeightTypes:
         fitted = timed.fitted("gemm", weights_dtype="fp8")
         assert fitted is timed.kinds["gemm", "float8"]
         assert not fitted.assumed
+
+    @pytest.mark.parametrize(
+        ("limit", "slow"),
+        [(16, ("share_64",)), (64, ("share_128",)), (128, ("share_256",)), (256, ("share_more",))],
+    )
+    def test_a_tile_takes_the_rows_up_to_its_limit(self, limit, slow):
+        timed = device("h100-sxm")
+        fitted = timed.kinds["gemm", "float8"].coefficients
+        slower = replace(fitted, **dict.fromkeys(slow, 1e-6))
+        sizes = np.array([limit, limit + 1.0]), np.array(1280.0), np.array(896.0)
+        machine = Machine.of(timed.gpu, "float8")
+        before, after = scaled_gemm_seconds(*sizes, machine, slower)
+        assert before == scaled_gemm_seconds(*sizes, machine, fitted)[0] < after / 100
 
     @pytest.mark.parametrize("weights", ["int8", "int4"])
     @pytest.mark.parametrize("kind", ["gemm", "experts"])
