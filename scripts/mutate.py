@@ -51,6 +51,9 @@ EQUIVALENT: Final = {
     "94dec29b": "only the closest name is used",
     "ad259a44": "every one is read from JSON",
     "d4060c28": "with one path, the loop can return no other than the line after it does",
+    "4b872470": "a table shows as many rows, however many are kept",
+    "56b62c3b": "the reader is freed, and so closed, with the frame that read it",
+    "e07ed798": "there is a timer wherever there is a time",
 }
 """Mutations that change nothing, and why."""
 
