@@ -172,10 +172,16 @@ class DocumentedModel:
         """The model as built."""
         return self.session.model
 
-    @cache  # noqa: B019  # a model lives as long as the process
     def paths(self, name: str) -> list[str]:
         """Paths of the modules of a class, in order."""
-        return [path for path, kind in self.session.module_classes.items() if kind == name]
+        return self._paths.get(name, [])
+
+    @cached_property
+    def _paths(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path, name in self.session.module_classes.items():
+            found.setdefault(name, []).append(path)
+        return found
 
     @cached_property
     def _files(self) -> list[Any]:
@@ -277,7 +283,7 @@ class DocumentedModel:
             tape.call("", whole_model, self.architecture, c, p, workload)
         return Run(label, (part,), tape, trace, model)
 
-    @cache  # noqa: B019  # likewise
+    @cache  # noqa: B019  # a model lives as long as the process
     def text_runs(self, name: str, changes: str) -> tuple[Run, ...]:
         """A class of decoders without a page: a prompt, and a decode step or a long prompt.
 
@@ -469,9 +475,11 @@ def _image_transform(model: DocumentedModel) -> Iterator[Run]:
     """A view from bytes, on the CPU."""
     for label, _, q, *_ in _views(model, "sam"):
         part, R = Part("preprocessing", None, {}), 64 * q
-        sizes = part.size("C", 3), part.size("R", R)
         label, image = f"one {label.removesuffix('s')}", np.zeros((R, R, 3), dtype=np.uint8)
-        yield _by_hand(label, part, model.get("BasicImageTransform")(), (image,), _to_view, *sizes)
+        yield _by_hand(
+            label, part, model.get("BasicImageTransform")(), (image,),
+            _to_view, part.size("C", 3), part.size("R", R),
+        )  # fmt: skip
 
 
 def _to_view(t: Tape, C: Size, R: Size) -> None:
@@ -490,9 +498,10 @@ def _layer_norm_fp32(model: DocumentedModel) -> Iterator[Run]:
     c = model.dimensions.clip
     for label, N, q, part, views, side in _views(model, "clip"):
         rows, d = views * (side * side + 1), part.dimensions.width
-        module = model.get("LayerNormfp32")(c.width)
-        inputs, taped = (_tensor(N, q * q + 1, c.width),), Operand(rows * d, BFLOAT16)
-        yield _by_hand(label, part, module, inputs, clip.layer_norm_fp32, taped, rows, d)
+        yield _by_hand(
+            label, part, model.get("LayerNormfp32")(c.width), (_tensor(N, q * q + 1, c.width),),
+            clip.layer_norm_fp32, Operand(rows * d, BFLOAT16), rows, d,
+        )  # fmt: skip
 
 
 def _own_convolution(model: DocumentedModel) -> Iterator[Run]:
@@ -500,12 +509,11 @@ def _own_convolution(model: DocumentedModel) -> Iterator[Run]:
     c = model.dimensions.clip
     part, named = named_part("clip", c, N=1, q=c.image_size // c.patch_size)
     module = model.get("CLIPVisionEmbeddings")(c.width, c.image_size, c.patch_size)
-    inputs = _tensor(1, 3, c.image_size, c.image_size), None
     yield _by_hand(
         "own convolution (never runs in the model)",
         part,
         module,
-        inputs,
+        (_tensor(1, 3, c.image_size, c.image_size), None),
         clip.embeddings_of_pixels,
         named["N"],
         named["q"],
