@@ -185,7 +185,11 @@ class MlpProjector(nn.Module):
             ratio = self._size("downsample_ratio")
             x = self._grid(x, ratio)
             x = F.unfold(x, kernel_size=ratio, stride=ratio).permute(0, 2, 1)
-        return x if self.projector_type == "low_high_split_mlp_gelu" else self.layers(x)
+        if self.projector_type == "low_high_split_mlp_gelu":
+            both: Tensor = x
+            return both
+        projected: Tensor = self.layers(x)
+        return projected
 
     def _cells(self, x: Tensor) -> Tensor:
         """Concatenates 2 x 2 neighbours, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
@@ -305,7 +309,8 @@ class NoTPFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, T, dim]` -> `[N, T, dim]`."""
-        return self.fc2(quick_gelu(self.fc1(x)))
+        out: Tensor = self.fc2(quick_gelu(self.fc1(x)))
+        return out
 
 
 class NoTPAttention(nn.Module):
@@ -326,7 +331,8 @@ class NoTPAttention(nn.Module):
         q, k, v = (part.squeeze(2).permute(0, 2, 1, 3) for part in fused.split(1, dim=2))
         out = F.scaled_dot_product_attention(q, k, v)  # [N, H, T, D]
         out = out.permute(0, 2, 1, 3).reshape(count, tokens, -1)
-        return self.out_proj(out)
+        projected: Tensor = self.out_proj(out)
+        return projected
 
 
 class NoTPTransformerBlock(nn.Module):
@@ -399,7 +405,8 @@ class VitModel(nn.Module):
         """Image `[N, 3, R, R]` and SAM's features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
         embedded = self.embeddings(x, patch_embeds)
         normed = self.pre_layrnorm(embedded)
-        return self.transformer(normed)
+        encoded: Tensor = self.transformer(normed)
+        return encoded
 
 
 # ------------------------------------------------------------------------------------------ SAM
@@ -429,7 +436,8 @@ class MLPBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., C]` -> `[..., C]`."""
-        return self.lin2(self.act(self.lin1(x)))
+        out: Tensor = self.lin2(self.act(self.lin1(x)))
+        return out
 
 
 class LayerNorm2d(nn.Module):
@@ -578,7 +586,8 @@ class Block(nn.Module):
         else:
             y = self.attn(y)
         y = x + y
-        return y + self.mlp(self.norm2(y))
+        out: Tensor = y + self.mlp(self.norm2(y))
+        return out
 
 
 class Attention(nn.Module):
@@ -622,7 +631,8 @@ class Attention(nn.Module):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
         out = out.reshape(count, rows, columns, -1)
-        return self.proj(out)
+        projected: Tensor = self.proj(out)
+        return projected
 
     def _terms(self, q: Tensor, count: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The decomposed terms, `[N, H, h w, h, 1]` and `[N, H, h w, 1, w]`."""
@@ -719,7 +729,8 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, 3, R, R]` -> `[N, g, g, C]`."""
-        return self.proj(x).permute(0, 2, 3, 1)
+        out: Tensor = self.proj(x).permute(0, 2, 3, 1)
+        return out
 
 
 # ------------------------------------------------------------------------- built from the config

@@ -371,7 +371,8 @@ def _activation(name: str) -> nn.Module:
     """transformers' activation, or a ValueError; silu is torch's."""
     if name in ("silu", "swish"):
         return nn.SiLU()
-    return ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
+    activation: nn.Module = ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
+    return activation
 
 
 class DeepseekV2MLP(nn.Module):
@@ -393,7 +394,8 @@ class DeepseekV2MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
-        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class Routing(NamedTuple):
@@ -690,7 +692,8 @@ def _flash(
         and not (torch.diff(position_ids, dim=-1) >= 0).all()
     ):
         return _flash_packed(query, key, value, position_ids, dropout, options)
-    return flash_attn_func(query, key, value, dropout, **options)
+    out: Tensor = flash_attn_func(query, key, value, dropout, **options)
+    return out
 
 
 def _flash_padded(

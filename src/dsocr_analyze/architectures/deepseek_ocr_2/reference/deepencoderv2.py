@@ -404,7 +404,8 @@ class Qwen2Decoder2Encoder(nn.Module):
             dim=1,
         )
         outputs = self.model(combined, kinds)
-        return outputs.last_hidden_state[:, tokens:, :]
+        encoded: Tensor = outputs.last_hidden_state[:, tokens:, :]
+        return encoded
 
     def _queries(self, tokens: int) -> Tensor:
         """The table for `tokens` image tokens, `[n, d]`; its module is never called."""
@@ -415,7 +416,8 @@ class Qwen2Decoder2Encoder(nn.Module):
                 f"the encoder has no queries for the {tokens} image tokens that SAM makes of each"
                 f" view; it has {known or 'none at all'}"
             )
-        return getattr(self, name).weight
+        table: Tensor = getattr(self, name).weight
+        return table
 
 
 # ------------------------------------------------------------------------- built from the config

@@ -65,7 +65,8 @@ def _kept_on(cache: Any, name: str) -> dict[int, int]:
     """Numbers by layer, in an attribute of the cache."""
     if not hasattr(cache, name):
         setattr(cache, name, {})
-    return getattr(cache, name)
+    numbers: dict[int, int] = getattr(cache, name)
+    return numbers
 
 
 def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
