@@ -186,6 +186,7 @@ def test_every_record_and_every_level_is_that_on_meta(build, page, dtype):
     for device in DEVICES:
         session = DeepSeekOCRSession.from_directory(directory, device=device, dtype=dtype)
         workload = session.plan(**page, max_new_tokens=3) if isinstance(page, dict) else page
+        assert session.figures(workload)[1].agrees
         recorder = partial(Recorder, with_levels=True)
         passes = trace_passes(
             session.loaded, workload, session.architecture, step_numbers=(0, 1),

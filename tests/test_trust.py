@@ -9,6 +9,7 @@ import pwd
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import OutputError, OwnFolderError, TrustError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.model.source_package import import_file, importable
 from dsocr_analyze.model.trust import is_trusted, record_trust, require_trust, trust_store
 
 
@@ -239,3 +241,42 @@ def test_what_is_locked_for_long_is_said(store, checkout, monkeypatch):
         assert b"BlockingIOError" in held.stderr
         with pytest.raises(OutputError, match="is locked by another process"):
             record_trust(read(checkout))
+
+
+@pytest.mark.exhaustive
+def test_files_that_change_while_they_are_read_and_loaded_run_only_as_trusted(checkout):
+    """A thousand times another file takes a trusted one's place between any two moments."""
+    record_trust(read(checkout))
+    file = checkout / "parts.py"
+    trusted = file.read_bytes()
+    foreign = b"raise SystemExit('foreign code ran')\n"
+    stop = threading.Event()
+
+    def swap():
+        aside = checkout / "aside"
+        while not stop.is_set():
+            for content in (foreign, trusted):
+                aside.write_bytes(content)
+                aside.replace(file)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    ran = refused = 0
+    try:
+        for _ in range(1000):
+            directory = read(checkout)
+            try:
+                require_trust(directory)
+            except TrustError:
+                refused += 1
+                continue
+            with importable(directory) as package:
+                module = import_file(directory, package, "parts.py")
+                assert directory.sources["parts.py"] == trusted
+                del sys.modules[module.__name__]
+            ran += 1
+    finally:
+        stop.set()
+        swapping.join()
+    assert ran + refused == 1000
+    assert min(ran, refused) > 0
