@@ -7,6 +7,7 @@ Parity of DeepSeek-OCR with a vendor checkout, operator by operator, is
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import os
 import random
@@ -117,6 +118,34 @@ def test_parameters_modules_and_buffers_are_the_published_ones(
     found = within((n, p.numel()) for n, p in parameters.items())
     shared = {"decoder": 2_769_255_680, "lm_head.weight": 165_478_400, "view_seperator": 1_280}
     assert (found, found.total()) == (parts | shared, total)
+
+
+MODULES = {
+    "deepseek_ocr.reference.modeling_deepseekocr": (
+        "DeepseekOCRConfig DeepseekOCRModel DeepseekOCRForCausalLM BaseTransform"
+        " BasicImageTransform NoEOSTextStreamer"
+    ),
+    "deepseek_ocr.reference.modeling_deepseekv2": (
+        "DeepseekV2RMSNorm DeepseekV2RotaryEmbedding DeepseekV2LinearScalingRotaryEmbedding"
+        " DeepseekV2DynamicNTKScalingRotaryEmbedding DeepseekV2YarnRotaryEmbedding DeepseekV2MLP"
+        " MoEGate DeepseekV2MoE AddAuxiliaryLoss repeat_kv DeepseekV2Attention"
+        " DeepseekV2FlashAttention2 DeepseekV2DecoderLayer DeepseekV2Model DeepseekV2ForCausalLM"
+        " DeepseekV2ForSequenceClassification LlamaAttention LlamaFlashAttention2"
+    ),
+    "deepseek_ocr.reference.deepencoder": (
+        "MlpProjector LayerNormfp32 CLIPVisionEmbeddings NoTPFeedForward NoTPAttention"
+        " NoTPTransformerBlock NoTPTransformer VitModel MLPBlock LayerNorm2d ImageEncoderViT Block"
+        " Attention PatchEmbed get_abs_pos get_abs_pos_sam add_decomposed_rel_pos"
+    ),
+}
+
+
+@pytest.mark.parametrize("file", MODULES)
+def test_every_published_module_exists_in_its_file(file):
+    module = importlib.import_module(f"dsocr_analyze.architectures.{file}")
+    names = MODULES[file].split()
+    assert set(names) <= set(module.__all__)
+    assert [name for name in names if not callable(getattr(module, name))] == []
 
 
 LOAD_THE_PUBLIC_WAY = """
@@ -265,6 +294,45 @@ def test_pages_of_one_prompt_are_looked_at_one_by_one(seen):
 
 
 # ------------------------------------------------------------------------- DeepSeek-OCR-2's counts
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("flash", "decoder"), [(False, "softmax"), (True, "flash_attention")], ids=["eager", "flash"]
+)
+def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decoder):
+    model = loaded(ARCHITECTURES[OCR2].reference, flash=flash)
+    traces = traced(model, workload_of(GOLDENS[4]))
+    found = Counter(
+        (kernel.path.split(".")[1], kernel.operator)
+        for kernel in traces.prefill.kernels
+        if kernel.operator in ("scaled_dot_product_attention", "flash_attention", "softmax")
+        and "gate" not in kernel.path
+    )
+    assert found == {
+        ("sam_model", "scaled_dot_product_attention"): 12,
+        ("qwen2_model", "scaled_dot_product_attention"): 24,
+        ("layers", decoder): 12,
+    }
+
+
+@pytest.mark.exhaustive
+def test_the_mask_is_so_many_writes_for_every_view():
+    """1 + 2 n a view: a block of image tokens, then two parts of a row for every query."""
+    workload = laid_out(grid=(1, 2), base_size=1024, image_size=768)
+    kernels = [
+        kernel
+        for kernel in traced(loaded(ARCHITECTURES[OCR2].reference), workload).prefill.kernels
+        if kernel.operator == "index_put" and kernel.path.startswith("model.qwen2_model")
+    ]
+    tiles, whole = 144, 256
+    assert len(kernels) == 2 * (1 + 2 * tiles) + (1 + 2 * whole)
+    # Image tokens see one another; query i sees them and i + 1 queries.
+    written = sum(2 * n * n + n * (n + 1) // 2 for n in (tiles, tiles, whole))
+    assert sum(kernel.work.bytes_written for kernel in kernels) == 2 * written
+    # A position is 8 bytes: rows and columns of the block, then the columns of each part.
+    positions = sum(2 * n + n * n + n * (n + 1) // 2 for n in (tiles, tiles, whole))
+    assert sum(kernel.work.bytes_read for kernel in kernels) == 8 * positions + 2 * len(kernels)
 
 
 @pytest.mark.exhaustive
