@@ -542,7 +542,7 @@ def test_the_python_prints_what_it_says(capsys, monkeypatch):
 
 def test_every_key_is_described():
     """Those that the reader of the file knows, by asking it for what it knows."""
-    source = (ROOT / "src/dsocr_analyze/architectures/any_model/description.py").read_text()
+    source = (ROOT / "src/dsocr_analyze/architectures/any_model.py").read_text()
     asked = re.findall(r"\.(?:text|texts|choice|flag|whole|value|tables?)\(\s*\"(\w+)\"", source)
     keys = {*asked} - {"start", "count", "value"}
     assert len(keys) > 17

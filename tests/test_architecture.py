@@ -45,7 +45,6 @@ DOORS = {
 PRIVATE_TO = {
     f"dsocr_analyze.architectures.{folder.parent.name}": ("architectures", "documents")
     for folder in (SOURCE / PACKAGE / "architectures").glob("*/__init__.py")
-    if folder.parent.name != "any_model"
 }
 """Rooms within a room, and who may name them: others ask the registry for an `Architecture`."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,39 +16,46 @@ import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
-from dsocr_analyze.architectures.any_model import undescribed
-from dsocr_analyze.architectures.any_model.description import (
+from dsocr_analyze.architectures.any_model import (
     MODEL_DTYPE,
-    Description,
+    DescribedModel,
     Input,
-    Prompt,
     TensorInput,
-    read_description,
+    described_architecture,
+    undescribed,
 )
+from dsocr_analyze.architectures.architecture import Prompt
 from dsocr_analyze.architectures.config_file import Config
+from dsocr_analyze.architectures.stages import owner_among
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
-from dsocr_analyze.model.arguments import (
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.generation import Generation, left_as_it_was
+from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.recognition import (
     DESCRIBED,
     PICTURE_OR_SOUND,
     TOKENS_AROUND,
     alternatives,
+    beside_the_text,
     first_id,
     ids_of,
     media_token,
-    tensor,
-    text_id,
-)
-from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.first_pass import (
-    Tried,
-    beside_the_text,
     routed_expert_of,
-    said,
     stages_of,
     text_embedding,
-    tried,
+    text_id,
 )
-from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.model.torch_calls import (
+    Arguments,
+    Function,
+    FunctionMode,
+    Keywords,
+    Value,
+    tensors_in,
+)
 
 __all__ = ["drafted"]
 
@@ -60,47 +69,22 @@ _GENERATING: Final = (
 )
 """The auto classes' tables of models that generate, the most specific first."""
 
-
-def _class_for(values: Config) -> str | None:
-    """The class for a config that names none, preferably one that generates; else None.
-
-    Raises:
-        ConfigError: The installed transformers has no class for its `model_type`.
-    """
-    model_type, named = values.get("model_type"), values.get("architectures")
-    if isinstance(named, list) and named:
-        return None
-    tables = [getattr(modeling_auto, name, {}) for name in _GENERATING]
-    is_masked_model = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if is_masked_model and not values.get("is_decoder"):
-        tables.pop()  # BERT and its like can be made to generate, but are not meant to
-    for table in [*tables, modeling_auto.MODEL_MAPPING_NAMES]:
-        found = table.get(model_type)
-        if found is not None:
-            return found if isinstance(found, str) else str(found[0])
-    raise ConfigError(
-        f"config.json has model_type {model_type!r} and names no class in 'architectures', and"
-        " transformers has none for it; give model_class='NAME'",
-        arguments=["model_class"],
-    )
-
-
-def _is_masked(module: transformers.PreTrainedModel) -> bool:
-    """Whether it is like BERT, of which old versions say that it generates."""
-    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
-    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    name, is_seq2seq = type(module).__name__, module.config.is_encoder_decoder
-    return name in masked and name not in causal and not is_seq2seq
-
-
 _FIRST_GUESS: Final = 7
 """Tokens of a picture in the first try, which hardly any model makes."""
 
 _MOST_TRIES: Final = 12
 """Numbers of tokens that are tried for each way to describe the picture."""
 
+_MOST_COMPUTED: Final = 4
+"""Different numbers of rows, the last that modules computed, that are tried."""
+
 _NO_VALUES: Final = ("no values on meta", "meta tensor")
 """What errors say that do not occur on a device."""
+
+_WRITES: Final = frozenset(
+    {"masked_scatter", "masked_scatter_", "index_put", "index_put_", "__setitem__"}
+)
+"""How models put a tower's output in the places of image or audio tokens."""
 
 
 def drafted(
@@ -136,224 +120,326 @@ def drafted(
     try:
         return drafter.text()
     except ModelCodeError as failure:
-        if not drafter.generates or any(each in said(failure) for each in _NO_VALUES):
+        if not drafter.generates or any(each in _said(failure) for each in _NO_VALUES):
             raise
         try:
-            return replace(drafter, may_generate=False).text()
+            return _Drafter(model, chosen, may_generate=False).text()
         except ModelCodeError:
             raise failure from None
 
 
-@dataclass
-class _Drafter:
-    """Drafts the file of a model on `meta`.
+def _class_for(values: Config) -> str | None:
+    """The class for a config that names none, preferably one that generates; else None.
 
-    It names `model_class`, unless the config does.
+    Raises ConfigError if the installed transformers has no class for its `model_type`.
     """
+    model_type, named = values.get("model_type"), values.get("architectures")
+    if isinstance(named, list) and named:
+        return None
+    tables = [getattr(modeling_auto, name, {}) for name in _GENERATING]
+    is_masked_model = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if is_masked_model and not values.get("is_decoder"):
+        tables.pop()  # BERT and its like can be made to generate, but are not meant to
+    for table in [*tables, modeling_auto.MODEL_MAPPING_NAMES]:
+        found = table.get(model_type)
+        if found is not None:
+            return found if isinstance(found, str) else str(found[0])
+    raise ConfigError(
+        f"config.json has model_type {model_type!r} and names no class in 'architectures', and"
+        " transformers has none for it; give model_class='NAME'",
+        arguments=["model_class"],
+    )
 
-    model: LoadedModel
-    model_class: str | None
-    may_generate: bool = True
 
-    def __post_init__(self) -> None:
-        self.module = cast("transformers.PreTrainedModel", self.model.module)
-        self.names = frozenset(inspect.signature(self.module.forward).parameters)
-        can_generate = self.may_generate and self.module.can_generate()
-        self.generates = can_generate and not _is_masked(self.module)
-        self._reads_text = "input_ids" in self.names
-        has_decoder = "decoder_input_ids" in self.names
+def _is_masked(module: transformers.PreTrainedModel) -> bool:
+    """Whether it is like BERT, of which old versions say that it generates."""
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    name, is_seq2seq = type(module).__name__, module.config.is_encoder_decoder
+    return name in masked and name not in causal and not is_seq2seq
+
+
+class _Drafter:
+    """Drafts the file of a model on `meta`, which names `model_class` if it is given."""
+
+    def __init__(
+        self, model: LoadedModel, model_class: str | None, *, may_generate: bool = True
+    ) -> None:
+        self._model, self._class, self._may_generate = model, model_class, may_generate
+        self._module = module = cast("transformers.PreTrainedModel", model.module)
+        self._parameters = inspect.signature(module.forward).parameters
+        names = self._names = frozenset(self._parameters)
+        self.generates = may_generate and module.can_generate() and not _is_masked(module)
+        self._reads_text = "input_ids" in names
+        has_decoder = "decoder_input_ids" in names
         # generate() may hand the inputs on to a language model, which starts its decoder.
-        hands_on = self.generates and hasattr(self.module, "language_model")
-        self._is_seq2seq = self.module.config.is_encoder_decoder and has_decoder and not hands_on
-        takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
+        hands_on = self.generates and hasattr(module, "language_model")
+        self._is_seq2seq = module.config.is_encoder_decoder and has_decoder and not hands_on
+        takes_more = any(map(PICTURE_OR_SOUND.search, names))
         self._has_towers = takes_more and (self._reads_text or has_decoder)
+        embedding = text_embedding(module)
+        self._width = 0 if embedding is None else int(embedding.weight.shape[-1])
 
     def text(self) -> str:
         """The file's text, which is read back here."""
         self._refuse_undescribed()
-        found, notes = self._found()
+        tried = self._tried()
+        name = type(self._module).__name__
         opening = [
-            f"Drafted for {type(self.module).__name__} of transformers {transformers.__version__}.",
+            f"Drafted for {name} of transformers {transformers.__version__}.",
             "Numbers are the config's or examples: change them to your workload's.",
         ]
-        if not self.may_generate:
+        if not self._may_generate:
             opening.append(
                 "generate() does not run this model: one pass of its forward is counted."
             )
-        text = _toml_text(found, opening, notes, routed_expert_of(self.module))
+        text = _toml_text(tried, opening, routed_expert_of(self._module))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "draft.toml"
             file.write_text(text, encoding="utf-8")
-            read = replace(read_description(file), file=found.file, routed_expert=None)
-        assert read == found, "what was tried is not what was written"
+            read = replace(
+                described_architecture(file), file=tried.described.file, routed_expert=None
+            )
+        assert read == tried.described, "what was tried is not what was written"
         return text
 
     def _refuse_undescribed(self) -> None:
         """Raises if forward needs an argument that no rule describes."""
-        main = self.module.main_input_name
+        main = self._module.main_input_name
         needed = {main} if isinstance(main, str) else {*main}
-        for name, each in inspect.signature(self.module.forward).parameters.items():
+        for name, each in self._parameters.items():
             if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD:
                 needed.add(name)
         missing = needed - DESCRIBED
         if missing:
             raise ModelCodeError(
-                f"{type(self.module).__name__} takes {', '.join(sorted(missing))}, which no rule of"
-                " a draft describes; write its stages file by hand (docs/any-model.md)"
+                f"{type(self._module).__name__} takes {', '.join(sorted(missing))}, which no rule"
+                " of a draft describes; write its stages file by hand (docs/any-model.md)"
             )
 
-    def _found(self) -> tuple[Description, dict[str, str]]:
-        """The first description with which the model runs, and notes about its inputs."""
-        parameters = {name for name, _ in self.module.named_parameters()}
-        towers = [
-            self.module.get_submodule(path)
-            for path, kind in beside_the_text(self.module, has_towers=self._has_towers)
-            if kind in ("vision", "encoder") and path not in parameters
-        ]
+    def _tried(self) -> _Tried:
+        """The first way in which the model runs."""
         submodules = frozenset(
-            name for each in towers for name in inspect.signature(each.forward).parameters
+            name
+            for _, kind, part in beside_the_text(self._module, has_towers=self._has_towers)
+            if kind in ("vision", "encoder") and isinstance(part, torch.nn.Module)
+            for name in inspect.signature(part.forward).parameters
         )
         failures = list[AnalyzeError]()
-        for way in alternatives(self.names, self.module.config, submodules):
-            guess, seen = self._with_tokens(way)
-            if guess is not None:
-                return guess, self._notes(guess, seen)
-            assert seen.failure is not None, "else it is the one"
-            failures.append(seen.failure)
+        for way in alternatives(self._names, self._module.config, submodules):
+            tried = self._with_tokens(way)
+            if tried.failure is None:
+                return tried
+            failures.append(tried.failure)
         likeliest, *_ = failures
         raise ModelCodeError(
-            f"{type(self.module).__name__} ran with none of the inputs that could be drafted; write"
-            f" its stages file by hand (docs/any-model.md); with the likeliest, {likeliest}",
+            f"{type(self._module).__name__} ran with none of the inputs that could be drafted;"
+            f" write its stages file by hand (docs/any-model.md); with the likeliest, {likeliest}",
             arguments=likeliest.arguments,
         ) from likeliest
 
-    def _with_tokens(self, inputs: dict[str, Input]) -> tuple[Description | None, Tried]:
-        """The description with as many tokens as rows for the text model, if it runs."""
-        embedding = text_embedding(self.module)
-        width = 0 if embedding is None else int(embedding.weight.shape[-1])
-        token = media_token(self.module.config, inputs)
+    def _with_tokens(self, inputs: dict[str, Input]) -> _Tried:
+        """The first pass with as many tokens as rows for the text model."""
+        token = media_token(self._module.config, inputs)
         if token is None or not self._reads_text:
             # An encoder of pictures or sound may share its forward with one of text.
             reads_both = self._is_seq2seq and self._reads_text and inputs
-            guess = self._description(inputs, None, 0, has_text=not reads_both)
-            seen = tried(self.model, guess, width)
-            if seen.failure is not None and reads_both:
-                guess = self._description(inputs, None, 0)
-                seen = tried(self.model, guess, width)
-            return (guess if seen.failure is None else None), seen
-        waiting, done = [_FIRST_GUESS], dict[int, tuple[Description, Tried]]()
+            tried = self._try(inputs, has_text=not reads_both)
+            return self._try(inputs) if tried.failure and reads_both else tried
+        waiting, done = [_FIRST_GUESS], dict[int, _Tried]()
         while waiting and len(done) < _MOST_TRIES:
             count = waiting.pop(0)
-            guess = self._description(inputs, token, count)
-            done[count] = guess, tried(self.model, guess, width)
-            seen = done[count][1]
-            if seen.failure is None and count in seen.put:
-                return guess, seen
-            found = seen.counts(width, {count, count + TOKENS_AROUND})
+            tried = done[count] = self._try(inputs, token, count)
+            if tried.failure is None and count in tried.put:
+                return tried
+            found = tried.counts(self._width, {count, count + TOKENS_AROUND})
             waiting += [each for each in found if each not in (*done, *waiting)]
             if not waiting and 1 not in done:
                 waiting.append(1)
-        if 1 in done:
+        if 1 in done and done[1].failure is None:
             # The text attends to its picture, or the model makes many tokens of it.
-            guess, seen = done[1]
-            grown = [TOKENS_AROUND + rows for rows in seen.put]
-            if seen.failure is None and (not grown or {*grown} & {*seen.computed}):
-                return guess, seen
-        failed = [seen for _, seen in done.values() if seen.failure is not None]
+            grown = {TOKENS_AROUND + rows for rows in done[1].put}
+            if not grown or grown & {*done[1].computed}:
+                return done[1]
+        failed = [tried for tried in done.values() if tried.failure is not None]
         unfit = ModelCodeError(f"it puts other rows in the place of {[*done]} tokens")
-        return None, (failed or [Tried(unfit)])[0]
+        return failed[0] if failed else replace(done[_FIRST_GUESS], failure=unfit)
 
-    def _description(
-        self, inputs: dict[str, Input], token: int | None, count: int, *, has_text: bool = True
-    ) -> Description:
-        """A description with `count` tokens of a picture and, if read, text."""
-        config = self.module.config
+    def _try(
+        self,
+        inputs: dict[str, Input],
+        token: int | None = None,
+        count: int = 0,
+        *,
+        has_text: bool = True,
+    ) -> _Tried:
+        """Runs the first pass with `count` tokens of a picture and, if read, text."""
+        config = self._module.config
         placed, tokens = ids_of(config, token, count, has_picture="pixel_values" in inputs)
-        prompt: Prompt | None = None
-        given = dict(inputs)
+        prompt, given = None, dict(inputs)
         if self._is_seq2seq:
-            prompt = Prompt(1, "decoder_input_ids", first_id(self.module), (), ())
+            prompt = Prompt(1, "decoder_input_ids", first_id(self._module))
             if self._reads_text and has_text:
-                ids = tensor("batch", tokens, fill=text_id(config), dtype="int64", placed=placed)
-                mask = tensor("batch", tokens, dtype="int64")
+                shape = ("batch", tokens)
+                ids = TensorInput(shape, None, "int64", text_id(config), placed)
+                mask = TensorInput(shape, dtype="int64")
                 given = {"input_ids": ids, "attention_mask": mask, **given}
         elif self._reads_text:
-            prompt = Prompt(tokens, "input_ids", text_id(config), placed, ())
+            prompt = Prompt(tokens, "input_ids", text_id(config), placed)
         images = tuple(replace(run, value=1) for run in placed if run.value == token)
         for name in ("mm_token_type_ids", "image_embeds_position_mask"):
-            if name in self.names:
-                given[name] = tensor("batch", "tokens", fill=0, dtype="int64", placed=images)
-        return Description(
-            file="the draft",
-            name=str(self.module.config.model_type),
-            model_class=self.model_class,
-            attention="eager",
-            routed_expert=None,
-            stages=stages_of(self.module, has_towers=self._has_towers, decodes=self.generates),
+            if name in self._names:
+                given[name] = TensorInput(("batch", "tokens"), None, "int64", 0, images)
+        described = DescribedModel(
+            "the draft",
+            str(config.model_type),
+            self._class,
+            stages=stages_of(self._module, has_towers=self._has_towers, decodes=self.generates),
             prompt=prompt,
             inputs=given,
-            has_decode_table=False,
         )
+        return _first_pass(self._model, described, self._width)
 
-    def _notes(self, found: Description, seen: Tried) -> dict[str, str]:
-        notes = {
-            "pixel_values": "of one picture, in the config's size",
-            "input_features": "of one recording",
-            "input_values": "of one recording: ten seconds of sound",
-            "image_grid_thw": "its frames, and its rows and columns of patches",
-            "image_sizes": "height and width of the picture",
-            "input_ids": "the text that the encoder reads",
-        }
-        prompt = found.prompt
-        if prompt is not None and prompt.argument != "input_ids":
-            notes["prompt"] = "with which decoding starts"
-        elif prompt is not None:
-            counts = [run.count for run in prompt.placed if run.count in seen.put]
-            notes["prompt"] = (
-                f"{counts[0]} stand for the picture or recording, {prompt.tokens - counts[0]} for"
-                " text around it"
-                if counts
-                else "change it to your prompt's"
-            )
-        return notes
+
+# --- the first pass --------------------------------------------------------------------------
+
+
+@dataclass
+class _Tried:
+    """What the first pass of a description showed.
+
+    Attributes:
+        failure: Why it failed; None if it ran.
+        put: Rows of the text model's width that each write put in the place of tokens.
+        computed: Rows of that width that modules computed, in order.
+    """
+
+    described: DescribedModel
+    failure: AnalyzeError | None = None
+    put: list[int] = field(default_factory=list)
+    computed: list[int] = field(default_factory=list)
+
+    def counts(self, width: int, known: set[int]) -> list[int]:
+        """How many tokens the prompt may need, likeliest first, without those known."""
+        found = [*reversed(self.put)]
+        text = _said(self.failure)
+        if set(self.computed) - known or "token" in text:
+            # What models raise may name the two numbers that they compare.
+            numbers = [int(each) for each in re.findall(r"\b\d+\b", text)]
+            found += [each // width for each in numbers if each % width == 0] + numbers
+            found += [*dict.fromkeys(reversed(self.computed))][:_MOST_COMPUTED]
+        return [each for each in dict.fromkeys(found) if each > 0 and each not in known]
+
+
+def _said(failure: BaseException | None) -> str:
+    """What the model itself raised."""
+    while failure is not None and failure.__cause__ is not None:
+        failure = failure.__cause__
+    return str(failure or "")
+
+
+def _first_pass(model: LoadedModel, described: DescribedModel, width: int) -> _Tried:
+    """Runs the first pass of a description on `meta`, with `width` numbers per token."""
+    model = replace(model, directory=replace(model.directory, described=described))
+    tried, ran = _Tried(described), set[str]()
+
+    def note(path: str, _module: torch.nn.Module, _inputs: Arguments, output: Value) -> None:
+        ran.add(path)
+        for found in tensors_in(output.values() if isinstance(output, dict) else (output,)):
+            if found.dim() > 1 and found.shape[-1] == width:
+                tried.computed.append(found.numel() // width)
+
+    def call(func: Function, args: Arguments, kwargs: Keywords) -> Value:
+        given = [*args, *kwargs.values()]
+        if getattr(func, "__name__", "") in _WRITES and isinstance(given[-1], torch.Tensor):
+            into, source = given[0], given[-1]
+            if into.dim() > 1 and into.shape[-1] == width and into.is_floating_point():
+                tried.put.append(source.numel() // width)
+        return func(*args, **kwargs)
+
+    hooks = [
+        each.register_forward_hook(partial(note, path))
+        for path, each in model.module.named_modules()
+    ]
+    try:
+        with (
+            exclusive(),
+            blamed_on(model.directory, "failed"),
+            left_as_it_was(model.module),
+            running(model.device),
+            FunctionMode(call),
+        ):
+            lengths = described.plan(max_new_tokens=2)
+            Generation(model, lengths, described, lambda: None).prefill()
+        _refuse_idle(model, described, ran)
+    except AnalyzeError as error:
+        tried.failure = error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tried
+
+
+def _refuse_idle(model: LoadedModel, described: DescribedModel, ran: set[str]) -> None:
+    """Raises if a tower did not run, as it takes an argument that was not given."""
+    parameters = {name for name, _ in model.module.named_parameters()}
+    for stage in described.stages:
+        modules = [path for path in stage.prefixes if path not in parameters]
+        is_tower = stage.role == "vision" and bool(modules)
+        if is_tower and not any(owner_among((stage,), path) for path in ran):
+            raise ModelCodeError(f"{modules[0]} did not run")
 
 
 # --- the file --------------------------------------------------------------------------------
 
 
-_STAGE_NOTES: Final[Mapping[str, str]] = {
+_NOTES: Final[Mapping[str, str]] = {
     "prefill": "the rest of the first pass",
     "decode": "one step, which computes the logits of one token",
     "model": "the one pass of a model that generates nothing",
+    "pixel_values": "of one picture, in the config's size",
+    "input_features": "of one recording",
+    "input_values": "of one recording: ten seconds of sound",
+    "image_grid_thw": "its frames, and its rows and columns of patches",
+    "image_sizes": "height and width of the picture",
+    "input_ids": "the text that the encoder reads",
 }
+"""On stages and inputs."""
 
 
-def _toml_text(
-    description: Description, opening: list[str], notes: Mapping[str, str], expert: str | None
-) -> str:
-    """The file's text.
-
-    `notes` are about the prompt (`prompt`) and inputs, and `expert` the path of routed experts.
-    """
+def _toml_text(tried: _Tried, opening: list[str], expert: str | None) -> str:
+    """The file's text; `expert` is the path of routed experts."""
+    described = tried.described
     lines = [f"# {line}" for line in opening]
-    named = {"name": description.name, "class": description.model_class, "routed_expert": expert}
+    named = {"name": described.name, "class": described.model_class, "routed_expert": expert}
     lines += _entries(named)
-    for stage in description.stages:
+    for stage in described.stages:
         role = None if stage.role == "vision" else stage.role
         entries = {"name": stage.name, "prefixes": stage.prefixes, "role": role}
-        lines += ["", "[[stages]]", *_entries(entries, _STAGE_NOTES.get(stage.name))]
-    if description.prompt is not None:
-        lines += ["", "[prompt]", *_entries(_prompt(description.prompt), notes.get("prompt"))]
-    for name, value in description.inputs.items():
+        lines += ["", "[[stages]]", *_entries(entries, _NOTES.get(stage.name))]
+    if described.prompt is not None:
+        lines += ["", "[prompt]", *_prompt(described.prompt, tried.put)]
+    for name, value in described.inputs.items():
         assert isinstance(value, TensorInput), "every rule of a draft gives a tensor"
-        lines += ["", f"[inputs.{name}]", *_entries(_tensor(value), notes.get(name))]
+        lines += ["", f"[inputs.{name}]", *_entries(_tensor(value), _NOTES.get(name))]
     return "\n".join([*lines, ""])
 
 
-def _prompt(prompt: Prompt) -> dict[str, Any]:
-    argument = None if prompt.argument == "input_ids" else prompt.argument
+def _prompt(prompt: Prompt, put: list[int]) -> Iterator[str]:
+    counts = [run.count for run in prompt.placed if run.count in put]
+    note, argument = "change it to your prompt's", None
+    if prompt.argument != "input_ids":
+        note, argument = "with which decoding starts", prompt.argument
+    elif counts:
+        note = (
+            f"{counts[0]} stand for the picture or recording, {prompt.tokens - counts[0]} for text"
+            " around it"
+        )
     fill = prompt.fill or None
-    return {"tokens": prompt.tokens, "argument": argument, "fill": fill, "placed": prompt.placed}
+    entries = {
+        "tokens": prompt.tokens, "argument": argument, "fill": fill, "placed": prompt.placed,
+    }  # fmt: skip
+    return _entries(entries, note)
 
 
 def _tensor(value: TensorInput) -> dict[str, Any]:

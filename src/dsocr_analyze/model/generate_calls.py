@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import torch
 import transformers
 
-from dsocr_analyze.architectures.any_model.description import Prompt
+from dsocr_analyze.architectures.architecture import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value

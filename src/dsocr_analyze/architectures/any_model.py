@@ -1,49 +1,60 @@
-"""The contents of a stages file: a model's stages and its inputs."""
+"""Any transformers model described by a stages file, traced like the known architectures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from dsocr_analyze.architectures.architecture import (
+    Architecture,
+    ForwardInputs,
+    PlacedValue,
+    Prompt,
+)
+from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.stages import StageScope
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
-from dsocr_analyze.workload import LARGEST_COUNT
+from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, Lengths, check_count
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
-    "BATCH",
-    "KEYS",
+    "MODEL_DTYPE",
     "TOKENS",
-    "Description",
+    "DescribedModel",
     "Input",
-    "PlacedValue",
-    "Prompt",
+    "Size",
     "TensorInput",
-    "read_description",
+    "described_architecture",
+    "undescribed",
 ]
 
-BATCH: Final = "batch"
+_BATCH: Final = "batch"
 TOKENS: Final = "tokens"
-KEYS: Final = "keys"
+_KEYS: Final = "keys"
 """Sizes set by a workload: prompts per batch, and tokens per prompt by either name."""
 
-_ATTENTIONS: Final = ("eager", "sdpa")
 MODEL_DTYPE: Final = "model"
+_IDS: Final = "int64"
 _DTYPES: Final = (
     MODEL_DTYPE,
     *("float32", "float16", "bfloat16", "float64"),
-    *("int64", "int32", "int16", "int8", "uint8"),
+    *(_IDS, "int32", "int16", "int8", "uint8"),
     "bool",
 )
-
-_DTYPES_OF_KINDS: Final = {"b": "bool", "i": "int64", "f": MODEL_DTYPE}
+_DTYPES_OF_KINDS: Final = {"b": "bool", "i": _IDS, "f": MODEL_DTYPE}
 """By the kinds of data that numpy tells apart."""
 
+_ATTENTIONS: Final = ("eager", "sdpa")
 _ROLES: Final = ("prefill", "decode")
-_SIZE: Final = f'a whole number from 1, "{BATCH}", "{TOKENS}" or "{KEYS}"'
+_SIZE: Final = f'a whole number from 1, "{_BATCH}", "{TOKENS}" or "{_KEYS}"'
+_MOST_IDS: Final = 1 << 24
+"""Of all prompts together; their values may be asked for, and then fill 128 MiB."""
 
 Number: TypeAlias = bool | int | float
 Size: TypeAlias = int | str
@@ -51,89 +62,181 @@ Numbers: TypeAlias = "Number | Sequence[Numbers]"
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedValue:
-    """The same value at `count` consecutive positions from `start`, the first being 0."""
-
-    value: Number
-    start: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class TensorInput:
-    """A tensor passed to the model.
+    """A tensor passed to the model: `values` in nested lists, or a `shape` that is filled.
 
     Attributes:
-        shape: None if given by its values.
-        values: Nested lists; None if it is filled.
         dtype: Name of its type; `model` for that of the weights.
         placed: Other values along its last dimension.
         is_repeated: Whether it is repeated for every prompt, along its first dimension.
     """
 
     shape: tuple[Size, ...] | None
-    values: tuple[Numbers, ...] | None
-    dtype: str
-    fill: Number
-    placed: tuple[PlacedValue, ...]
-    is_repeated: bool
+    values: tuple[Numbers, ...] | None = None
+    dtype: str = MODEL_DTYPE
+    fill: Number = 1
+    placed: tuple[PlacedValue, ...] = ()
+    is_repeated: bool = False
 
 
 Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
 """Value of one argument of forward: a tensor, a number, a string, or a list of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The prompt.
+@dataclass
+class DescribedModel(Architecture):
+    """A model that a stages file describes.
 
     Attributes:
-        tokens: Default number of tokens.
-        argument: Of `generate`, which takes their ids.
-        fill: Id of all tokens not in `placed`.
-        without: Arguments not passed to forward although `generate` would.
-    """
-
-    tokens: int
-    argument: str
-    fill: int
-    placed: tuple[PlacedValue, ...]
-    without: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Description:
-    """The contents of a stages file.
-
-    Attributes:
-        model_class: Class of transformers to build, if not the config's.
-        routed_expert: Pattern of the paths of routed experts, if any.
         prompt: None for a model that reads no tokens.
         inputs: Other inputs, by argument.
-        has_decode_table: Whether it has a table that nothing uses since `generate` decodes.
+        has_decode_table: Whether the file has a table that nothing uses since `generate` decodes.
     """
 
     file: str
     name: str
     model_class: str | None
-    attention: str
-    routed_expert: re.Pattern[str] | None
-    stages: tuple[StageScope, ...]
-    prompt: Prompt | None
-    inputs: Mapping[str, Input]
-    has_decode_table: bool
+    attention: str = _ATTENTIONS[0]
+    routed_expert: re.Pattern[str] | None = None
+    stages: tuple[StageScope, ...] = ()
+    prompt: Prompt | None = None
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    has_decode_table: bool = False
 
-    @property
-    def decodes(self) -> bool:
-        """Whether the model decodes."""
-        return any(stage.role == "decode" for stage in self.stages)
+    def __post_init__(self) -> None:
+        self.title = self.name
+        self.text_tokens = 0 if self.prompt is None else self.prompt.tokens
+        self.generate = None if self.decode is None else self.prompt
+        self.left_out_where_unknown = frozenset({"attention_mask"} - set(self.inputs))
+
+    def plan(
+        self,
+        *,
+        seq_len: int | None = None,
+        batch_size: int = 1,
+        max_new_tokens: int = 1024,
+        prompt_pages: int = 1,
+        **of_pages: tuple[int, int] | int | None,
+    ) -> Lengths:
+        """Plans the lengths of a run; raises WorkloadError for impossible ones, or for a page."""
+        of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
+        for name, value in of_pages.items():
+            if value is not None:
+                raise WorkloadError(
+                    f"{name} applies only to models that read pages; the inputs of"
+                    f" {self.name} are in {self.file}",
+                    arguments=[name],
+                )
+        if seq_len is None:
+            seq_len = self.text_tokens
+        elif self.prompt is None:
+            raise WorkloadError(
+                f"seq_len {seq_len} is not supported: {self.file} has no 'prompt'",
+                arguments=["seq_len"],
+            )
+        else:
+            check_count("seq_len", seq_len, 1, LARGEST_COUNT, " tokens")
+        check_count("batch_size", batch_size, 1, LARGEST_COUNT, " prompts")
+        if batch_size * seq_len > _MOST_IDS:
+            raise WorkloadError(
+                f"batch_size {batch_size} is too large to trace at {seq_len} tokens each; give at"
+                f" most {_MOST_IDS // seq_len}",
+                arguments=["batch_size"],
+            )
+        check_count("max_new_tokens", max_new_tokens, *BOUNDS["max_new_tokens"])
+        return Lengths(seq_len, batch_size, 0 if self.decode is None else max_new_tokens)
+
+    def notes_of(self, workload: Lengths) -> list[str]:
+        """Notes for a reader of a workload's figures, one line each."""
+        notes = [f"{self.name} has no closed forms: its figures come from the trace alone"]
+        if self.has_decode_table:
+            notes.append(
+                f"'decode' in {self.file} is not used: generate() chooses the cache and the"
+                " arguments of every step"
+            )
+        if self.decode is None:
+            notes.append(
+                f"{self.file} has no stage with the role 'decode': the model's stages form"
+                " one pass of its forward, and generate() is not called"
+            )
+        return notes
+
+    def prefill_inputs(
+        self, device: torch.device, dtype: torch.dtype, lengths: Lengths
+    ) -> ForwardInputs:
+        """Arguments of `generate`, or of forward for a model that does not decode.
+
+        They are what a processor returns: the prompt's ids, their mask, the described inputs.
+        """
+        import torch
+
+        batch, tokens = lengths.batch_size, lengths.seq_len
+        named = {_BATCH: batch, TOKENS: tokens, _KEYS: tokens}
+
+        def value(key: str, described: Input) -> Any:
+            if isinstance(described, tuple):
+                return [value(key, item) for item in described]
+            return tensor(key, described) if isinstance(described, TensorInput) else described
+
+        def tensor(key: str, described: TensorInput) -> torch.Tensor:
+            own = dtype if described.dtype == MODEL_DTYPE else getattr(torch, described.dtype)
+            sizes = described.shape or ()
+            shape = [named[size] if isinstance(size, str) else size for size in sizes]
+            if described.values is not None:
+                made = torch.tensor(described.values, dtype=own, device=device)
+            elif described.placed:
+                row = _row(f"{self.file}: '{key}.placed'", shape.pop(), described)
+                made = torch.tensor(row, dtype=own, device=device).repeat(*shape, 1)
+            else:
+                made = torch.full(shape, described.fill, dtype=own, device=device)
+            if described.is_repeated and batch > 1:
+                made = made.repeat(batch, *[1] * (made.dim() - 1))
+            return made
+
+        given: ForwardInputs = {}
+        if (prompt := self.prompt) is not None:
+            described = TensorInput((_BATCH, TOKENS), None, _IDS, prompt.fill, prompt.placed)
+            ids = tensor("prompt", described)
+            given[prompt.argument] = ids
+            if prompt.argument == "input_ids":
+                given["attention_mask"] = torch.ones_like(ids)
+            given = {name: each for name, each in given.items() if name not in prompt.without}
+        return given | {key: value(key, each) for key, each in self.inputs.items()}
 
 
-def read_description(path: Path) -> Description:
-    """Reads a stages file; raises ConfigError for unknown, missing or impossible keys."""
+def _row(where: str, length: int, described: TensorInput) -> list[Number]:
+    """A row of one value but for some positions; WorkloadError for one beyond its end."""
+    row = [described.fill] * length
+    for run in described.placed:
+        end = run.start + run.count
+        if end > length:
+            raise WorkloadError(
+                f"{where} puts {run.value} {run.count} times at {run.start}, beyond"
+                f" the end of {length} positions; give at least {end}"
+            )
+        row[run.start : end] = [run.value] * run.count
+    return row
+
+
+def undescribed(config: Config, model_class: str | None = None) -> Architecture:
+    """An architecture without stages or inputs, of which only the modules can be shown.
+
+    It builds `model_class`, or the config's class.
+    """
+    return DescribedModel("", str(config.get("model_type")), model_class)
+
+
+# --- a stages file ---------------------------------------------------------------------------
+
+
+def described_architecture(path: Path) -> DescribedModel:
+    """The model of a stages file (docs/any-model.md).
+
+    Raises ConfigError for unknown, missing or impossible keys.
+    """
     top = read_toml(path)
     stages = _stages(top)
-    found = Description(
+    found = DescribedModel(
         file=top.file,
         name=top.text("name"),
         model_class=top.text("class", None),
@@ -150,9 +253,6 @@ def read_description(path: Path) -> Description:
             f"{top.file}: the model has no inputs; give 'prompt' (tokens), 'inputs' or both"
         )
     return found
-
-
-# --- stages ----------------------------------------------------------------------------------
 
 
 def _stages(top: TomlTable) -> tuple[StageScope, ...]:
@@ -200,9 +300,6 @@ def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
     parts = [r"[^.]+" if part == "*" else re.escape(part) for part in path[:-2].split(".")]
     experts = r"\.".join(parts)
     return re.compile(rf"(?P<experts>{experts})\.(?P<index>[^.]+)(?:\..*)?")
-
-
-# --- inputs of a pass ------------------------------------------------------------------------
 
 
 def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
@@ -270,7 +367,7 @@ def _tensor(table: TomlTable) -> TensorInput:
         dtype=dtype,
         fill=table.value("fill", 1, (int, float), "a number"),
         placed=_placed(table, (int, float), "a number"),
-        is_repeated=table.choice("repeat", (BATCH,), None) is not None,
+        is_repeated=table.choice("repeat", (_BATCH,), None) is not None,
     )
     if found.placed and shape is not None:
         row = shape[-1] if shape else 0
@@ -292,7 +389,7 @@ def _shape(table: TomlTable) -> tuple[Size, ...] | None:
         return None
     for size in found:
         is_number = isinstance(size, int) and not isinstance(size, bool) and size > 0
-        if not is_number and size not in (BATCH, TOKENS, KEYS):
+        if not is_number and size not in (_BATCH, TOKENS, _KEYS):
             raise table.refusal("shape", f"a list, each item {_SIZE}")
     return tuple(found)
 
