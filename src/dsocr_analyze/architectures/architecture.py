@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,38 +20,14 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
     from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
+    from dsocr_analyze.architectures.prompt import Prompt
     from dsocr_analyze.workload import Mode
 
-__all__ = ["Architecture", "ForwardInputs", "ModelDimensions", "PlacedValue", "Prompt"]
+__all__ = ["Architecture", "ForwardInputs", "ModelDimensions"]
 
 
 ForwardInputs: TypeAlias = dict[str, Any]
 """Keyword arguments of a model's forward, or of `generate`."""
-
-
-@dataclass(frozen=True)
-class PlacedValue:
-    """The same value at `count` consecutive positions from `start`, the first being 0."""
-
-    value: bool | int | float
-    start: int
-    count: int
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt of `tokens` ids, all `fill` but for those `placed`, as transformers takes it.
-
-    Attributes:
-        argument: Of `generate`, which takes the ids.
-        without: Arguments not passed to forward although `generate` would.
-    """
-
-    tokens: int
-    argument: str
-    fill: int
-    placed: tuple[PlacedValue, ...] = ()
-    without: tuple[str, ...] = ()
 
 
 class Architecture(ABC):

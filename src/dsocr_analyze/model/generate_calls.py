@@ -8,7 +8,6 @@ the cache is extended by the tokens of steps that do not run.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -16,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import torch
 import transformers
 
-from dsocr_analyze.architectures.architecture import Prompt
+from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value
@@ -32,10 +31,6 @@ _CACHES: Final = ("past_key_values", "cache_params", "state", "mems", "past_buck
 """Models' names for the cache that `generate` keeps."""
 
 
-_State: TypeAlias = tuple[Keywords, Keywords, int]
-"""What `generate` keeps before and after a pass, and the number of the next step."""
-
-
 class GenerateCalls:
     """The passes that `generate` runs for a prompt.
 
@@ -45,6 +40,9 @@ class GenerateCalls:
         new_tokens: Tokens to generate.
         use: How it is called.
     """
+
+    STATE: Final = ("_before", "_kwargs", "ready")
+    """What `generate` keeps before and after a pass, and the number of the next step."""
 
     def __init__(
         self, model: torch.nn.Module, inputs: Keywords, new_tokens: int, use: Prompt
@@ -98,14 +96,6 @@ class GenerateCalls:
         of_pass = {"next_sequence_length": length} if self._one_pass else {}
         inputs = self._arguments(torch.cat([self._ids, new], dim=1), of_pass)
         return functools.partial(self._step, inputs)
-
-    def state(self) -> _State:
-        """What `restore` takes to return to this point."""
-        return copy.deepcopy((self._before, self._kwargs, self.ready))
-
-    def restore(self, state: _State) -> None:
-        """Returns to a state, which remains usable."""
-        self._before, self._kwargs, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: Keywords) -> None:
         # transformers 5 runs other kernels for experts than in a prefill pass.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 import transformers
@@ -105,7 +105,7 @@ class Generation(Generic[Record]):
         self._on_progress(f"decode step {number + 1}")
         self._begin()  # a record to discard
         if number < self._calls.ready:
-            self._calls.restore(self._first_state)
+            vars(self._calls).update(copy.deepcopy(self._first_state))
             self._restore_first()
         if number > self._calls.ready and self.goes_back:
             # For its side effects on the model, such as rotary angles.
@@ -113,7 +113,8 @@ class Generation(Generic[Record]):
         record = self._call(partial(self._calls.prepare, number))
         if number == 0 and self.goes_back:
             self._begin()  # another record to discard
-            self._first_state = self._calls.state()
+            state = {name: vars(self._calls)[name] for name in self._calls.STATE}
+            self._first_state = copy.deepcopy(state)
             self._restore_first = _restorer(self._model.module)
         self.steps[number] = record, _bytes_of(self._calls.cache, torch.Tensor.is_floating_point)
         return record
@@ -162,6 +163,9 @@ class ForwardCalls:
     `inputs` are the prefill pass's, until it runs, and `ready` is the number of the next step.
     """
 
+    STATE: ClassVar = ("cache", "ready")
+    """What changes with every pass."""
+
     model: LoadedModel
     workload: AnyWorkload
     architecture: Architecture
@@ -198,14 +202,6 @@ class ForwardCalls:
         self.cache = self.architecture.decode_cache(self.cache, step)
         inputs = self.architecture.decode_inputs(self.model.device, self.workload, step.position)
         return partial(self._step, inputs)
-
-    def state(self) -> tuple[KeyValueCache | None, int]:
-        """What `restore` takes to return to this point."""
-        return copy.deepcopy((self.cache, self.ready))
-
-    def restore(self, state: tuple[KeyValueCache | None, int]) -> None:
-        """Returns to a state, which remains usable."""
-        self.cache, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: Keywords) -> None:
         cache, self.cache = self.cache, None

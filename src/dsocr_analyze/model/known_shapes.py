@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.model.known_values import WITH_VALUES, known_value, set_known_value
+from dsocr_analyze.model.known_values import WITH_VALUES, frozen, known_value, set_known_value
 from dsocr_analyze.model.torch_calls import (
     Arguments,
     DispatchMode,
@@ -60,9 +60,8 @@ class Look(NamedTuple):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Look:
         """How a tensor looks."""
-        shape, offset = tuple(tensor.shape), int(tensor.storage_offset())
-        nbytes = tensor.untyped_storage().nbytes()
-        return cls(shape, tensor.stride(), offset, tensor.dtype, nbytes)
+        offset, nbytes = int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
+        return cls(tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, nbytes)
 
     def make(self) -> torch.Tensor:
         """A new tensor that looks like this."""
@@ -73,16 +72,13 @@ class Look(NamedTuple):
         return whole.as_strided(self.shape, self.strides, self.offset)
 
 
-def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
+def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
     """An operator's output; on `meta`, that of an earlier call with equal arguments if any."""
     if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
         # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
-        product: torch.Tensor = args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
-        return product
-    if _depends_on_values(func):
-        for tensor in tensors_in(args):
-            if tensor.is_meta:
-                return _answer(func, args, kwargs)
+        return args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
+    if _depends_on_values(func) and any(map(attrgetter("is_meta"), tensors_in(args))):
+        return _answer(func, args, kwargs)
     # Other code's modes, below, want to see every operator.
     is_watched = torch._C._len_torch_dispatch_stack()
     call = call_of(func, args, kwargs) if makes_tensors(func) and not is_watched else None
@@ -127,7 +123,7 @@ def makes_tensors(func: Operator) -> bool:
 # --- values ----------------------------------------------------------------------------------
 
 
-def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
+def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
     """The output of an operator that depends on values, if these are known."""
     if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
         return func(*args, **kwargs)
@@ -136,47 +132,32 @@ def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Value:
         for index in args[1]:
             if isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS:
                 with uncounted():  # as a device would use it: its set positions, by dimension
-                    indices += map(_on_meta, _value_of(func, index).nonzero().unbind(1))
+                    [mask] = _values_of(func, index)
+                    indices += map(_on_meta, mask.nonzero().unbind(1))
             else:
                 indices.append(index)
         return func(args[0], indices, **kwargs)
     with uncounted():
         if func is _ATEN.masked_select.default:  # its elements' own values are not needed
-            source, mask = args
-            shape = torch.broadcast_shapes(source.shape, mask.shape)
-            count = int(_value_of(func, mask).expand(shape).count_nonzero())
-            selected: torch.Tensor = source.new_empty(count)
-            return selected
-        return _on_meta(func(*_values_of(func, args), **_values_of(func, kwargs)))
+            shape = torch.broadcast_shapes(*(each.shape for each in args))
+            [mask] = _values_of(func, args[1])
+            return args[0].new_empty(int(mask.expand(shape).count_nonzero()))
+        values = _values_of(func, *args, *kwargs.values())
+        positional, named = values[: len(args)], values[len(args) :]
+        return _on_meta(func(*positional, **dict(zip(kwargs, named, strict=True))))
 
 
-def _value_of(func: Operator, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's value, on the CPU; ModelCodeError if it is unknown."""
-    if not tensor.is_meta:
-        return tensor
-    known = known_value(tensor)
-    if known is None:
-        raise ModelCodeError(
-            f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
-            f" {tuple(tensor.shape)} that has no values on meta, and its result depends on them;"
-            f" {WITH_VALUES}",
-            arguments=["device='cpu'"],
-        )
-    value: torch.Tensor = known()
-    return value
-
-
-def _values_of(func: Operator, arguments: Value) -> Any:
-    """Arguments on the CPU, with the tensors' values."""
-    if isinstance(arguments, torch.Tensor):
-        return _value_of(func, arguments)
-    if isinstance(arguments, torch.device):
-        return torch.device("cpu")
-    if isinstance(arguments, dict):
-        return {name: _values_of(func, argument) for name, argument in arguments.items()}
-    if isinstance(arguments, tuple | list):
-        return [_values_of(func, argument) for argument in arguments]
-    return arguments
+def _values_of(func: Operator, *arguments: Value) -> Any:
+    """Arguments on the CPU, with the tensors' values; ModelCodeError if one is unknown."""
+    for tensor in tensors_in(arguments):
+        if tensor.is_meta and known_value(tensor) is None:
+            raise ModelCodeError(
+                f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
+                f" {tuple(tensor.shape)} that has no values on meta, and its result depends on"
+                f" them; {WITH_VALUES}",
+                arguments=["device='cpu'"],
+            )
+    return frozen(arguments)()
 
 
 def _on_meta(output: Value) -> Value:

@@ -37,6 +37,7 @@ __all__ = [
     "KnownValues",
     "UniformRouting",
     "device_among",
+    "frozen",
     "known_value",
     "routed_uniformly",
     "set_known_value",
@@ -144,7 +145,7 @@ def _once(compute: _Compute) -> _Compute:
 
 def _with_values(
     assign: Callable[..., None], func: Function, args: Arguments, kwargs: Keywords
-) -> Value:
+) -> Any:
     """Makes a call of torch, or answers it if it asks for the value of a `meta` tensor.
 
     `assign` makes assignments to items.
@@ -175,7 +176,8 @@ def _with_values(
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.is_meta:
             shape, dtype = tuple(result.shape), result.dtype
-            set_known_value(result, _once(partial(_filled, shape, dtype, fill)))
+            # Of its number, stored once: a page has many pixels.
+            set_known_value(result, lambda: torch.full((), fill, dtype=dtype).expand(shape))
         return result
     if func in _SHAPED_AS:
         shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
@@ -189,7 +191,7 @@ def _with_values(
     computed: _Compute | None = None
     if deferred is not None:
         writes = versions != [*map(_VERSION_OF, seen)]
-        computed = _once(partial(_result, func, *deferred, writes))
+        computed = _once(partial(_result, func, deferred, writes))
         if writes and isinstance(first, torch.Tensor) and first._base is not None:
             _follow_through_view(first, first._base, versions[0], computed)
     _follow(func, args, kwargs, result, computed)
@@ -226,7 +228,7 @@ def _follow(
         delattr(args[0], _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
 
 
-def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywords) -> Value:
+def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywords) -> Any:
     deferred = _deferred(func, args, kwargs)
     if deferred is None:
         name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
@@ -237,8 +239,7 @@ def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywor
         )
     with uncounted():
         # Copied, since the model may modify the answer.
-        value: Value = copy.deepcopy(_result(func, *deferred, False))
-        return value
+        return copy.deepcopy(_result(func, deferred, False))
 
 
 def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
@@ -270,13 +271,6 @@ def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | flo
     return value if isinstance(value, _FILLS) else None
 
 
-def _filled(
-    shape: tuple[int, ...], dtype: torch.dtype, fill: bool | int | float | complex
-) -> torch.Tensor:
-    """A filled tensor that stores its number once: a page has many pixels."""
-    return torch.full((), fill, dtype=dtype).expand(shape)
-
-
 def _follow_through_view(
     view: torch.Tensor, base: torch.Tensor, version: int, computed: _Compute
 ) -> None:
@@ -294,14 +288,13 @@ def _follow_through_view(
     set_known_value(base, _once(whole))
 
 
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+def _on_cpu(tensor: torch.Tensor) -> Any:
     """A copy of a tensor's known value, or the tensor itself."""
     known = known_value(tensor)
     if known is None:
         return tensor
     with uncounted():
-        value: torch.Tensor = known().clone()
-    return value
+        return known().clone()
 
 
 def device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
@@ -332,46 +325,32 @@ def _without_device(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywo
     )
 
 
-_Deferred = tuple[list[_Compute], dict[str, _Compute]]
-"""What computes a function's positional and keyword arguments."""
-
-
-def _result(
-    func: Function, args: list[_Compute], kwargs: dict[str, _Compute], writes: bool
-) -> Value:
+def _result(func: Function, arguments: _Compute, writes: bool) -> Any:
     """A deferred result, or the tensor after an assignment to items.
 
     A function that `writes` to its arguments gets copies.
     """
-    values = [*map(call, args)]
-    named = dict(zip(kwargs, map(call, kwargs.values()), strict=True))
-    if writes:
-        values, named = _copied(values), dict(zip(named, _copied([*named.values()]), strict=True))
-    result = func(*values, **named)
-    made: Value = values[0] if func is _ASSIGN else result
-    return made
+    args, names, values = _copied(arguments()) if writes else arguments()
+    result = func(*args, **dict(zip(names, values, strict=True)))
+    return args[0] if func is _ASSIGN else result
 
 
-def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Deferred | None:
-    """What computes the arguments of `func`; None if a value is unknown.
+def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Compute | None:
+    """What computes arguments of `func`, names and values of others; None if one is unknown.
 
     It holds nothing that may change before it runs, and no `meta` tensors, whose lifetimes count.
     """
-    makes = func in _RANGES
-    is_computed = makes or func is torch.Tensor.to
+    is_computed = func in _RANGES or func is torch.Tensor.to
     for tensor in tensors_in((*args, *kwargs.values())):
         if tensor.is_meta:
             if known_value(tensor) is None:
                 return None
             is_computed = True
-    if not is_computed:
+    if not is_computed or getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
         return None
-    if getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
-        return None
-    options = dict(zip(kwargs, map(_frozen, kwargs.values()), strict=True))
-    if makes:
-        options["device"] = partial(torch.device, "cpu")
-    return [*map(_frozen, args)], options
+    if func in _RANGES:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    return frozen([[*args], [*kwargs], [*kwargs.values()]])
 
 
 def _copied(value: Any) -> Any:
@@ -380,8 +359,8 @@ def _copied(value: Any) -> Any:
     return [*map(_copied, value)] if type(value) is list else value
 
 
-def _frozen(argument: Any) -> _Compute:
-    """What returns the argument's present value, on the CPU."""
+def frozen(argument: Any) -> _Compute:
+    """What returns the argument's present value, on the CPU; those of its tensors are known."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
             with uncounted():
@@ -391,10 +370,10 @@ def _frozen(argument: Any) -> _Compute:
         assert known is not None, "computed from known values alone"
         return known
     if type(argument) in (tuple, list):
-        items, kind = [*map(_frozen, argument)], type(argument)
-        return lambda: kind(item() for item in items)
+        items, kind = [*map(frozen, argument)], type(argument)
+        return lambda: kind(map(call, items))
     if isinstance(argument, slice):
-        ends = _frozen((argument.start, argument.stop, argument.step))
+        ends = frozen((argument.start, argument.stop, argument.step))
         return lambda: slice(*ends())
     if isinstance(argument, torch.device) or (isinstance(argument, str) and argument == "meta"):
         return lambda: torch.device("cpu")
@@ -411,13 +390,12 @@ def _pick(computed: _Compute, index: int) -> _Compute:
 _TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
 
 
-def _with_uniform_routing(func: Function, args: Arguments, kwargs: Keywords) -> Value:
+def _with_uniform_routing(func: Function, args: Arguments, kwargs: Keywords) -> Any:
     result: Any = func(*args, **kwargs)
     if func in _TOP_K:
         with uncounted():
             result[1].copy_(routed_uniformly(result[1], args, kwargs)())
-    routed: Value = result
-    return routed
+    return result
 
 
 UniformRouting: Final = partial(FunctionMode, _with_uniform_routing)
