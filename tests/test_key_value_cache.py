@@ -76,5 +76,5 @@ def test_of_any_model_only_layers_of_keys_and_values_by_head_grow():
     cache.update(state, state, 0)
     cache.update(*states(4), 2)
     assert generate_calls.lengths_of(cache) == {2: 4}
-    longer = generate_calls.lengthened(cache, 3, {0: 0, 2: 1})
-    assert [longer.get_seq_length(layer) for layer in (0, 2)] == [4, 7]
+    generate_calls.lengthen(cache, 3, {0: 0, 2: 1})
+    assert [cache.get_seq_length(layer) for layer in (0, 2)] == [4, 7]

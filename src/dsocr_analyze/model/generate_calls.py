@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import torch
 import transformers
@@ -18,9 +18,9 @@ import transformers
 from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.process_settings import replaced
-from dsocr_analyze.model.torch_calls import Keywords, Value
+from dsocr_analyze.model.torch_calls import Keywords
 
-__all__ = ["AnyCache", "GenerateCalls", "Lengths", "lengthened", "lengths_of"]
+__all__ = ["GenerateCalls", "lengthen", "lengths_of"]
 
 
 _PREPARE: Final = "prepare_inputs_for_generation"
@@ -59,11 +59,11 @@ class GenerateCalls:
         self._one_pass: Keywords = {}
         self._kwargs: Keywords = {}
         self._before: Keywords = {}
-        self._prefilled: Lengths = ()
+        self._prefilled: dict[int, int] = {}
         self.ready = 0
 
     @property
-    def cache(self) -> AnyCache:
+    def cache(self) -> Any:
         """The cache as it is now; None without one."""
         kept = (self._kwargs.get(name) for name in _CACHES)
         return next((cache for cache in kept if cache is not None), None)
@@ -87,9 +87,7 @@ class GenerateCalls:
                 name: _continued(self._before.get(name), value, missing)
                 for name, value in self._kwargs.items()
             }
-            for name in _CACHES:
-                if self._kwargs.get(name) is not None:
-                    self._kwargs[name] = lengthened(self._kwargs[name], missing, self._prefilled)
+            lengthen(self.cache, missing, self._prefilled)
             self.ready = number
         new = self._ids.new_full((len(self._ids), number + 1), self._use.fill)
         length = 1 if self._kwargs["use_cache"] else None
@@ -146,12 +144,14 @@ class GenerateCalls:
         )
 
 
-def _continued(before: Value, after: Value, times: int) -> Value:
+def _continued(before: Any, after: Any, times: int) -> Any:
     """A value once the change from `before` to `after` has occurred some more times.
 
     Integers change by the same difference. A tensor that has grown grows on; its last entries
-    change like the last two.
+    change like the last two. So do tensors that a model nests itself as its cache.
     """
+    if type(after) in (tuple, list) and type(before) is type(after):
+        return type(after)(map(functools.partial(_continued, times=times), before, after))
     if times <= 0 or not isinstance(after, torch.Tensor) or not isinstance(before, torch.Tensor):
         return after
     is_whole = not after.is_floating_point() and after.dtype != torch.bool
@@ -197,40 +197,19 @@ def _stop_of(owner: torch.nn.Module) -> Callable[..., None]:
 # --- the cache -------------------------------------------------------------------------------
 
 
-AnyCache: TypeAlias = (
-    "transformers.Cache | tuple[torch.Tensor | AnyCache, ...] | list[torch.Tensor | AnyCache]"
-)
-"""A cache of transformers, or tensors that a model nests itself."""
-
-Lengths: TypeAlias = "tuple[int | Lengths, ...] | dict[int, int]"
-"""Sizes of nested tensors, or tokens by layer."""
-
-
-def lengths_of(cache: AnyCache) -> Lengths:
-    """Sizes of a cache's tensors, nested likewise, or tokens by layer of one of transformers."""
-    if isinstance(cache, tuple | list):
-        return tuple(
-            tuple(each.shape) if isinstance(each, torch.Tensor) else lengths_of(each)
-            for each in cache
-        )
+def lengths_of(cache: Any) -> dict[int, int]:
+    """Tokens by layer of a cache of transformers; empty for any other."""
     own = getattr(cache, "self_attention_cache", cache)
     return {layer: own.get_seq_length(layer) for layer, *_ in _growing_layers(own)}
 
 
-def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
-    """Extends the cache, after a decode step, by tokens that are all zeros; may modify it.
+def lengthen(cache: Any, tokens: int, before: Mapping[int, int]) -> None:
+    """Extends a cache of transformers, after a decode step, by tokens that are all zeros.
 
-    A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
-    is allocated as a whole, or holds a state, stays as it is. So does what has not grown since the
-    prefill pass, such as the keys of an image; `before` are its sizes then.
+    It takes them like any tokens: a sliding window drops the oldest. One that is allocated as a
+    whole, or holds a state, stays as it is. So do layers that have not grown since the prefill
+    pass, such as the keys of an image; `before` are their lengths then.
     """
-    if isinstance(cache, tuple | list):
-        return type(cache)(
-            _longer(each, tokens, then)
-            if isinstance(each, torch.Tensor)
-            else lengthened(each, tokens, then)
-            for each, then in zip(cache, before, strict=True)
-        )
     own = getattr(cache, "self_attention_cache", cache)
     for layer, keys, values in list(_growing_layers(own)):
         if own.get_seq_length(layer) > before.get(layer, 0):
@@ -239,27 +218,17 @@ def lengthened(cache: AnyCache, tokens: int, before: Any) -> AnyCache:
         indexer = getattr(layer, "indexer_keys", None)
         if indexer is not None:
             layer.update_indexer(_zeros(indexer, 1, tokens))
-    return cache
 
 
-def _longer(held: torch.Tensor, tokens: int, before: tuple[int, ...]) -> torch.Tensor:
-    """A tensor, longer in the dimension in which it has grown since the prefill pass."""
-    for dim, then in enumerate(before):
-        if held.shape[dim] > then:
-            return torch.cat([held, _zeros(held, dim, tokens)], dim=dim)
-    return held
-
-
-def _growing_layers(cache: transformers.Cache) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Index, keys and values of every layer that takes tokens."""
+    pairs: list[tuple[Any, Any]] = []
     if hasattr(cache, "layers"):  # transformers 5
         pairs = [
             (getattr(each, "keys", None), getattr(each, "values", None)) for each in cache.layers
         ]
     elif isinstance(cache, transformers.DynamicCache):
-        pairs = list(zip(cache.key_cache, cache.value_cache, strict=True))
-    else:
-        return
+        pairs = [*zip(cache.key_cache, cache.value_cache, strict=True)]
     for number, (keys, values) in enumerate(pairs):
         if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor) and keys.dim() == 4:
             yield number, keys, values

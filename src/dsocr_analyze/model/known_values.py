@@ -243,20 +243,19 @@ def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywor
 
 
 def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
-    """Arguments of `repeat_interleave`, with the output's length if repeats are known."""
-    repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
-    if not isinstance(repeats, torch.Tensor) or not repeats.is_meta or "output_size" in kwargs:
+    """Arguments of `repeat_interleave`, with the output's length for one number of repeats.
+
+    It expands that one itself, out of sight.
+    """
+    given = {**dict(zip(("input", "repeats", "dim"), args, strict=False)), **kwargs}
+    repeats: Any = given.get("repeats")
+    dim, is_one = given.get("dim"), isinstance(repeats, torch.Tensor) and repeats.numel() == 1
+    known = known_value(repeats) if is_one else None
+    if known is None or "input" not in given or "output_size" in given:
         return kwargs
-    known = known_value(repeats)
-    if known is None:
-        return kwargs
-    repeated = args[0] if args else kwargs["input"]
-    dim = args[2] if len(args) > 2 else kwargs.get("dim")
+    repeated = given["input"].numel() if dim is None else given["input"].shape[dim]
     with uncounted():
-        total, times = int(known().sum()), 1
-        if repeats.numel() == 1 and repeated is not repeats:  # one number for all elements
-            times = repeated.numel() if dim is None else repeated.shape[dim]
-    return {**kwargs, "output_size": total * times}
+        return {**kwargs, "output_size": int(known()) * repeated}
 
 
 def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | float | complex | None:
