@@ -44,7 +44,7 @@ from dsocr_analyze.model.source_package import importable
 from dsocr_analyze.output_files import replacing, write_files
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.memory import LiveTensors
-from dsocr_analyze.trace.module_calls import FunctionModule, trace_module
+from dsocr_analyze.trace.passes import FunctionModule, trace_module
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 

@@ -36,8 +36,7 @@ from dsocr_analyze.kernels import Attention, Work
 from dsocr_analyze.model.known_values import KnownValues
 from dsocr_analyze.trace import recorder as recorder_module
 from dsocr_analyze.trace.matrix_rules import keys_after_first, keys_after_last
-from dsocr_analyze.trace.module_calls import trace_module
-from dsocr_analyze.trace.passes import recorded_flash_attention
+from dsocr_analyze.trace.passes import recorded_flash_attention, trace_module
 from dsocr_analyze.trace.recorder import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")

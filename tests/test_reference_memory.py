@@ -6,7 +6,7 @@ import torch
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.model.loading import building
-from dsocr_analyze.trace.module_calls import trace_module
+from dsocr_analyze.trace.passes import trace_module
 
 META = torch.device("meta")
 BF16 = 2

@@ -32,7 +32,7 @@ from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.trace.module_calls import trace_module
+from dsocr_analyze.trace.passes import trace_module
 
 META = torch.device("meta")
 DATA = Path(__file__).parent / "data"

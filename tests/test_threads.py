@@ -31,7 +31,7 @@ from dsocr_analyze.model.loading import building
 from dsocr_analyze.model.process_settings import exclusive, is_running_thread
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.composites import Composites
-from dsocr_analyze.trace.module_calls import trace_module
+from dsocr_analyze.trace.passes import trace_module
 
 META = torch.device("meta")
 RUNS, THREADS = 100, 12

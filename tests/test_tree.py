@@ -15,9 +15,9 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
 from dsocr_analyze.report.tree import Drawing, tree_document
-from dsocr_analyze.trace.module_calls import trace_module
+from dsocr_analyze.trace.passes import trace_module
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.tree import traced_modules
+from dsocr_analyze.trace.summary import traced_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_MODULES = 4083  # counted on the vendor's own model

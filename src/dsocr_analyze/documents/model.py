@@ -31,7 +31,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 from dsocr_analyze.model import directory, loading, torch_calls
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
-from dsocr_analyze.trace import module_calls, passes, record, summary
+from dsocr_analyze.trace import passes, record, summary
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 __all__ = ["Case", "DocumentedModel"]
@@ -222,7 +222,7 @@ class DocumentedModel:
             self.architecture,
             step_numbers=tuple(self.step_numbers.values()),
             repeats=self.architecture.forms.repeats(self.dimensions),
-            recorder_type=module_calls.CallRecorder,
+            recorder_type=passes.CallRecorder,
         )
 
     @cached_property
@@ -322,7 +322,7 @@ class DocumentedModel:
                 }
             )
         repeats = None if changed else self.architecture.forms.repeats(self.dimensions)
-        traces = module_calls.trace_calls(decoder, _META, inputs, repeats)
+        traces = passes.trace_calls(decoder, _META, inputs, repeats)
         c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
         return tuple(
             self._decoder(label, trace, *sizes[label], decoder, c, flash=flash)
@@ -379,15 +379,13 @@ def _by_hand(
     *sizes: Any,
 ) -> Run:
     """A call of a module or function, and the forward that says what it costs."""
-    module = (
-        subject if isinstance(subject, torch.nn.Module) else module_calls.FunctionModule(subject)
-    )
+    module = subject if isinstance(subject, torch.nn.Module) else passes.FunctionModule(subject)
     device = _META if isinstance(inputs[0], torch.Tensor) else torch.device("cpu")
     tape = formula.FormulaTape(BFLOAT16)
     call = tape.run(forward, *sizes)
     if module is not subject:
         call.params = 0  # a function is given its tables
-    trace, _ = module_calls.trace_module(module.to(device, torch.bfloat16), device, *inputs)
+    trace, _ = passes.trace_module(module.to(device, torch.bfloat16), device, *inputs)
     return Run(label, (part,), tape, trace, module)
 
 

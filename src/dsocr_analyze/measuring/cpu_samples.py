@@ -22,7 +22,7 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.machine import give_back_memory
 from dsocr_analyze.model.torch_calls import Value
-from dsocr_analyze.trace.module_calls import FunctionModule
+from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
 __all__ = ["KernelsAlone", "Made", "MeasuredKernel", "Sample", "samples_to_measure"]

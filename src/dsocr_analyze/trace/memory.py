@@ -1,30 +1,52 @@
-"""Tracks which tensors a pass has made and not yet freed, and their bytes."""
+"""The memory of a pass: tensors made and not yet freed, and on a CPU which are the host's.
+
+Every report's convention is CUDA's. Where the CPU is both host and device, what the model's code
+asks for tells their tensors apart:
+
+* on the host is a tensor made without a device or for `"cpu"` by that name, what `.cpu()` or
+  `.to("cpu")` return, and what is computed from tensors of the host alone;
+* a move between the two is a transfer, into a tensor of its own;
+* all other tensors are on the device, such as one for `torch.device("cpu")`, which may be the
+  model's own device, and one shared with numpy.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import torch
+from torch.utils._device import _device_constructors
 
 from dsocr_analyze.model.known_shapes import Look
+from dsocr_analyze.model.torch_calls import (
+    Arguments,
+    Function,
+    FunctionMode,
+    Keywords,
+    Operator,
+    Value,
+    tensors_in,
+)
+from dsocr_analyze.model.unused_imports import beside_compiler
 
-__all__ = ["LiveTensors"]
+__all__ = ["LiveTensors", "cpu_as_cuda"]
 
 
 class _Storage(weakref.ref[torch.UntypedStorage]):
-    """A weak reference to a storage made during the pass.
+    """A weak reference to a storage, the `birth`th, whose address `key` may be reused once freed.
 
-    Attributes:
-        key: Its address, which may be reused once it is freed.
-        nbytes: Its size.
-        birth: Number of storages made up to this one.
+    Only one made during the pass, on the device, has bytes that count.
     """
 
-    __slots__ = ("birth", "key", "nbytes")
+    __slots__ = ("birth", "is_on_host", "key", "nbytes")
     key: int
     nbytes: int
     birth: int
+    is_on_host: bool
 
 
 class LiveTensors:
@@ -38,24 +60,22 @@ class LiveTensors:
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
-        # Keep the storages themselves: once one is freed, another may get its address.
-        self._existing, devices = dict[int, torch.UntypedStorage](), set[torch.device]()
-        for storage in map(torch.Tensor.untyped_storage, existing):
-            self._existing[storage._cdata] = storage
-            devices.add(storage.device)
-        self.device = devices.pop() if len(devices) == 1 else None
-        """The device whose memory counts; None for every device."""
-        self._live: dict[int, _Storage] = {}
-        self._on_host: dict[int, _Storage] = {}
+        self._known: dict[int, _Storage] = {}
         self._freed: list[_Storage] = []
         self._nbytes = 0
         self.births = 0
         """Storages made so far."""
+        devices = set[torch.device]()
+        for storage in map(torch.Tensor.untyped_storage, existing):
+            devices.add(storage.device)
+            self._watch(storage, 0)
+        self.device = devices.pop() if len(devices) == 1 else None
+        """The device whose memory counts; None for every device."""
 
     def clear(self) -> None:
         """Starts over: tensors alive now don't count from here on."""
-        self._book_freed()
-        self._live.clear()
+        for storage in self._known.values():
+            storage.nbytes = 0
         self._nbytes = 0
 
     @property
@@ -70,13 +90,12 @@ class LiveTensors:
         nbytes = storage.nbytes()
         if self._is_known(storage) or not nbytes or self.device not in (None, storage.device):
             return False
-        self._watch(storage, nbytes, self._live)
+        self._watch(storage, nbytes)
         return True
 
     def _is_known(self, storage: torch.UntypedStorage) -> bool:
         self._book_freed()
-        key = storage._cdata
-        return key in self._live or key in self._existing or key in self._on_host
+        return storage._cdata in self._known
 
     def made(self, look: Look) -> torch.Tensor:
         """A new tensor that looks like this, counted as alive."""
@@ -87,7 +106,7 @@ class LiveTensors:
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Counts a tensor in place of another, in whose memory it would be."""
         self._book_freed()
-        living = self._live.pop(old.untyped_storage()._cdata, None)
+        living = self._known.pop(old.untyped_storage()._cdata, None)
         if living is not None:
             self._nbytes -= living.nbytes
         self.add(new)
@@ -97,56 +116,179 @@ class LiveTensors:
 
         Those that already count are on the device; those that no trace counts have no place.
         """
-        if not tensor.is_nested and tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            if not self._is_known(storage):
-                self._watch(storage, 0, self._on_host)
+        if _has_storage(tensor) and not self._is_known(tensor.untyped_storage()):
+            self._watch(tensor.untyped_storage(), 0, is_on_host=True)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
-        if tensor.is_nested or tensor.layout is not torch.strided:
+        if not _has_storage(tensor):
             return False
         self._book_freed()
-        return tensor.untyped_storage()._cdata in self._on_host
+        living = self._known.get(tensor.untyped_storage()._cdata)
+        return living is not None and living.is_on_host
 
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
         """Counts a storage's growth from `before` bytes; returns the bytes alive while it grew.
 
         The old memory is freed after the new one is filled.
         """
-        if self.device not in (None, storage.device) or storage._cdata in self._on_host:
-            return self.nbytes
-        while_growing = self.nbytes + storage.nbytes()
+        self._book_freed()
+        living = self._known.get(storage._cdata)
+        if self.device not in (None, storage.device) or (living is not None and living.is_on_host):
+            return self._nbytes
+        while_growing = self._nbytes + storage.nbytes()
         grown = storage.nbytes() - before
-        living = self._live.get(storage._cdata)
         if living is None:
-            self._watch(storage, grown, self._live)
+            self._watch(storage, grown)
         else:
             living.nbytes += grown
             self._nbytes += grown
         return while_growing
 
     def _watch(
-        self, storage: torch.UntypedStorage, nbytes: int, among: dict[int, _Storage]
+        self, storage: torch.UntypedStorage, nbytes: int, *, is_on_host: bool = False
     ) -> None:
         self.births += 1
         living = _Storage(storage, self._freed.append)
         living.key, living.nbytes, living.birth = storage._cdata, nbytes, self.births
-        among[living.key] = living
+        living.is_on_host = is_on_host
+        self._known[living.key] = living
         self._nbytes += nbytes
 
     def nbytes_of(self, tensor: torch.Tensor, births: int = 0) -> int:
         """Bytes of the tensor's storage that count as alive, if made after the first `births`."""
         self._book_freed()
-        living = self._live.get(tensor.untyped_storage()._cdata)
+        living = self._known.get(tensor.untyped_storage()._cdata)
         return 0 if living is None or living.birth <= births else living.nbytes
 
     def _book_freed(self) -> None:
         freed = self._freed
         while freed:
             storage = freed.pop()
-            if self._live.get(storage.key) is storage:
-                del self._live[storage.key]
+            if self._known.get(storage.key) is storage:
+                del self._known[storage.key]
                 self._nbytes -= storage.nbytes
-            elif self._on_host.get(storage.key) is storage:
-                del self._on_host[storage.key]
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return not tensor.is_nested and tensor.layout is torch.strided
+
+
+# --- host and device on a CPU ----------------------------------------------------------------
+
+Record = Callable[[str, Arguments, Keywords, Callable[[], torch.Tensor]], torch.Tensor]
+"""Records an operator as a whole, by its name and arguments and what runs it."""
+
+
+@contextlib.contextmanager
+def cpu_as_cuda(memory: LiveTensors, record: Record) -> Iterator[None]:
+    """Runs the body's operators on the CPU as on CUDA; belongs below modes that record them.
+
+    `memory` learns which tensors are the host's, and `record` records moves between the two.
+    """
+    places = _Places(memory, record)
+    with beside_compiler()(places.finish), FunctionMode(places.call):
+        yield
+
+
+class _Places:
+    """Where tensors are, by what calls ask for and operators compute."""
+
+    def __init__(self, memory: LiveTensors, record: Record) -> None:
+        self._memory, self._record = memory, record
+        self._on_host: list[bool] = []
+        """Where results of the running calls belong, the innermost last."""
+
+    def call(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
+        """Makes a call, which may say where its results belong, with CUDA's moves."""
+        if torch._C._are_functorch_transforms_active():
+            return func(*args, **kwargs)
+        if func in _MOVES:
+            to_host = self._moves_to_host(func, args, kwargs)
+            if to_host is None or to_host == self._is_on_host(args[0]):
+                return func(*args, **kwargs)
+            move = functools.partial(self._moved, to_host, func, args, kwargs)
+            return self._record("transfer", [args[0]], {}, move)
+        if func is torch.Tensor.__setitem__ and type(args[2]) in _NUMBERS:
+            target, key, number = args
+            if not self._is_on_host(target):  # where a number is written as a tensor
+                layout = {"dtype": target.dtype, "device": target.device}
+                number = self._placed(False, torch.scalar_tensor, (number,), layout)
+            return func(target, key, number)
+        device = kwargs.get("device")
+        if device is not None:
+            is_on_host = _names_host(device)
+        elif func in _device_constructors() and not [*tensors_in((*args, *kwargs.values()))]:
+            is_on_host = True
+        else:
+            return func(*args, **kwargs)
+        result = self._placed(is_on_host, func, args, kwargs)
+        if is_on_host:  # `torch.tensor` makes it where no operator is seen
+            with torch._C.DisableTorchFunction():
+                for tensor in tensors_in([result]):
+                    self._memory.put_on_host(tensor)
+        return result
+
+    def finish(self, func: Operator, args: Arguments, kwargs: Keywords) -> Value:
+        """Runs an operator, places its results, and gives them CUDA's form."""
+        output = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            if func in _NORMS and isinstance(output, tuple):
+                output = (output[0], *(_statistic(args[0], each) for each in output[1:]))
+            given = [*tensors_in([*args, *kwargs.values()])]
+            is_on_host = bool(given) and all(map(self._memory.is_on_host, given))
+            if self._on_host[-1] if self._on_host else is_on_host:
+                for tensor in tensors_in([output]):
+                    self._memory.put_on_host(tensor)
+        return output
+
+    def _moves_to_host(self, func: Function, args: Arguments, kwargs: Keywords) -> bool | None:
+        """Where a call such as `.to` moves its tensor; None if it names no device."""
+        if func in (torch.Tensor.cpu, torch.Tensor.cuda):
+            return func is torch.Tensor.cpu
+        for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
+            if isinstance(argument, torch.Tensor):
+                return self._is_on_host(argument)
+            if isinstance(argument, str | torch.device):
+                return _names_host(argument)
+        return None
+
+    def _moved(self, to_host: bool, func: Function, args: Arguments, kwargs: Keywords) -> Any:
+        result: Any = self._placed(to_host, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            if result.untyped_storage()._cdata == args[0].untyped_storage()._cdata:
+                return self._placed(to_host, torch.clone, (result,), {})
+        return result
+
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunction():
+            return self._memory.is_on_host(tensor)
+
+    def _placed(self, on_host: bool, func: Function, args: Arguments, kwargs: Keywords) -> Value:
+        """Makes a call whose results are on the host, or on the device."""
+        self._on_host.append(on_host)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._on_host.pop()
+
+
+def _names_host(device: Value) -> bool:
+    return isinstance(device, str) and device.startswith("cpu")
+
+
+def _statistic(x: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
+    """A norm's means or deviations: fp32 or wider, and even if a batch norm only applies them."""
+    wide = statistic.to(torch.promote_types(statistic.dtype, torch.float32))
+    return wide.new_zeros(x.shape[1]) if wide.shape == (0,) else wide
+
+
+_MOVES: Final = frozenset(
+    {torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to, torch.Tensor.type_as}
+)
+_NUMBERS: Final = (bool, int, float, complex)
+_NORMS: Final = (
+    torch.ops.aten.native_layer_norm.default,
+    torch.ops.aten.native_batch_norm.default,
+)
+"""Operators whose statistics have another form on CUDA."""

@@ -42,15 +42,19 @@ from dsocr_analyze.model.torch_calls import (
 from dsocr_analyze.model.unused_imports import beside_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
-from dsocr_analyze.trace.memory import LiveTensors
+from dsocr_analyze.trace.memory import LiveTensors, cpu_as_cuda
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.operators import COMPOSITE, FREE, RULES, kernels_of, traits_of
-from dsocr_analyze.trace.record import Level, Trace
-from dsocr_analyze.trace.refusals import (
+from dsocr_analyze.trace.operators import (
+    COMPOSITE,
+    FREE,
+    RULES,
+    kernels_of,
     refuse_functions,
     refuse_higher_order,
     refuse_uncountable,
+    traits_of,
 )
+from dsocr_analyze.trace.record import Level, Trace
 from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition
 
 __all__ = ["Recorder"]
@@ -113,9 +117,6 @@ class Recorder:
             if self._alike and not (_has_any_global_hook() or is_watched):
                 self._repetition = Repetition(self._alike, self._memory)
             if self._memory.device == torch.device("cpu"):
-                # Imported here because few runs need it.
-                from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
-
                 stack.enter_context(cpu_as_cuda(self._memory, self.record_whole))
             self._operators = beside_compiler()(self._run_operator, takes_functions=True)
             stack.enter_context(self._operators)

@@ -11,7 +11,9 @@ from operator import attrgetter, itemgetter
 
 from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.figures import OperatorLedger, StageFigures
-from dsocr_analyze.kernels import Kernel, Work, merged, total_work
+from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors
+from dsocr_analyze.model.torch_calls import Shapes
+from dsocr_analyze.module_tree import NestedShapes, TracedModule
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.workload import PageWorkload
@@ -25,6 +27,7 @@ __all__ = [
     "linear_stretches",
     "stage_figures",
     "step_stretches",
+    "traced_modules",
 ]
 
 
@@ -187,3 +190,29 @@ def growing_work(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
     own = step.own_work()
     grown = own if routed_expert is None else filterfalse(routed_expert.fullmatch, own)
     return total_work(map(own.__getitem__, grown))
+
+
+def traced_modules(trace: Trace) -> dict[str, TracedModule]:
+    """Calls, shapes and FLOPs (with all modules below) of every path that took part."""
+    total = with_ancestors(trace.own_work())
+    calls = Counter(trace.calls)
+    found = {}
+    for path in calls.keys() | total.keys():
+        inputs, outputs = trace.shapes.get(path, (None, None))
+        flops = total[path].flops if path in total else 0
+        found[path] = TracedModule(
+            calls.get(path, 0), _tensors_only(inputs), _tensors_only(outputs), flops
+        )
+    return found
+
+
+def _tensors_only(shapes: Shapes) -> NestedShapes:
+    """Nested shapes without empty items; a single shape is unwrapped."""
+    if shapes is None:
+        return None
+    if isinstance(shapes, tuple):
+        return list(shapes)
+    kept: list[NestedShapes] = [item for item in map(_tensors_only, shapes) if item is not None]
+    if not kept:
+        return None
+    return kept[0] if len(kept) == 1 else kept
