@@ -12,7 +12,7 @@ from command_line import run
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.forward import blamed_on
 
 ONE_STAGE = '[[stages]]\nname = "all"\nrole = "prefill"\n'
 _TOWER, _TEXT, _HEAD = (

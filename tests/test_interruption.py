@@ -36,11 +36,9 @@ from dsocr_analyze.interruption import (
     safe_point,
 )
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.failures import blamed_on
-from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.loading import building
+from dsocr_analyze.model.forward import blamed_on, running
+from dsocr_analyze.model.loading import building, importable
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.source_package import importable
 from dsocr_analyze.output_files import replacing, write_files
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.memory import LiveTensors

@@ -17,8 +17,8 @@ from transformers.utils import is_torchvision_available
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.forward import REMOTE_PACKAGE
 from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.model.source_package import REMOTE_PACKAGE
 
 pytestmark = pytest.mark.directory
 

@@ -19,8 +19,7 @@ from transformers.utils import logging
 from dsocr_analyze.model import unused_imports
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.loading import building
-from dsocr_analyze.model.source_package import importable
+from dsocr_analyze.model.loading import building, importable
 from dsocr_analyze.model.unused_imports import without_unused_imports
 from dsocr_analyze.session import DeepSeekOCRSession
 

@@ -20,8 +20,7 @@ from dsocr_analyze import output_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import OutputError, OwnFolderError, TrustError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.model.source_package import import_file, importable
+from dsocr_analyze.model.loading import import_file, importable, load_model
 from dsocr_analyze.model.trust import is_trusted, record_trust, require_trust, trust_store
 
 

@@ -17,8 +17,7 @@ from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import modeling_unlimitedocr
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.loading import LoadedModel, building, load_model
-from dsocr_analyze.model.source_package import import_file, importable
+from dsocr_analyze.model.loading import LoadedModel, building, import_file, importable, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 

@@ -30,7 +30,7 @@ from dsocr_analyze.measuring import (
     passes,
 )
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.failures import is_out_of_memory
+from dsocr_analyze.model.forward import is_out_of_memory
 from dsocr_analyze.report import measured, opening, table
 from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing import TimeEntry, assumptions

@@ -38,7 +38,7 @@ from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels
 from dsocr_analyze.measuring.installed_gpu import detect_gpu, host_figures
-from dsocr_analyze.model.failures import is_out_of_memory
+from dsocr_analyze.model.forward import is_out_of_memory
 from dsocr_analyze.model.process_settings import exclusive
 
 __all__ = [

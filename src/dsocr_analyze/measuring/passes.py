@@ -20,8 +20,7 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
 from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.measuring.stage_clock import StageClock, Timer, timer_of
-from dsocr_analyze.model.failures import blamed_on
-from dsocr_analyze.model.forward import running_unwatched
+from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive

@@ -26,8 +26,7 @@ from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.architectures.stages import owner_among
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.failures import blamed_on
-from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final, TypeAlias
@@ -28,7 +35,7 @@ from dsocr_analyze.model.described_model import (
     use_attention,
 )
 from dsocr_analyze.model.directory import ModelDirectory, read_config
-from dsocr_analyze.model.failures import blamed_on
+from dsocr_analyze.model.forward import REMOTE_PACKAGE, blamed_on
 from dsocr_analyze.model.known_values import KnownValues
 from dsocr_analyze.model.process_settings import (
     answered,
@@ -37,14 +44,15 @@ from dsocr_analyze.model.process_settings import (
     is_running_thread,
     quiet_transformers,
 )
-from dsocr_analyze.model.source_package import import_file, importable
 from dsocr_analyze.model.trust import require_trust
-from dsocr_analyze.model.unused_imports import without_unused_imports
+from dsocr_analyze.model.unused_imports import missing_packages_stood_in, without_unused_imports
 
 __all__ = [
     "VENDOR_TRANSFORMERS",
     "LoadedModel",
     "building",
+    "import_file",
+    "importable",
     "load_model",
     "require_transformers",
 ]
@@ -270,6 +278,90 @@ def require_transformers(directory: ModelDirectory) -> None:
         f" {_PACKAGE}{VENDOR_TRANSFORMERS}: other versions lack what it imports;"
         " pip install 'dsocr-analyze[vendor]', or run the built-in reference"
     )
+
+
+# --- a directory's own files, from the bytes that were hashed; nothing is written ---------------
+
+
+@contextlib.contextmanager
+def importable(directory: ModelDirectory) -> Iterator[str]:
+    """Yields the package in which a directory's files can be imported meanwhile."""
+    identity = f"{directory.path.resolve()}\n{directory.code_digest()}".encode()
+    package = f"{REMOTE_PACKAGE}.m_{hashlib.sha256(identity).hexdigest()[:16]}"
+    finder = _SourceFinder(package, directory)
+
+    def forget() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+
+    with exclusive(), undone(forget), contextlib.ExitStack() as stack:
+        sys.meta_path.insert(0, finder)
+        if not directory.is_reference:  # which imports no package that may be missing
+            stack.enter_context(missing_packages_stood_in())
+        stack.enter_context(quiet_transformers())
+        yield package
+
+
+def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:
+    """Imports one of the files into the package that `importable` yielded.
+
+    If it raises, all of the package's modules are removed, and that is a ModelCodeError.
+    """
+    name = f"{package}.{file.removesuffix('.py').replace('/', '.')}"
+    try:
+        with blamed_on(directory, "could not be imported"):
+            return importlib.import_module(name)
+    except BaseException:
+        for loaded in [loaded for loaded in sys.modules if loaded.startswith(package)]:
+            del sys.modules[loaded]
+        raise
+
+
+@dataclass(eq=False)
+class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports a directory's Python files as a private package."""
+
+    package: str
+    directory: ModelDirectory
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        file = self._file_of(fullname)
+        if not file and fullname not in (REMOTE_PACKAGE, self.package):
+            return None
+        spec = importlib.machinery.ModuleSpec(
+            fullname,
+            self,
+            origin=str(self.directory.path / file),
+            is_package=self.is_package(fullname),
+        )
+        spec.has_location = bool(file)
+        return spec
+
+    def _file_of(self, fullname: str) -> str:
+        """The file of a module; empty for the packages around the files, and for others."""
+        if not fullname.startswith(f"{self.package}."):
+            return ""
+        stem = fullname.removeprefix(f"{self.package}.").replace(".", "/")
+        files = (f"{stem}.py", f"{stem}/__init__.py")
+        return next(filter(self.directory.sources.__contains__, files), "")
+
+    def is_package(self, fullname: str) -> bool:
+        file = self._file_of(fullname)
+        return not file or file.endswith("__init__.py")
+
+    def get_source(self, fullname: str) -> str:
+        source = self.directory.sources.get(self._file_of(fullname), b"")
+        return importlib.util.decode_source(source)
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        file = self._file_of(fullname)
+        source = self.directory.sources.get(file, b"")
+        return compile(source, str(self.directory.path / file), "exec", dont_inherit=True)
 
 
 # --- the values of parameters: a checkpoint's, or random ones that affect no count --------------

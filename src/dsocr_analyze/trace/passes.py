@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.model.failures import blamed_on
-from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
