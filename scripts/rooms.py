@@ -29,7 +29,6 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("version",),
     ("dtypes",),
     ("kernels",),
-    ("device",),
 )
 """The rooms that any other may use; the diagram leaves them out."""
 

@@ -13,9 +13,9 @@ from both_engines import small_directory
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.cli.documents import schemas
-from dsocr_analyze.device import parse_device
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.report.opening import dump_json
+from dsocr_analyze.session import parse_device
 from dsocr_analyze.trace import operators, recorder
 
 COUNTS = (

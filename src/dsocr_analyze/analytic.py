@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from dsocr_analyze.architectures.stages import Composition
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import PageWorkload, position_warnings
 
-__all__ = ["ATTENTION_NAMES", "UNIFORM_ROUTING_NOTE", "figures_of_composition", "page_figures"]
+__all__ = ["ATTENTION_NAMES", "UNIFORM_ROUTING_NOTE", "page_figures"]
 
 UNIFORM_ROUTING_NOTE = (
     "MoE routing is uniform (no checkpoint is loaded): every expert gets its share of the tokens'"
@@ -30,21 +29,32 @@ def page_figures(
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
+    provenance: Provenance | None = None,
 ) -> PageFigures:
     """A workload's figures, all from closed forms; the directory's code is not even imported.
+
+    Their `provenance` is that of a model that runs, if any does.
 
     Raises:
         ConfigError: The config lacks a key, or describes something without a closed form.
         DeviceError: No model can have that type.
     """
-    architecture = directory.architecture
-    element = dtype_named(dtype)
+    architecture, element = directory.architecture, dtype_named(dtype)
     dimensions = directory.dimensions()
     composition = architecture.forms.compose(dimensions, workload, element, flash_attention)
-    return figures_of_composition(
-        composition,
-        workload,
-        Provenance(
+    counted = Counter[str]()
+    for stage in composition.stages.values():
+        for kernel in stage.kernels:
+            counted[kernel.operator] += kernel.calls
+    warnings = (
+        *directory.config_findings.warnings,
+        *architecture.warnings_of(workload),
+        *position_warnings(workload, dimensions.decoder.max_position_embeddings),
+    )
+    return PageFigures(
+        workload=workload,
+        provenance=provenance
+        or Provenance(
             model=directory.source(architecture.name),
             engine="analytic",
             device="none",
@@ -52,44 +62,20 @@ def page_figures(
             attention=ATTENTION_NAMES[flash_attention],
             versions={"tool": VERSION},
         ),
-        warnings=[
-            *directory.config_findings.warnings,
-            *architecture.warnings_of(workload),
-            *position_warnings(workload, dimensions.decoder.max_position_embeddings),
-        ],
-        notes=[
-            *architecture.notes_of(workload),
-            *dimensions.notes,
-            UNIFORM_ROUTING_NOTE,
-            "the analytic engine evaluated closed forms; nothing was run",
-            *directory.assumptions,
-            *map("not modelled: {0.reason}".format, architecture.forms.not_modelled),
-        ],
-    )
-
-
-def figures_of_composition(
-    composition: Composition,
-    workload: PageWorkload,
-    provenance: Provenance,
-    *,
-    warnings: list[str],
-    notes: list[str],
-) -> PageFigures:
-    """The figures of a workload composed from closed forms."""
-    counted = Counter[str]()
-    for stage in composition.stages.values():
-        for kernel in stage.kernels:
-            counted[kernel.operator] += kernel.calls
-    return PageFigures(
-        workload=workload,
-        provenance=provenance,
         stages=composition.stages,
         parameters=composition.parameters,
         batch=composition.batch,
         causal_savable_flops=composition.causal_savable_flops,
         memory=composition.memory,
         ledger=OperatorLedger(counted=dict(sorted(counted.items())), free={}, unknown={}),
-        warnings=tuple(warnings),
-        notes=(*warnings, *notes),
+        warnings=warnings,
+        notes=(
+            *warnings,
+            *architecture.notes_of(workload),
+            *dimensions.notes,
+            UNIFORM_ROUTING_NOTE,
+            "the analytic engine evaluated closed forms; nothing was run",
+            *directory.assumptions,
+            *map("not modelled: {0.reason}".format, architecture.forms.not_modelled),
+        ),
     )

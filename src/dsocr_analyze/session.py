@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import torch
 
 from dsocr_analyze.agreement import Agreement, compare
-from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
+from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, page_figures
 from dsocr_analyze.architectures import (
     DEFAULT,
     ImagePath,
@@ -24,9 +25,8 @@ from dsocr_analyze.architectures import (
     described_architecture,
 )
 from dsocr_analyze.architectures.key_value_cache import CacheStep
-from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.figures import (
     MemoryFigures,
     Model,
@@ -52,7 +52,7 @@ from dsocr_analyze.trace.summary import (
     step_stretches,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import AnyWorkload, PageWorkload, position_warnings
+from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -142,7 +142,7 @@ class DeepSeekOCRSession:
         directory.check_values()
         torch_device = parse_device(device)
         if flash_attention:
-            require_flash_attention(torch_device)
+            _require_flash_attention(torch_device)
         window = None
         with suppress(ConfigError):
             window = directory.dimensions().decoder.sliding_window
@@ -279,7 +279,7 @@ class DeepSeekOCRSession:
         if isinstance(workload, PageWorkload):
             try:
                 analytic = self.composed(workload)
-                warnings += analytic.warnings
+                warnings = [*analytic.warnings]
             except ConfigError as error:  # of a directory that no closed form describes
                 if directory.is_reference:
                     raise
@@ -302,12 +302,10 @@ class DeepSeekOCRSession:
 
     def composed(self, workload: PageWorkload) -> PageFigures:
         """A page's figures by the closed forms; raises ConfigError without any."""
-        dimensions, is_flash = self.loaded.directory.dimensions(), self.loaded.attention != "eager"
-        composition = self.architecture.forms.compose(dimensions, workload, self.dtype, is_flash)
-        warnings = position_warnings(workload, dimensions.decoder.max_position_embeddings)
-        return figures_of_composition(
-            composition, workload, self._provenance, warnings=warnings, notes=[]
-        )
+        return page_figures(
+            self.loaded.directory, workload, dtype=self.dtype.name,
+            flash_attention=self.loaded.attention != "eager", provenance=self._provenance,
+        )  # fmt: skip
 
     def analyze(
         self,
@@ -433,3 +431,48 @@ class DeepSeekOCRSession:
             " that every decode step reads as many experts as the first. experts_touched compares"
             " the experts it chose (counted) with those of an even split (even)",
         ]
+
+
+def parse_device(name: str, *, computes: bool = False) -> torch.device:
+    """The device `meta`, `cpu` or `cuda:N`; one that `computes` is not `meta`.
+
+    Raises:
+        DeviceError: There is no such device.
+    """
+    kinds = ("cpu",) if computes else ("meta", "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in (*kinds, "cuda") or (index and not index.isdecimal()):
+        wrong = "computes nothing" if computes and name == "meta" else "is unknown"
+        raise DeviceError(
+            f"device {name!r} {wrong}; use {', '.join(kinds)} or cuda:N", arguments=["device"]
+        )
+    if kind != "cuda":
+        if index:
+            raise DeviceError(f"device {name!r} is unknown; use {kind}", arguments=["device"])
+        return torch.device(kind)
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= present:
+        here = f"{present} here" if present else "no CUDA GPU here"
+        raise DeviceError(
+            f"device {name!r} does not exist ({here}); use {' or '.join(kinds)}",
+            arguments=["device"],
+        )
+    return torch.device("cuda", int(index or 0))
+
+
+def _require_flash_attention(device: torch.device) -> None:
+    """Raises DeviceError if FlashAttention cannot run on the device."""
+    if device.type == "meta":
+        return
+    if device.type == "cpu":
+        raise DeviceError(
+            "flash_attention=True needs a CUDA device or meta: FlashAttention has no CPU kernel;"
+            " flash_attention=False runs eager attention",
+            arguments=["flash_attention"],
+        )
+    if importlib.util.find_spec("flash_attn") is None:
+        raise DeviceError(
+            f"flash_attention=True on {device} needs flash-attn, which is not installed:"
+            " pip install 'dsocr-analyze[flash-attn]'; flash_attention=False runs eager attention",
+            arguments=["flash_attention"],
+        )
