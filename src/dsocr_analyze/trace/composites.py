@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from dsocr_analyze.model.known_values import device_among
 from dsocr_analyze.model.process_settings import replaced
@@ -196,34 +197,19 @@ class Composites(TorchFunctionMode):
             kwargs = kwargs | {"dtype": torch.float32}
         if dtype is None:
             return args, kwargs
-        return self._cast(args, dtype), self._cast(kwargs, dtype)
+        cast = functools.partial(self._cast, dtype)
+        given: tuple[Arguments, Keywords] = tree_map_only(torch.Tensor, cast, (args, kwargs))
+        return given
 
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._cast_tensor(value, dtype) if _is_eligible(value) else value
-        if isinstance(value, tuple | list):
-            items = [self._cast(item, dtype) for item in value]
-            return tuple(items) if isinstance(value, tuple) else items
-        if isinstance(value, dict):
-            return {name: self._cast(item, dtype) for name, item in value.items()}
-        return value
-
-    def _cast_tensor(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        if tensor.dtype == dtype:
+    def _cast(self, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == dtype or not _is_eligible(tensor):
             return tensor
-        is_kept = (
-            tensor.requires_grad
-            and tensor.is_leaf
-            and tensor.dtype is torch.float32
-            and dtype is not torch.float32
-            and torch.is_autocast_cache_enabled()
-        )
-        if not is_kept:
+        is_kept = tensor.requires_grad and tensor.is_leaf and torch.is_autocast_cache_enabled()
+        if not is_kept or tensor.dtype is not torch.float32:
             return tensor.to(dtype)
-        found = self._weights.get(id(tensor))
-        if found is None:
-            found = self._weights[id(tensor)] = (tensor, tensor.to(dtype))
-        return found[1]
+        if id(tensor) not in self._weights:
+            self._weights[id(tensor)] = tensor, tensor.to(dtype)
+        return self._weights[id(tensor)][1]
 
 
 def _is_eligible(tensor: torch.Tensor) -> bool:

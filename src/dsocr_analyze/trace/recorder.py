@@ -25,7 +25,6 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_shapes import Look, call_of, known_shape, looks_of
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.model.torch_calls import (
-    SEQUENCES,
     Arguments,
     DispatchMode,
     Function,
@@ -35,7 +34,6 @@ from dsocr_analyze.model.torch_calls import (
     Result,
     Shapes,
     Value,
-    Values,
     tensors_in,
     uncounted,
 )
@@ -82,7 +80,6 @@ class Recorder:
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
-        self._kernels: dict[Key, list[Kernel] | None] = {}
         self._calls: dict[Key | None, tuple[list[Look], list[Kernel]]] = {}
         """Outputs and kernels of calls on `meta` that only made these outputs."""
         self._assignments: dict[Key | None, tuple[Trace, str]] = {}
@@ -384,7 +381,11 @@ class Recorder:
             refuse_uncountable(name, outputs)
             kernels: list[Kernel] | None = None
             if rule is not None and outputs and is_counted:
-                kernels = self._kernels_of(name, rule, args, kwargs, outputs)
+                # A returned keyword argument is an `out=`: it is written, not read.
+                written = {*map(id, outputs)}
+                read = {key: kwargs[key] for key in kwargs if id(kwargs[key]) not in written}
+                tensors = [*tensors_in(args), *tensors_in(read.values())]
+                kernels = kernels_of(name, rule, Call(args, outputs, read, tensors))
             if kernels is None and name not in FREE and is_counted:
                 trace.unknown[name] += 1
             elif kernels and call is not None:
@@ -394,29 +395,6 @@ class Recorder:
                     self._calls[call] = looks, kernels
             # A tensor written in place existed before.
             self._book(kernels or (), name, outputs, {*map(id, args), *map(id, kwargs.values())})
-
-    def _kernels_of(
-        self,
-        name: str,
-        rule: Rule,
-        args: Arguments,
-        kwargs: Keywords,
-        outputs: Sequence[torch.Tensor],
-    ) -> list[Kernel] | None:
-        """The kernels of a call, counted once for equal arguments and outputs."""
-        # A returned argument is an `out=`: it is written, not read.
-        written = {*map(id, outputs)} if kwargs else ()
-        read = dict(kwargs)
-        for given, each in kwargs.items() if written else ():
-            if id(each) in written:
-                del read[given]
-        is_in_place = len(args) > 0 and outputs[0] is args[0]
-        signature = _signature(args), _signature(outputs), _signature(read.items())
-        key = name, is_in_place, *signature
-        if key not in self._kernels:
-            tensors = [*tensors_in(args), *tensors_in(read.values())]
-            self._kernels[key] = kernels_of(name, rule, Call(args, outputs, read, tensors))
-        return self._kernels[key]
 
     def _book(
         self,
@@ -444,19 +422,6 @@ class Recorder:
 
 _ALLOCATIONS: Final = ("empty", "new_empty")
 _COPIES: Final = frozenset({"clone", "_to_copy"})
-
-
-def _signature(values: Values) -> Key:
-    """All that a rule may look at: layouts of tensors, and other arguments."""
-    signature: list[Any] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            signature += (value.shape, value.stride(), value.dtype)
-        elif isinstance(value, SEQUENCES):
-            signature.append(_signature(value))
-        else:
-            signature.append(value)
-    return tuple(signature)
 
 
 def _shapes(value: Value) -> Shapes:
