@@ -41,41 +41,37 @@ if TYPE_CHECKING:
 __all__ = ["ModelDirectory", "check_loads_nothing", "read_config"]
 
 
-_Role = Literal["AutoConfig", "AutoModel"]
-
 _NOT_QUANTIZED: Final = (
     "'quantization_config' in config.json has no effect: the model is counted without it"
 )
-
 _READS_CONFIG: Final = (
     "closed forms assume that the directory's code, which is not the published code, builds the"
     " model in config.json; a trace shows what it runs"
 )
 
 _MOST_FILES: Final = 100_000
-
 _CONFIG: Final = "config.json"
-"""Name of the config in error messages."""
-
-_ROLES: Final[tuple[_Role, ...]] = ("AutoConfig", "AutoModel")
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """The content of a model directory, of which the very bytes that are hashed run."""
+    """The content of a model directory, of which the very bytes that are hashed run.
+
+    Attributes:
+        sources: Python files by their POSIX path within the directory.
+        described: The architecture from a stages file, if any.
+        config_file: The config's file, if not the directory's own `config.json`.
+    """
 
     path: Path
     config: dict[str, Any]
     sources: dict[str, bytes]
-    """Python files by their POSIX path within the directory."""
     described: Architecture | None = None
-    """The architecture from a stages file, if any."""
     config_file: Path | None = None
-    """The config's file, if not the directory's own `config.json`."""
 
     @classmethod
     def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
-        """Read a directory; raises ModelDirectoryError or ConfigError if it has no model."""
+        """Reads a directory; raises ModelDirectoryError or ConfigError if it has no model."""
         try:
             if not is_folder(path):
                 what = "is not a directory" if exists(path) else "does not exist"
@@ -128,11 +124,10 @@ class ModelDirectory:
         """Whose code this is; `other` if the directory has no model."""
         if self.is_reference:
             return "reference"
-        try:
-            published = self.runs_code(self.architecture.published_code)
-        except (ConfigError, ModelDirectoryError):
-            published = False
-        return "published" if published else "other"
+        with contextlib.suppress(ConfigError, ModelDirectoryError):
+            if self.runs_code(self.architecture.published_code):
+                return "published"
+        return "other"
 
     def dimensions(self) -> ModelDimensions:
         """Dimensions of the model that the directory's code builds.
@@ -141,15 +136,12 @@ class ModelDirectory:
             ConfigError: The config is not recognised, or describes no supported model.
         """
         with self._named_config():
-            found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
-        return found
+            return self.architecture.forms.dimensions(self.config, self.code)
 
     def check_values(self) -> None:
-        """Check the config's values if it is known whose code reads them.
+        """Raises ConfigError for values that no model can be built from, where that is known.
 
-        Raises:
-            ConfigError: No model can be built from a value, the closed forms do not cover it, or
-                it names something that transformers would load.
+        So it does for those that closed forms do not cover, or that transformers would load.
         """
         if not self.has_code:
             with self._named_config():
@@ -163,14 +155,16 @@ class ModelDirectory:
     @property
     def doubt(self) -> str:
         """Why the architecture's own code could not run the config; empty if it could."""
-        architecture = self.recognized
-        if architecture is None or architecture.closed_forms is None:
-            return ""
         try:
-            self.dimensions()
+            if self._is_modelled:
+                self.dimensions()
         except ConfigError as error:
             return str(error)
         return ""
+
+    @property
+    def _is_modelled(self) -> bool:
+        return self.recognized is not None and self.recognized.closed_forms is not None
 
     @contextlib.contextmanager
     def _named_config(self) -> Iterator[None]:
@@ -187,13 +181,11 @@ class ModelDirectory:
     @cached_property
     def config_findings(self) -> ConfigFindings:
         """Findings about the config's keys; without closed forms, only about quantization."""
-        architecture = self.recognized
-        if architecture is None or architecture.closed_forms is None:
+        if not self._is_modelled:
             is_quantized = self.config.get("quantization_config") is not None
             return ConfigFindings((_NOT_QUANTIZED,) if is_quantized else (), ())
         with self._named_config():
-            table = architecture.forms.model.config_table
-            return findings_of(self.config, table, self.code)
+            return findings_of(self.config, self.architecture.forms.model.config_table, self.code)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -238,7 +230,7 @@ class ModelDirectory:
         """
         if not published.items() <= self.digests().items():
             return False
-        return all(self.class_in(role)[0] in published for role in _ROLES)
+        return all(self.class_in(role)[0] in published for role in ("AutoConfig", "AutoModel"))
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of every Python file, by file."""
@@ -289,9 +281,13 @@ def _python_files(directory: Path) -> dict[str, bytes]:
 
     Raises OSError if one cannot be read, or they are too many or too large for a model.
     """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     found: dict[str, bytes] = {}
     seen = size = 0
-    for folder, folders, names in os.walk(directory, onerror=_raise):
+    for folder, folders, names in os.walk(directory, onerror=refuse):
         seen += len(folders) + len(names)
         if seen > _MOST_FILES:
             raise OSError(
@@ -310,15 +306,10 @@ def _python_files(directory: Path) -> dict[str, bytes]:
             size += len(data)
             if size > CODE_BYTES:
                 raise OSError(
-                    errno.EFBIG,
-                    f"its Python files are larger than {CODE_BYTES // MEBIBYTE} MiB",
+                    errno.EFBIG, f"its Python files are larger than {CODE_BYTES // MEBIBYTE} MiB"
                 )
             found[name] = data
     return dict(sorted(found.items()))
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -354,13 +345,11 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # --- configs without code --------------------------------------------------------------------
 
-
-_BACKBONE: Final = "describe the backbone in 'backbone_config', and set 'backbone' to null"
 _FALSE: Final = "set it to false, and describe the backbone in 'backbone_config'"
 
 _LOADED: Final = {
     "auto_map": "leave it out: only code in the model's own directory runs, once it is trusted",
-    "backbone": _BACKBONE,
+    "backbone": "describe the backbone in 'backbone_config', and set 'backbone' to null",
     "backbone_kwargs": "set it to null, and describe the backbone in 'backbone_config'",
     "checkpoint_path": "leave it out: a config describes a model without its weights",
     "use_pretrained_backbone": _FALSE,
