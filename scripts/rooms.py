@@ -24,7 +24,7 @@ BLOCK: Final = re.compile(r"(<!-- rooms -->\n).*?(<!-- end of rooms -->)", re.DO
 FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("interruption", "forking"),
     ("errors", "escaping"),
-    ("input_files", "output_files", "own_folder"),
+    ("input_files", "output_files"),
     ("names", "toml_table"),
     ("version",),
     ("dtypes",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -71,26 +71,30 @@ class TomlTable:
         """Whether `key` is present."""
         return key in self._values
 
-    def value(self, key: str, default: Any, kind: type | tuple[type, ...], right: str) -> Any:
-        """The value at `key`, of a type; `right` describes valid values in messages."""
+    def value(
+        self,
+        key: str,
+        default: Any,
+        kind: type | tuple[type, ...],
+        right: str,
+        is_right: Callable[[Any], bool] = lambda _: True,
+    ) -> Any:
+        """The value at `key`, of a type; `right` describes what `is_right` in messages."""
         self._asked.append(key)
         if key not in self._values:
             if default is REQUIRED:
                 raise ConfigError(f"{self.file}: '{self.path(key)}' is missing; give {right}")
             return default
         value = self._values[key]
-        is_flag = isinstance(value, bool) and bool not in (
-            kind if isinstance(kind, tuple) else [kind]
-        )
-        if is_flag or not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        is_flag = isinstance(value, bool) and bool not in kinds
+        if is_flag or not isinstance(value, kinds) or not is_right(value):
             raise self.refusal(key, right)
         return value
 
     def text(self, key: str, default: _Default | _Required = REQUIRED) -> str | _Default:
         """A nonempty string, or the default."""
-        found: str | _Default = self.value(key, default, str, "a text")
-        if found == "":
-            raise self.refusal(key, "a text")
+        found: str | _Default = self.value(key, default, str, "a text", bool)
         return found
 
     def choice(
@@ -98,10 +102,7 @@ class TomlTable:
     ) -> Any:
         """One of some strings, or the default."""
         right = f"one of {', '.join(choices)}"
-        found = self.value(key, default, str, right)
-        if found is not default and found not in choices:
-            raise self.refusal(key, right)
-        return found
+        return self.value(key, default, str, right, choices.__contains__)
 
     def whole(
         self,
@@ -113,17 +114,18 @@ class TomlTable:
     ) -> int:
         """A whole number from `least` to `most`, if given."""
         right = f"a whole number from {least}" + ("" if most is None else f" to {most:,}")
-        found: int = self.value(key, default, int, right)
-        if found < least or (most is not None and found > most):
-            raise self.refusal(key, right)
+        found: int = self.value(
+            key, default, int, right, lambda n: least <= n and (most is None or n <= most)
+        )
         return found
 
     def texts(self, key: str, default: Sequence[str] | _Required = REQUIRED) -> tuple[str, ...]:
         """A list of nonempty strings."""
         right = 'a list of texts, as ["a", "b"]'
-        found = self.value(key, default, list, right)
-        if not all(isinstance(item, str) and item for item in found):
-            raise self.refusal(key, right)
+        found = self.value(
+            key, default, list, right,
+            lambda items: all(isinstance(each, str) and each for each in items),
+        )  # fmt: skip
         return tuple(found)
 
     def table(self, key: str) -> TomlTable | None:
@@ -133,10 +135,10 @@ class TomlTable:
 
     def tables(self, key: str, default: Sequence[Table] | _Required = REQUIRED) -> list[TomlTable]:
         """A list of tables."""
-        right = "a list of tables"
-        found = self.value(key, default, list, right)
-        if not all(isinstance(item, dict) for item in found):
-            raise self.refusal(key, right)
+        found = self.value(
+            key, default, list, "a list of tables",
+            lambda items: all(isinstance(each, dict) for each in items),
+        )  # fmt: skip
         return [
             TomlTable(self.file, f"{self.path(key)}[{index}]", item)
             for index, item in enumerate(found)

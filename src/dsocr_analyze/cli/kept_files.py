@@ -15,8 +15,7 @@ from dsocr_analyze import output_files
 from dsocr_analyze.errors import BenchmarkError, OutputError
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.input_files import read_bytes
-from dsocr_analyze.own_folder import own_folder, own_folder_to_write
+from dsocr_analyze.input_files import own_folder, own_folder_to_write, read_bytes
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
 
 __all__ = [

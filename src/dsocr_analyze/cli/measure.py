@@ -12,11 +12,10 @@ import typer
 from dsocr_analyze import analysis
 from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.input_files import is_regular
+from dsocr_analyze.input_files import is_regular, own_folder_to_write
 from dsocr_analyze.measuring import calibration_needs as needs
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import prepare_directory, write_files
-from dsocr_analyze.own_folder import own_folder_to_write
 
 __all__ = ["calibrate", "infer", "measure"]
 

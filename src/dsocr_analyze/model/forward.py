@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final, ParamSpec, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 import transformers
@@ -48,7 +48,6 @@ from dsocr_analyze.model.unused_imports import without_unused_imports
 
 __all__ = ["REMOTE_PACKAGE", "blamed_on", "is_out_of_memory", "running", "running_unwatched"]
 
-_Inputs = ParamSpec("_Inputs")
 _TopK: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Values and indices."""
 
@@ -111,8 +110,8 @@ def running_unwatched(
         yield
 
 
-def _uniform_top_k(top_k: Callable[_Inputs, _TopK]) -> Callable[_Inputs, _TopK]:
-    def uniform(*args: _Inputs.args, **kwargs: _Inputs.kwargs) -> _TopK:
+def _uniform_top_k(top_k: Callable[..., _TopK]) -> Callable[..., _TopK]:
+    def uniform(*args: Value, **kwargs: Value) -> _TopK:
         result = top_k(*args, **kwargs)
         result[1].copy_(routed_uniformly(result[1], args, kwargs)())
         return result
@@ -165,11 +164,12 @@ def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        if device_type not in ("cuda", "meta"):
-            original(self, device_type, dtype, enabled, cache_enabled)
-            return
-        original(self, "cuda", dtype, False, cache_enabled)  # disabled, so it needs no GPU
-        self._enabled = enabled
+        is_ours = device_type in ("cuda", "meta")
+        device = "cuda" if is_ours else device_type
+        # Disabled, CUDA's needs no GPU.
+        original(self, device, dtype, enabled and not is_ours, cache_enabled)
+        if is_ours:
+            self._enabled = enabled
 
     return __init__
 

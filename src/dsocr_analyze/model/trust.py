@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.errors import OutputError, TrustError
-from dsocr_analyze.input_files import MEBIBYTE, read_bytes
+from dsocr_analyze.input_files import MEBIBYTE, own_folder, own_folder_to_write, read_bytes
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import locked, write_files
-from dsocr_analyze.own_folder import own_folder, own_folder_to_write
 
 __all__ = ["is_trusted", "is_trusted_code", "record_trust", "require_trust", "trust_store"]
 
@@ -88,7 +87,7 @@ def require_trust(directory: ModelDirectory) -> None:
 
     Raises ConfigError if it has no code, and no architecture recognises its config.
     """
-    if directory.is_reference or is_trusted(directory):
+    if is_trusted(directory):
         return
     digests = directory.digests()
     if not digests:
