@@ -4,15 +4,188 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
+import resource
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from typing import Any, Final
 
-from hostile.faults import FAULTS, faults
-from hostile.kinds import KINDS, scheduled
-from hostile.workers import outcomes
+from hostile.cases import KINDS, scheduled
+from hostile.oracle import outcomes
+
+REPORT: Final = ("static_compute.json", "static_compute.md")
+_JOB: Final = ("--engine", "analytic", "--mode", "tiny", "-q", "--output", "out")
+_LONGEST_SECONDS: Final = 300
+"""On a machine with much else to do; a job takes one."""
+_ENDS: Final = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class Job:
+    """A command that writes two files over older ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.output = folder / "out"
+        self.output.mkdir(parents=True)
+        assert self.finish() == 0  # the first one compiles
+        self.right = self.content()
+        start = time.perf_counter()
+        assert self.finish() == 0
+        self.seconds = time.perf_counter() - start
+        self.ended: Counter[int] = Counter()
+        """Exit codes of the processes that met a fault."""
+
+    def start(self, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "dsocr_analyze", *_JOB],
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+        )  # fmt: skip
+
+    def finish(self) -> int:
+        """Runs the command to its end, undisturbed."""
+        return self.start().wait(_LONGEST_SECONDS)
+
+    def end(self, process: subprocess.Popen[str]) -> str:
+        """Waits for the end of a process, counts its exit code, and returns what it said."""
+        _, said = process.communicate(timeout=_LONGEST_SECONDS)
+        self.ended[process.returncode] += 1
+        return said
+
+    def at_some_moment(self, draw: Random) -> subprocess.Popen[str]:
+        """A process that has run for a while, or to its end."""
+        process = self.start()
+        time.sleep(draw.uniform(0.02, 1.05) * self.seconds)
+        return process
+
+    def content(self) -> list[str]:
+        """What the files hold, but for the time; `old` where nobody has written them."""
+        texts = [(self.output / name).read_text() for name in REPORT]
+        if texts[0] != "old":
+            report = json.loads(texts[0])
+            created = report["metadata"].pop("created")
+            texts[0] = json.dumps(report)
+            texts[1] = texts[1].replace(created, "")
+        return texts
+
+    def make_old(self) -> None:
+        for name in REPORT:
+            (self.output / name).write_text("old")
+
+    def left(self) -> list[str]:
+        """What lies there besides the two files."""
+        return sorted({each.name for each in self.output.iterdir()} - set(REPORT))
+
+
+def killed(job: Job, draw: Random) -> Iterator[str]:
+    """Each file is old or whole, and the next run removes what lay about."""
+    job.make_old()
+    process = job.at_some_moment(draw)
+    process.kill()
+    job.end(process)
+    for found, right in zip(job.content(), job.right, strict=True):
+        if found not in ("old", right):
+            yield f"killed: a file of {len(found)} characters is neither old nor whole"
+    if job.left():
+        assert job.finish() == 0
+        if job.left():
+            yield f"killed: {job.left()} stay"
+
+
+def _is_before_the_program(said: str) -> bool:
+    """Whether Python was interrupted while it started; by the signal itself it ends as often."""
+    return "Traceback" in said and "dsocr_analyze" not in said
+
+
+def interrupted(job: Job, draw: Random) -> Iterator[str]:
+    """Both files are old or both new, nothing else lies there, the exit code is the signal's."""
+    job.make_old()
+    number = draw.choice(list(_ENDS))
+    process = job.at_some_moment(draw)
+    process.send_signal(number)
+    said = job.end(process)
+    code = process.returncode
+    if code not in (_ENDS[number], -number, 0) and not _is_before_the_program(said):
+        yield f"interrupted: exit code {code}: {said[:200]!r}"
+    if job.content() not in (["old", "old"], job.right):
+        yield "interrupted: the files do not belong together"
+    if job.left():
+        yield f"interrupted: {job.left()} stay"
+    if code == _ENDS[number] and ("Traceback" in said or said.count("\n") > 1):
+        yield f"interrupted: {said[:200]!r}"
+
+
+def full_disk(job: Job, draw: Random) -> Iterator[str]:
+    """Exit code 74 in one line, both files as they were, and nothing else there."""
+    job.make_old()
+    room = draw.choice((0, 1, 4096, draw.randrange(1, 400_000), draw.randrange(1, 10_000)))
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    process = job.start(preexec_fn=limited, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    said = job.end(process)
+    if job.content() == job.right:
+        return
+    if process.returncode != 74 or said.count("\n") != 1:
+        yield f"full disk: exit code {process.returncode}: {said[:200]!r}"
+    if job.content() != ["old", "old"]:
+        yield "full disk: the files do not belong together"
+    if job.left():
+        yield f"full disk: {job.left()} stay"
+
+
+def two_writers(job: Job, draw: Random) -> Iterator[str]:
+    """Whole files, and nothing else there."""
+    job.make_old()
+    first = job.start()
+    time.sleep(draw.uniform(0, 0.1))
+    second = job.start()
+    for process in (first, second):
+        said = job.end(process)
+        if process.returncode != 0:
+            yield f"two writers: exit code {process.returncode}: {said[:200]!r}"
+    if job.content() != job.right:
+        yield "two writers: the files are not whole"
+    if job.left():
+        yield f"two writers: {job.left()} stay"
+
+
+FAULTS: Final[dict[str, Callable[[Job, Random], Iterator[str]]]] = {
+    "killed": killed,
+    "interrupted": interrupted,
+    "full disk": full_disk,
+    "two writers": two_writers,
+}
+
+
+def faults(
+    counts: dict[str, int], seed: int, folder: Path
+) -> Iterator[tuple[str, list[str], Counter[int]]]:
+    """Runs faults: of each kind its name, which promises were broken, and exit codes.
+
+    Args:
+        counts: How many of each kind.
+        seed: Of the first of each kind.
+        folder: An empty one.
+    """
+    job = Job(folder)
+    for name, count in counts.items():
+        job.ended.clear()
+        broken = [
+            f"{finding} (--seed {seed + number})"
+            for number in range(count)
+            for finding in FAULTS[name](job, Random(seed + number))  # as above
+        ]
+        yield name, broken, job.ended
+
 
 _CASES_A_SIGN = 10_000
 """After so many, a campaign says how far it is."""

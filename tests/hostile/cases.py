@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import math
+import os
 import shutil
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -15,7 +19,100 @@ import tomlkit
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
-from hostile.mutation import NAMES, NUMBERS, VALUES, as_json, mutated_bytes, mutated_values
+
+NAMES = (
+    "", "a", "../x", "a" * 300, "a\x1b[2Kb", "\u202egnp", "x\ny", "<script>x</script>",
+    "|`*_[x](y)", "-q", "--yes", "$(id)", "%s%n", "nan", "None", "\ud800", "\U0001f4a9", "'\"\\",
+)  # fmt: skip
+NUMBERS = (
+    0, 1, -1, 2, 63, 64, 65, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 10**30, 10**400,
+    -(10**400), 0.5, -0.0, 1e-300, 1e300, math.inf, -math.inf, math.nan,
+)  # fmt: skip
+DEEP: Any = []
+for _ in range(60):
+    DEEP = [DEEP]
+VALUES = (*NAMES, *NUMBERS, None, True, False, [], {}, [[]], {"": {}}, DEEP, ["a"] * 1000)
+
+_CHUNKS = (
+    b"", b"\0", b"\xff" * 8, b"\n", b",", b'"', b"[" * 5000, b"{" * 5000, b'{"a":' * 500,
+    b"(" * 300,
+    b"9" * 5000, b"1e999", b"-1", b"NaN", b"\x00\x00\x00\x7f", b"\xff\xff\xff\x7f", b"%PDF",
+    b"PAR1",
+    b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\x1b[2J", b"../../../etc/passwd", b"#", b" " * 5000,
+)  # fmt: skip
+
+
+def mutated_bytes(data: bytes, draw: Random) -> bytes:
+    """A few pieces of the content changed, moved, repeated, cut off or replaced."""
+    content = bytearray(data)
+    for _ in range(draw.choice((1, 1, 2, 3, 8))):
+        start = draw.randrange(len(content) + 1)
+        end = min(len(content), start + draw.choice((0, 1, 1, 2, 4, 16, 256)))
+        kind = draw.randrange(7)
+        if kind == 0:
+            content[start:end] = bytes(draw.randrange(256) for _ in range(end - start))
+        elif kind == 1:
+            content[start:end] = b""
+        elif kind == 2:
+            content[start:end] = content[start:end] * draw.choice((2, 3, 100))
+        elif kind == 3:
+            content[start:end] = draw.choice(_CHUNKS)
+        elif kind == 4:
+            del content[start:]
+        elif kind == 5:
+            other = draw.randrange(len(content) + 1)
+            content[start:end] = content[other : other + end - start]
+        elif start < len(content):
+            content[start] ^= 1 << draw.randrange(8)
+    return bytes(content)
+
+
+def mutated_values(value: Any, draw: Random) -> Any:
+    """The value with one or a few of what is in it replaced, removed, renamed or added."""
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        value = _changed(value, draw)
+    return value
+
+
+def _changed(value: Any, draw: Random) -> Any:
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        copy = dict(value)
+        key = draw.choice(list(copy))
+        kind = draw.random()
+        if kind < 0.75:
+            copy[key] = _changed(copy[key], draw)
+        elif kind < 0.85:
+            del copy[key]
+        elif kind < 0.93:
+            copy[str(draw.choice(NAMES))] = draw.choice(VALUES)
+        else:
+            copy[str(draw.choice(NAMES))] = copy.pop(key)
+        return copy
+    if isinstance(value, list | tuple) and value and draw.random() < 0.8:
+        copies = list(value)
+        at = draw.randrange(len(copies))
+        copies[at : at + draw.choice((0, 1, 1, 1))] = [_changed(copies[at], draw)]
+        return copies
+    if isinstance(value, int) and not isinstance(value, bool) and draw.random() < 0.4:
+        return (
+            value + draw.choice((-1, 1, 7))
+            if draw.random() < 0.5
+            else value * draw.choice((2, 1000))
+        )
+    if draw.random() < 0.5:  # of the same kind, so that somebody reads on
+        return draw.choice([each for each in VALUES if type(each) is type(value)] or VALUES)
+    return draw.choice(VALUES)
+
+
+def as_json(value: Any, draw: Random) -> bytes:
+    """JSON, now and then with a key twice, broken, or in another encoding."""
+    text = json.dumps(value, ensure_ascii=draw.random() < 0.7)
+    if draw.random() < 0.05:
+        text = text.replace("{", '{"a": 1, "a": 2, ', 1)
+    encoding = "utf-16" if draw.random() < 0.02 else "utf-8"
+    data = text.encode(encoding, "surrogatepass")
+    return mutated_bytes(data, draw) if draw.random() < 0.25 else data
+
 
 DATA: Final = Path(__file__).parent.parent / "data"
 EXAMPLES: Final = Path(__file__).parent.parent.parent / "examples"
@@ -321,3 +418,187 @@ def arguments_case(draw: Random) -> Case:
             draw.choice(("--colour", "-Z", "--mode", "--page=", "--batch-size=", "-q"))
         )
     return arguments
+
+
+_REFERENCES: Final = (
+    "modeling_deepseekocr.DeepseekOCRForCausalLM", "other/repo--modeling_deepseekocr.A",
+    "..x.A", "/etc/passwd.A", ".A", "a.b.c.D", "modeling_deepseekocr.\x1b[2K", "os.system", "A",
+)  # fmt: skip
+_COMMANDS: Final = (
+    ("trust",), ANALYTIC, ANALYTIC, ("tree",), ("tree", "--format", "json"),
+    ("--engine", "trace", "--output", "out", "--mode", "tiny"), ("fit", "h100"), ("advise",),
+)  # fmt: skip
+
+
+def _file_name(draw: Random) -> str:
+    name = str(draw.choice(NAMES))[:200].replace("/", "_").replace("\0", "")
+    return os.fsdecode(name.encode("utf-8", "ignore")) + draw.choice((".py", ".py", "", ".json"))
+
+
+def _add_something_odd(model: Path, draw: Random) -> None:
+    """A pipe, a device, a link, a folder, depth, or a name, beside the files or in their place."""
+    name = draw.choice(("config.json", "tokenizer.json", "modeling_deepseekocr.py", "x.py", "x"))
+    file = model / (name if draw.random() < 0.6 else _file_name(draw))
+    if file.is_file() or file.is_symlink():
+        file.unlink()
+    if file.exists():
+        return
+    target = draw.choice(("/dev/zero", "/dev/tty", "/proc/self/mem", "..", "missing", name, "/"))
+    odd = draw.choice((
+        functools.partial(os.mkfifo, file),
+        functools.partial(file.symlink_to, target),
+        functools.partial(file.mkdir),
+        functools.partial(file.write_bytes, mutated_bytes(b"import os\n" * 40, draw)),
+        functools.partial((file / "/".join("d" * 60)).mkdir, parents=True),
+        functools.partial(file.touch, 0o000),
+    ))  # fmt: skip
+    odd()
+
+
+def directory_case(draw: Random) -> Case:
+    """A model directory with files that are none, names that act, and an odd `auto_map`."""
+    model = Path("model" if draw.random() < 0.7 else _file_name(draw))
+    if not model.name:
+        model = Path("model")
+    shutil.copytree(DEFAULT.reference, model, ignore=shutil.ignore_patterns("__pycache__"))
+    config: dict[str, Any] = json.loads((model / "config.json").read_text())
+    if draw.random() < 0.5:
+        role = draw.choice(("AutoConfig", "AutoModel", "AutoModelForCausalLM"))
+        config["auto_map"] = {**config["auto_map"], role: draw.choice((*_REFERENCES, *VALUES))}
+        (model / "config.json").write_bytes(as_json(config, draw))
+    for _ in range(draw.randrange(3)):
+        _add_something_odd(model, draw)
+    command = draw.choice(_COMMANDS)
+    if command == ("trust",):
+        return ["trust", "--", str(model)]
+    return [*command, "--model", str(model)]
+
+
+def trust_record_case(draw: Random) -> Case:
+    """A record of trust that is broken, odd or no file; a directory that is not on it."""
+    folder = Path(os.environ["XDG_CONFIG_HOME"], "dsocr-analyze")
+    folder.mkdir(parents=True)
+    store = folder / "trust.json"
+    digests = {"a.py": "0" * 64, "b/c.py": "f" * 64}
+    recorded = {str(Path("model").absolute()): digests, "/other": digests}
+    kind = draw.random()
+    if kind < 0.8:
+        store.write_bytes(as_json(mutated_values(recorded, draw), draw))
+        store.chmod(draw.choice((0o600, 0o600, 0o644, 0o666, 0o000)))
+    elif kind < 0.9:
+        store.symlink_to(draw.choice(("/dev/zero", "/dev/null", "trust.json", "/etc/passwd")))
+    else:
+        draw.choice((functools.partial(os.mkfifo, store), store.mkdir))()
+    model = Path("model")
+    model.mkdir()
+    shutil.copy(DEFAULT.reference / "config.json", model)
+    (model / "a.py").write_text("raise SystemExit('untrusted code ran')\n")
+    (model / "modeling_deepseekocr.py").write_text("raise SystemExit('untrusted code ran')\n")
+    if draw.random() < 0.4:
+        return ["trust", "model"]
+    return ["--engine", "trace", "--output", "out", "--mode", "tiny", "--model", "model"]
+
+
+_TINY: Final = ("--mode", "tiny")
+_TRACE: Final = ("--engine", "trace", "--output", "out", "--max-new-tokens", "1")
+_WAYS: Final = (
+    _TRACE[:4],
+    _TRACE,
+    (*_TRACE, "--full", "--html", "page.html"),
+    ("tree",),
+    ("tree", "--trace"),
+    ("tree", "--leaves"),
+    ("tree", "--format", "json"),
+    ("tree", "--format", "mermaid", "--output", "tree.mmd"),
+    ("tree", "--format", "dot", "--output", "tree.dot"),
+)
+
+
+def _small(draw: Random) -> dict[str, Any]:
+    """A config that is traced in a blink, or now and then the published one."""
+    from both_engines import PUBLISHED, small_directory
+
+    return (PUBLISHED if draw.random() < 0.1 else small_directory()).config
+
+
+def _wrong(values: dict[str, Any], draw: Random) -> str:
+    """JSON of the values, some of them wrong; it stays an object, so that somebody reads on."""
+    while not isinstance(changed := mutated_values(values, draw), dict):
+        pass
+    return json.dumps(changed)
+
+
+def traced_config_case(draw: Random) -> Case:
+    """A config with wrong values, which a model is built from."""
+    Path("config.json").write_text(_wrong(_small(draw), draw))
+    way = draw.choice(_WAYS)
+    return [*way, "--config", "config.json", *(() if "--leaves" in way else _TINY)]
+
+
+@cache
+def _described() -> tuple[Any, ...]:
+    """Small models of transformers that a stages file describes."""
+    import any_models
+
+    models = [each for each in vars(any_models).values() if isinstance(each, any_models.Small)]
+    return tuple(each for each in models if each.is_there)
+
+
+def traced_stages_case(draw: Random) -> Case:
+    """A stages file, or the config it is for, with wrong values."""
+    small = draw.choice(_described())
+    stages, _ = small.write(Path())
+    if draw.random() < 0.5:
+        write_wrong_toml(stages, "stages.toml", draw)
+        Path("config.json").write_text(json.dumps(small.config))
+    else:
+        shutil.copy(stages, "stages.toml")
+        Path("config.json").write_text(_wrong(small.config, draw))
+    return [*draw.choice(_WAYS), "--hf-config", "config.json", "--stages", "stages.toml"]
+
+
+def traced_report_case(draw: Random) -> Case:
+    """A saved report with wrong values, against what the trace counts."""
+    Path("report.json").write_text(_wrong(report(), draw))
+    Path("config.json").write_text(json.dumps(_small(draw)))
+    if draw.random() < 0.5:
+        Path("dsocr-budgets.toml").write_text(
+            '[workloads.page]\nmode = "tiny"\nengine = "trace"\nconfig = "config.json"\n'
+        )
+        return ["check", "--against", "report.json"]
+    return ["compare", "report.json", "tiny", "--engine", "trace", "--config", "config.json"]
+
+
+def traced_arguments_case(draw: Random) -> Case:
+    """A command that traces, with options of its own and any values."""
+    Path("config.json").write_text(json.dumps(_small(draw)))
+    command = draw.choice(("", "tree"))
+    arguments = [command] if command else list(_TRACE)
+    arguments += ["--config", "config.json", *_TINY]
+    for _ in range(draw.randrange(1, 3)):
+        option, takes = draw.choice(options_of(command))
+        if option not in ("--engine", "--config", "--model", "--arch", "--device"):
+            arguments += [option, argument_value(draw)] if takes else [option]
+    return arguments
+
+
+KINDS: Final = {
+    name.removesuffix("_case").replace("_", "-"): function
+    for name, function in tuple(globals().items())
+    if name.endswith("_case")
+}
+TRACED: Final = {name for name in KINDS if name.startswith("traced-")}
+
+_ROUNDS_WITHOUT_TRACE: Final = 3
+"""Of four: a traced case takes as long as several others."""
+
+
+def scheduled(kinds: list[str], seed: int) -> Iterator[tuple[str, int]]:
+    """Kinds in turn, each with the next seed; traced ones in one round of four."""
+    rare = [each for each in kinds if each in TRACED and not set(kinds) <= TRACED]
+    while True:
+        for number in range(_ROUNDS_WITHOUT_TRACE + 1):
+            for kind in kinds:
+                if number == 0 or kind not in rare:
+                    yield kind, seed
+                    seed += 1
