@@ -292,24 +292,26 @@ def test_their_flash_attention_is_their_own_or_missing_as_before(monkeypatch):
         assert elsewhere(lambda: module.flash_attn_func(1)) == "theirs"
         assert elsewhere(lambda: module._flash_supports_window_size) is True
 
-    def test_their_modes_are_asked_while_a_function_is_opened():
-        def asked(*_):
-            return torch.nn.functional.has_torch_function((torch.ones(1),))
 
-        def asked_elsewhere(*_):
-            def asked_with_a_mode():
-                with torch.device("cpu"):  # a mode
-                    return asked()
+def test_their_modes_are_asked_while_a_function_is_opened():
+    def asked(*_):
+        return torch.nn.functional.has_torch_function((torch.ones(1),))
 
-            return elsewhere(asked_with_a_mode)
+    def asked_elsewhere(*_):
+        def asked_with_a_mode():
+            with torch.device("cpu"):  # a mode
+                return asked()
 
-        composites = Composites(lambda name, args, kwargs, run, is_kernel: run())
-        assert composites._opened(asked, (), {}) is False
-        assert composites._opened(asked_elsewhere, (), {}) is True
+        return elsewhere(asked_with_a_mode)
 
-    @pytest.mark.exhaustive
-    def test_their_functions_are_guarded_by_the_real_compiler():
-        code = """
+    composites = Composites(lambda name, args, kwargs, run, is_kernel: run())
+    assert composites._opened(asked, (), {}) is False
+    assert composites._opened(asked_elsewhere, (), {}) is True
+
+
+@pytest.mark.exhaustive
+def test_their_functions_are_guarded_by_the_real_compiler():
+    code = """
 import sys, threading, torch
 from dsocr_analyze.model.unused_imports import without_unused_imports
 def function(): pass
@@ -321,7 +323,7 @@ with without_unused_imports():
     thread.join()
 assert guarded[0] is not function
 """
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- forks -----------------------------------------------------------------------------------
