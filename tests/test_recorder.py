@@ -6,15 +6,23 @@ import contextlib
 import copy
 import functools
 import re
+import shutil
 import types
+from collections import Counter
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from both_engines import LATENT, small_directory
+from drawn_passes import TWO, UNLIMITED, drawn
+from sampling import first, sampled
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode
 from tracing import (
     Calls,
     Net,
@@ -29,18 +37,29 @@ from tracing import (
     trace_of,
     witnessed_flops,
 )
+from vendor_checkout import VENDOR, needs_vendor
 
-from dsocr_analyze.errors import UncountableError
+from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.key_value_cache import GrowingCache
+from dsocr_analyze.errors import UncountableError, WorkloadError
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Attention, Work
+from dsocr_analyze.kernels import Attention, Work, merged
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.trace import recorder as recorder_module
 from dsocr_analyze.trace.matrix_rules import keys_after_first, keys_after_last
-from dsocr_analyze.trace.passes import recorded_flash_attention, trace_module
+from dsocr_analyze.trace.passes import recorded_flash_attention, trace_module, trace_passes
+from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
+from dsocr_analyze.trace.repetition import caches_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 BF16 = torch.bfloat16
 EITHER_WAY = pytest.mark.parametrize("alike", [None, by_path])
@@ -988,3 +1007,503 @@ def test_flash_attention_may_skip_what_lies_behind_its_last_query():
         assert net().shape == (2, 3, 4, 6)
     [kernel] = trace.kernels
     assert kernel.dimensions == Attention(2, 4, 4, 3, 5, 8, 6, skippable_scores=2 * 4 * (2 + 1))
+
+
+SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 320,
+    "vocab_size": 1000,
+    "intermediate_size": 600,
+    "moe_intermediate_size": 72,
+    "n_routed_experts": 8,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "projector_config": {"n_embed": 320},
+    "vision_config": {
+        "sam_vit_b": {"layers": 6, "global_attn_indexes": [2, 5]},
+        "clip-l-14-224": {"layers": 3},
+    },
+}
+
+CONFIGS = {
+    "small": {},
+    "latent attention": {
+        "use_mla": True,
+        "kv_lora_rank": 64,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 48,
+        "v_head_dim": 40,
+    },
+    "every second layer MoE": {"moe_layer_freq": 2, "first_k_dense_replace": 2},
+    "dense": {"n_routed_experts": None},
+    "grouped keys": {"num_attention_heads": 10, "num_key_value_heads": 2},
+    "other global blocks": {
+        "vision_config": {"sam_vit_b": {"layers": 5, "global_attn_indexes": [0, 2]}}
+    },
+}
+
+PAGES = {
+    "cut": {"page": (700, 1300), "base_size": 128, "image_size": 96},
+    "whole, two pages": {"page": (300, 200), "base_size": 320, "batch_size": 2},
+    "no crops": {"page": (300, 200), "crop_mode": False, "image_size": 64},
+}
+
+
+def directory_with(path, **changes) -> ModelDirectory:
+    """The model in `path` with a small decoder, and other values for some keys."""
+    directory = ModelDirectory.read(path)
+    config = copy.deepcopy(dict(directory.config))
+    for key, value in (SMALL | changes).items():
+        if key == "vision_config":
+            for encoder, keys in value.items():
+                config[key]["width"][encoder] |= keys
+        elif isinstance(value, dict):
+            config[key] |= value
+        else:
+            config[key] = value
+    return directory.with_config(config)
+
+
+def check(directory, pages, *, flash=False, arch=DEFAULT, steps=range(2)):
+    """Holds the repeated traces of some pages against those of every module."""
+    dimensions = arch.forms.dimensions(directory.config)
+    model = load_model(
+        directory,
+        device=torch.device("meta"),
+        dtype=torch.bfloat16,
+        flash_attention=flash,
+        sliding_window=dimensions.decoder.sliding_window,
+        trust_remote_code=True,
+    )
+    for page in pages:
+        full, folded = (
+            trace_passes(model, arch.plan(**page), arch, step_numbers=steps, repeats=repeats)
+            for repeats in (None, arch.forms.repeats(dimensions))
+        )
+        assert folded.kv_cache_bytes == full.kv_cache_bytes
+        for one, other in zip(
+            (folded.prefill, *folded.decode_steps), (full.prefill, *full.decode_steps), strict=True
+        ):
+            assert merged(one.kernels) == merged(other.kernels)
+            assert one == other
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("name", "flash"),
+    [*((name, False) for name in CONFIGS), ("latent attention", True), ("grouped keys", True)],
+)
+def test_alike_modules_of_the_reference_do_alike(name, flash):
+    check(directory_with(DEFAULT.reference, **CONFIGS[name]), PAGES.values(), flash=flash)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+def test_alike_modules_of_the_published_models_do_alike(name, flash):
+    if flash and name != DEFAULT.name:
+        pytest.skip("its relatives' attention is the same, or eager only")
+    arch = ARCHITECTURES[name]
+    directory = ModelDirectory.read(arch.reference)
+    window = directory.dimensions().decoder.sliding_window or 2
+    page = {"page": (1191, 1684), "max_new_tokens": window + 3}
+    check(directory, [page], flash=flash, arch=arch, steps=(0, 1, window - 1, window))
+
+
+@pytest.mark.vendor
+@needs_vendor
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+@pytest.mark.parametrize("name", ["small", "other global blocks"])
+def test_alike_modules_of_the_published_files_do_alike(name, flash):
+    check(directory_with(VENDOR, **CONFIGS[name]), PAGES.values(), flash=flash)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("watch", "most"),
+    [
+        # Of 24, and of 11 in each of three passes.
+        (contextlib.nullcontext, {"NoTPTransformerBlock": 5, "DeepseekV2MoE": 5}),
+        # A prefill pass, a decode step, and one over a longer cache, which shows how a step grows.
+        (
+            lambda: FlopCounterMode(display=False),
+            {"NoTPTransformerBlock": 24, "DeepseekV2MoE": 3 * 11},
+        ),
+    ],
+)
+def test_an_equal_call_is_not_run_again_unless_someone_watches_operators(monkeypatch, watch, most):
+    session, ran = DeepSeekOCRSession.from_local(), Counter()
+    classes = {type(each) for each in session.model.modules() if type(each).__name__ in most}
+    for module_class in classes:
+
+        def counted(self, *args, forward=module_class.forward, **kwargs):
+            ran[type(self).__name__] += 1
+            return forward(self, *args, **kwargs)
+
+        monkeypatch.setattr(module_class, "forward", counted)
+    with watch():
+        session.analyze(page=(300, 200), crop_mode=False, image_size=64, max_new_tokens=1)
+    assert ran <= Counter(most)
+    assert watch is contextlib.nullcontext or ran == most
+
+
+def test_alike_modules_share_a_name():
+    directory = directory_with(DEFAULT.reference, **CONFIGS["every second layer MoE"])
+    name = DEFAULT.forms.repeats(DEFAULT.forms.dimensions(directory.config))
+    sam, clip, layers = "model.sam_model.blocks", "model.vision_model.transformer", "model.layers"
+    for one, same, other in (
+        (f"{sam}.0.attn.qkv", f"{sam}.1.attn.qkv", f"{sam}.2.attn.qkv"),
+        (f"{sam}.2", f"{sam}.5", f"{sam}.2.attn"),
+        (f"{clip}.layers.0.mlp", f"{clip}.layers.23.mlp", f"{sam}.0.mlp"),
+        (f"{layers}.0.mlp", f"{layers}.3.mlp", f"{layers}.2.mlp"),
+        (f"{layers}.2.mlp.experts.0.up_proj", f"{layers}.2.mlp.experts.7.up_proj", layers),
+        ("model.projector", "model.projector", "model.sam_model"),
+    ):
+        assert name(one) == name(same) != name(other)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.directory
+def test_changed_code_is_traced_in_full(tmp_path):
+    """Whether a layer of this copy does its second linear twice is up to a global counter."""
+    path = tmp_path / "model"
+    shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
+    file = path / "deepencoder.py"
+    before = "out: Tensor = self.fc2(quick_gelu(self.fc1(x)))"
+    after = (
+        "hidden = quick_gelu(self.fc1(x))\n"
+        "        CALLS.append(1)\n"
+        "        out: Tensor = self.fc2(hidden)\n"
+        "        if len(CALLS) % 2:\n"
+        "            out = self.fc2(hidden)"
+    )
+    text = file.read_text()
+    assert text.count(before) == 1
+    file.write_text(text.replace(before, after) + "\n\nCALLS: list[int] = []\n")
+    page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+    changed = DeepSeekOCRSession.from_local(path, trust_remote_code=True).analyze(**page)
+    published = DeepSeekOCRSession.from_local().analyze(**page)
+    macs, once = (
+        [
+            report.stages["clip"]
+            .by_module[f"model.vision_model.transformer.layers.{i}.mlp.fc2"]
+            .macs
+            for i in range(24)
+        ]
+        for report in (changed, published)
+    )
+    assert macs == [(2 - index % 2) * count for index, count in enumerate(once)]
+    assert changed.agreement is not None
+    assert not changed.agreement.agrees
+
+
+@pytest.mark.exhaustive
+def test_a_module_changed_since_it_was_loaded_is_like_no_other():
+    """Other activation, other routing and another width in one layer of many."""
+    page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+    session = DeepSeekOCRSession.from_directory(directory_with(DEFAULT.reference))
+    layers = session.model.model.layers
+    layers[2].mlp.shared_experts.act_fn = torch.nn.ReLU()
+    layers[3].mlp.num_experts_per_tok = layers[3].mlp.gate.top_k = 2
+    layers[1].self_attn.q_proj = torch.nn.Sequential(
+        torch.nn.Linear(320, 8, bias=False, device="meta", dtype=torch.bfloat16),
+        torch.nn.Linear(8, 320, bias=False, device="meta", dtype=torch.bfloat16),
+    )
+    workload = session.plan(**page)
+    folded = session.trace(workload)
+    full = trace_passes(session.loaded, workload, DEFAULT)
+    assert merged(folded.prefill.kernels) == merged(full.prefill.kernels)
+    assert folded.prefill.calls == full.prefill.calls
+
+
+def test_a_workload_and_its_arguments_are_refused_together():
+    session = DeepSeekOCRSession.from_directory(directory_with(DEFAULT.reference))
+    workload = session.plan(page=(100, 100))
+    with pytest.raises(WorkloadError, match="base_size"):
+        session.analyze(workload, base_size=512)
+
+
+class Layer(torch.nn.Module):
+    """A layer that extends a cache by its keys and values, and something besides, if told to."""
+
+    def __init__(self, layer_idx, also=lambda cache, layer: None):
+        super().__init__()
+        self.layer_idx, self._also = layer_idx, [also]
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x, tables, held):
+        cache = held[0] if isinstance(held, tuple) else held
+        key, value = self.linear(x) * tables[0], self.linear(x) + tables[1]
+        keys, values = cache.update(key.unsqueeze(1), value.unsqueeze(1), self.layer_idx)
+        self._also[0](cache, self.layer_idx)
+        return x + (keys * values).sum(-2).squeeze(1).unsqueeze(1), cache
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, also, hold):
+        super().__init__()
+        self._hold = hold
+        self.layers = torch.nn.ModuleList(Layer(index, also) for index in range(5))
+
+    def forward(self, x, cache):
+        tables = (x[:, :, :1] * 2, x[:, :, :1] * 3)
+        for layer in self.layers:
+            x, cache = layer(x, tables, self._hold(cache))
+        return x
+
+
+def slots_of(cache):
+    return vars(cache).setdefault("slots", {})
+
+
+def doubled_below(cache, layer):
+    if layer:
+        cache.key_cache[layer - 1] = cache.key_cache[layer - 1] * 2
+
+
+# Layers that run: over an empty cache, over a pair made in the same pass, and over one from before
+# it, the first and the last beside one in the middle. The first has nothing below it to change.
+@pytest.mark.parametrize(
+    ("also", "ran"),
+    [
+        (lambda cache, layer: None, 2 + 3 + 3),
+        (lambda cache, layer: slots_of(cache).update({layer: 7}), 2 + 3 + 3),  # sliding windows do
+        (lambda cache, layer: cache.value_cache[layer].add_(1), 2 + 3 + 3),
+        (doubled_below, 19),
+        (lambda cache, layer: layer and cache.value_cache[layer - 1].add_(1), 19),
+        (lambda cache, _: slots_of(cache).update({0: 1 - slots_of(cache).get(0, 0)}), 19),
+        (
+            lambda cache, layer: (
+                vars(cache).setdefault("others", []).extend(2 * [cache.key_cache[layer] * 2])
+            ),
+            20,
+        ),
+    ],
+    ids=["nothing", "numbered", "here", "doubled below", "below", "toggled below", "elsewhere"],
+)
+@pytest.mark.parametrize("hold", [lambda cache: cache, lambda cache: (cache, 1)])
+def test_layers_that_extend_a_cache_are_repeated(also, ran, hold):
+    """Only if each extends its own pair and does nothing else to the cache."""
+    with torch.device("meta"):
+        model = Layers(also, hold)
+    called = []
+    forward = Layer.forward
+
+    def counted(self, *args):
+        called.append(self.layer_idx)
+        return forward(self, *args)
+
+    found = []
+    for alike in (None, lambda path: re.sub(r"\d+", "each", path)):
+        caches = [GrowingCache(), GrowingCache()]
+        called.clear()
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(Layer, "forward", counted)
+            with Recorder(model, alike) as recorder:
+                for calls in ([(0, 3)], [(1, 3), (1, 1)], [(0, 1)]):
+                    found.append(recorder.begin())
+                    for cache, tokens in calls:
+                        model(torch.empty(2, tokens, 8, device="meta"), caches[cache])
+        tensors = [each for cache in caches for pair in cache for each in pair]
+        found.append([(each.shape, each.stride(), each.dtype) for each in tensors])
+        found.append([vars(cache).get("slots") for cache in caches])
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+    assert len(called) == ran
+
+
+class Odd(list):
+    """A list may hold what is no attribute."""
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"one": [torch.ones(1)], "other": []}, {"pairs": [(1, 2)]}, {"names": ["x"]},
+     {"keys": [], "slots": {"x": 1}}, {"keys": [], "slots": {0: [1]}}, {"keys": [], "length": 1}],
+)  # fmt: skip
+def test_what_holds_more_than_tensors_and_numbers_by_layer_is_no_cache(state):
+    value = GrowingCache()
+    vars(value).clear()
+    vars(value).update(state)
+    odd = Odd()
+    vars(odd).update(key_cache=[], value_cache=[])
+    cache = GrowingCache()
+    assert caches_in([value, odd, 1, torch.ones(1), (None, (cache,))]) == [cache]
+
+
+DEVICES = ("meta", "cpu")
+
+
+def traced(function, device: str, *shape: int, dtype=torch.float32) -> Trace:
+    """A function of an input, beside a parameter that shows the model's device."""
+    parameter = nn.Parameter(torch.zeros(2, device=device), requires_grad=False)
+    model = Net(lambda self, x: function(x), parameter=parameter)
+    x = torch.zeros(shape, dtype=dtype, device=device)
+    with running(torch.device(device)), Recorder(model, with_levels=True) as recorder:
+        trace = recorder.begin()
+        kept = model(x)
+    del kept
+    assert not trace.unknown
+    return trace
+
+
+def found(*given, **options) -> tuple[str, list[int]]:
+    """Operators and levels of `traced`."""
+    trace = traced(*given, **options)
+    operators = " ".join(kernel.operator for kernel in trace.kernels)
+    return operators, [level.nbytes for level in trace.levels]
+
+
+def counted(x, ask):
+    """Asks for a tensor of the device, which dies there."""
+    counts = torch.ones_like(x, dtype=torch.int64)
+    counts = ask(counts)
+    return x * 2, counts
+
+
+def attended(x):
+    return F.scaled_dot_product_attention(x, x, x).transpose(1, 2).reshape(1, 7, 8)
+
+
+def normed(x):
+    zeros, ones = x.new_zeros(8), x.new_ones(8)
+    return F.batch_norm(x, zeros, ones)
+
+
+# Each case: a function, the operators that it runs, and bytes alive after each piece of memory.
+HOST = {
+    "made without a device, it runs and takes no memory of it": (
+        lambda x: x + torch.arange(3).sum(), "arange sum add", [20],
+    ),
+    "made on the device: arange": (lambda x: torch.arange(3, device=x.device), "arange", [24]),
+    "made on the device: ones": (lambda x: torch.ones(6, device=x.device), "ones", [24]),
+    "made of the device's": (lambda x: x.new_ones(3, dtype=torch.int64), "new_ones", [24]),
+    "what follows from the host alone stays there": (
+        lambda x: (torch.ones(3, device="cpu") * 2).cumsum(0), "ones mul cumsum", [],
+    ),
+    "what is made of numbers too": (
+        lambda x: (torch.tensor([1.0, 2.0, 3.0]) * 2).cumsum(0), "mul cumsum", [],
+    ),
+    "a move to the device is a transfer into a tensor of its own": (
+        lambda x: torch.arange(3).to(x.device) + 1, "arange transfer add", [24, 48],
+    ),
+    "it may cast, to a tensor": (lambda x: torch.arange(3).to(x), "arange transfer", [12]),
+    "or its type": (lambda x: torch.arange(3).type_as(x), "arange transfer", [12]),
+    "or a type": (
+        lambda x: torch.arange(3).to(device=x.device, dtype=torch.float32),
+        "arange transfer", [12],
+    ),
+    "what the host asks for dies on the device": (
+        lambda x: counted(x, torch.Tensor.cpu), "ones_like transfer mul", [40, 20],
+    ),
+    "by name": (
+        lambda x: counted(x, lambda counts: counts.to("cpu")), "ones_like transfer mul", [40, 20],
+    ),
+    "or by a tensor": (
+        lambda x: counted(x, lambda counts: counts.to(torch.zeros(3))),
+        "ones_like zeros transfer mul", [40, 20],
+    ),
+    # Whatever the tensor holds: it is not asked for its truth.
+    "what is made of the device's tensor stays there": (
+        lambda x: torch.asarray(x * 2) + 1, "mul add", [20, 40],
+    ),
+    "a copy into the other's tensor is a transfer": (
+        lambda x: torch.zeros_like(x).copy_(torch.ones(5)), "zeros_like ones transfer", [20],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("function", "operators", "levels"), HOST.values(), ids=HOST)
+def test_what_is_on_the_host_and_what_on_the_device(function, operators, levels, device):
+    assert found(function, device, 5) == (operators, levels)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_transfer_has_the_types_of_both(device):
+    _, transfer = traced(lambda x: torch.arange(3).to(x), device, 5).kernels
+    assert (transfer.dtype, transfer.output_dtype) == ("int64", "float32")
+
+
+def test_on_a_cpu_no_name_tells_a_device_of_its_own_from_the_host():
+    cpu = torch.device("cpu")
+    assert found(lambda x: torch.arange(3, device=cpu), "cpu", 5) == ("arange", [24])
+    assert found(lambda x: torch.from_numpy(np.ones(3)) * 2, "cpu", 5) == ("mul", [24])
+    assert found(lambda x: x.to(cpu) + 1, "cpu", 5) == ("add", [20])
+    named = found(lambda x: torch.as_tensor(x * 2, device="cpu") + 1, "cpu", 5)
+    assert named == ("mul add", [20, 40])
+
+
+# Each case: a function, its input's shape and type, its operators, and the levels.
+KERNELS = {
+    "attention is laid out so that merging heads is a view, without log-sum-exp": (
+        attended, (1, 2, 7, 4), torch.float32, "scaled_dot_product_attention", [4 * 56],
+    ),
+    "a number that is written is a tensor first": (
+        lambda x: x.__setitem__(([0, 1],), 0.0), (4, 6), torch.float32,
+        "scalar_tensor index_put", [4],
+    ),
+    "also to an element": (
+        lambda x: x.__setitem__((0, 1), 0.0), (4, 6), torch.float32, "scalar_tensor copy", [4],
+    ),
+    **{
+        f"statistics of a layer norm are fp32: {dtype}": (
+            lambda x: F.layer_norm(x, (8,)), (6, 8), dtype, "native_layer_norm",
+            [48 * dtype.itemsize, 48 * dtype.itemsize + 24, 48 * dtype.itemsize + 48],
+        )
+        for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    },
+    "those of a batch norm are there even if it applies others": (
+        normed, (6, 8), torch.bfloat16, "new_zeros new_ones native_batch_norm",
+        [16, 32, 32 + 96, 32 + 96 + 32, 32 + 96 + 64],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("function", "shape", "dtype", "operators", "levels"), KERNELS.values(), ids=KERNELS
+)
+def test_kernels_are_those_of_cuda(function, shape, dtype, operators, levels, device):
+    assert found(function, device, *shape, dtype=dtype) == (operators, levels)
+
+
+@pytest.mark.parametrize(("device", "name"), [("meta", "copy"), ("cpu", "fill")])
+def test_a_number_that_is_written_to_a_slice_is_a_tensor_first(device, name):
+    """Which the CPU then fills the slice with."""
+    written = found(lambda x: x.__setitem__(slice(1, 3), 0.0), device, 4, 6)
+    assert written == (f"scalar_tensor {name}", [4])
+
+
+# --- whole models ----------------------------------------------------------------------------
+
+_CUT = {"page": (350, 200), "base_size": 128, "image_size": 64, "text_tokens": 5}
+_YARN = {**LATENT, "rope_scaling": {"type": "yarn", "factor": 2.0}}
+_TUNED = {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 16}
+_CASES = [
+    pytest.param(lambda: small_directory(), _CUT, id="deepseek-ocr"),
+    pytest.param(lambda: small_directory(**_YARN), _CUT | {"batch_size": 3}, id="latent"),
+    pytest.param(lambda: small_directory(**LATENT, **_TUNED), _CUT, id="tuned"),
+    pytest.param(lambda: drawn(2, TWO).directory, drawn(2, TWO).workload, id="deepseek-ocr-2"),
+    pytest.param(lambda: drawn(0, UNLIMITED).directory, _CUT, id="unlimited-ocr"),
+    pytest.param(lambda: drawn(1, UNLIMITED).directory, _CUT | {"batch_size": 2}, id="batch"),
+]
+
+
+@sampled("dtype", ["bfloat16", "float16", "float32"], first(1))
+@sampled(("build", "page"), _CASES, first(1))
+def test_every_record_and_every_level_is_that_on_meta(build, page, dtype):
+    directory, found = build(), []
+    for device in DEVICES:
+        session = DeepSeekOCRSession.from_directory(directory, device=device, dtype=dtype)
+        workload = session.plan(**page, max_new_tokens=3) if isinstance(page, dict) else page
+        assert session.figures(workload)[1].agrees
+        recorder = partial(Recorder, with_levels=True)
+        passes = trace_passes(
+            session.loaded, workload, session.architecture, step_numbers=(0, 1),
+            recorder_type=recorder,
+        )  # fmt: skip
+        found.append([passes.prefill, *passes.decode_steps])
+    for one, other in zip(*found, strict=True):
+        assert (one.kernels, one.levels, one.peak) == (other.kernels, other.levels, other.peak)
+        assert not other.unknown
