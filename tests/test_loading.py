@@ -39,8 +39,6 @@ from dsocr_analyze.model.trust import is_trusted, record_trust, require_trust, t
 
 pytestmark = pytest.mark.directory
 
-pytestmark = pytest.mark.directory
-
 CONFIG, CONFIGURATION = vendor_like.CONFIG, vendor_like.CONFIGURATION
 MODELING, PARTS = vendor_like.MODELING, vendor_like.PARTS
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
