@@ -26,7 +26,7 @@ from both_engines import PUBLISHED
 from command_line import run
 from every_architecture import STAGES, alone, architectures, built, smallest_config
 from huggingface_hub import HfApi
-from sampling import every, named, sampled
+from sampling import every, sampled
 from transformers.models.auto import auto_factory, modeling_auto
 
 from dsocr_analyze import DeepSeekOCRSession
@@ -361,7 +361,10 @@ def test_harmless_configs_are_built(name, planted):
     assert seen == []
 
 
-PARTS = 240
+PARTS = pytest.mark.parametrize(
+    ("part", "parts"),
+    [(12, 240), *(pytest.param(part, 24, marks=pytest.mark.exhaustive) for part in range(24))],
+)
 """Of the architectures, and of the hostile configs."""
 HOSTILE_CONFIGS = 2000
 
@@ -375,12 +378,12 @@ def _outcome(directory: model_directory.ModelDirectory) -> str:
     return str(sum(each.numel() for each in module.parameters()))
 
 
-@sampled("part", range(PARTS), named(12))
-def test_every_architecture_is_built_as_if_it_were_free(part, planted, monkeypatch):
+@PARTS
+def test_every_architecture_is_built_as_if_it_were_free(part, parts, planted, monkeypatch):
     """Whatever it is built from by default, and even if it cannot be."""
     directories = [
         alone({**smallest_config(model_type), "architectures": [name]}, planted.parent)
-        for model_type, names in list(architectures().items())[part::PARTS]
+        for model_type, names in list(architectures().items())[part::parts]
         for name in names
     ]
     with WATCH.over(planted) as seen:
@@ -450,19 +453,18 @@ def _hostile(config: dict, draw: Random, planted: Path) -> dict:
     return hostile
 
 
-@sampled("part", range(PARTS), named(12))
-def test_hostile_configs_lead_nowhere(part, planted, monkeypatch):
+@PARTS
+def test_hostile_configs_lead_nowhere(part, parts, planted, monkeypatch):
     """Neither with the check of known keys, nor with the confinement alone."""
     monkeypatch.chdir(planted.parent)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 10_000))
-    draw = Random(part)
-    types = list(architectures().items())
-    for number in range(part, HOSTILE_CONFIGS, PARTS):
+    draw, types = Random(part), list(architectures().items())
+    for number in range(part, HOSTILE_CONFIGS, parts):
         model_type, names = types[number % len(types)]
         config = _hostile(smallest_config(model_type), draw, planted)
         directory = alone({**config, "architectures": [draw.choice(names)]}, planted.parent)
         with WATCH.over(planted) as seen:
-            if number // PARTS % 4 == 0:
+            if number // parts % 4 == 0:
                 with contextlib.suppress(AnalyzeError):
                     DeepSeekOCRSession.from_directory(directory)
             _outcome(directory)

@@ -455,7 +455,7 @@ def test_building_ends_soon():
 
 # --- the main job, at random moments ---------------------------------------------------------
 
-CHUNKS, POINTS = 200 if os.environ.get("DSOCR_CAMPAIGN") == "long" else 48, 5
+CHUNKS, POINTS = 334 if os.environ.get("DSOCR_CAMPAIGN") == "long" else 80, 3
 """Together 1,000 moments."""
 
 PAGE = ("--page", "600x500", "--crop-mode", "0", "--image-size", "64", "--max-new-tokens", "1")

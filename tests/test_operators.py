@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import every, sampled
 from tracing import (
     Calls,
     Net,
@@ -779,43 +778,35 @@ def macs_of(kernel):
     return math.prod(size) if is_product else kernel.work.macs
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_operator_costs_what_is_worked_out_by_hand(name):
-    function, tensors, expected = CASES[name]
-    kernels = kernels_of(function, *tensors)
-    assert [(kernel.operator, kernel.work) for kernel in kernels] == expected
-    assert [*map(macs_of, kernels)] == [kernel.work.macs for kernel in kernels]
-    assert all(type(count) is int for kernel in kernels for count in kernel.work)
-    if name in SIZES:
-        assert (kernels[-1].kind, kernels[-1].dimensions) == SIZES[name]
-    if not (name in NOT_WITNESSED or {"mv", "dot", "addmv"} & {work[0] for work in expected}):
-        macs = sum(work.macs for _, work in expected)
-        assert witnessed_flops(function, *tensors) == 2 * macs
+TYPES = {
+    "linear in bf16": ("bfloat16", "bfloat16"),
+    "softmax in fp32 of bf16": ("float32", "float32"),
+    "softmax in fp32 of fp16: CUDA's kernel casts by itself": ("float16", "float32"),
+    "where": ("bool", "float32"),
+    "cat": ("float32", "float32"),
+    "copy_ reads the source only": ("bfloat16", "float32"),
+    "another type": ("float32", "bfloat16"),
+    "topk": ("float32", "float32"),
+}
+"""Of the first tensor of a case's last kernel, and of its output."""
 
 
-@sampled("name", CASES, every(4))
-def test_inference_mode_inside_what_is_called_changes_nothing(name):
-    function, tensors, expected = CASES[name]
-    assert operators_of(torch.inference_mode()(function), *tensors) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "output"),
-    [
-        ("linear in bf16", "bfloat16", "bfloat16"),
-        ("softmax in fp32 of bf16", "float32", "float32"),
-        ("softmax in fp32 of fp16: CUDA's kernel casts by itself", "float16", "float32"),
-        ("where", "bool", "float32"),
-        ("cat", "float32", "float32"),
-        ("copy_ reads the source only", "bfloat16", "float32"),
-        ("another type", "float32", "bfloat16"),
-        ("topk", "float32", "float32"),
-    ],
-)
-def test_a_kernel_has_the_types_of_its_first_tensor_and_its_output(name, dtype, output):
-    function, tensors, _ = CASES[name]
-    kernel = kernels_of(function, *tensors)[-1]
-    assert (kernel.dtype, kernel.output_dtype) == (dtype, output)
+def test_an_operator_costs_what_is_worked_out_by_hand():
+    for name, (function, tensors, expected) in CASES.items():
+        kernels = kernels_of(function, *tensors)
+        last = kernels[-1]
+        assert [(kernel.operator, kernel.work) for kernel in kernels] == expected, name
+        assert [*map(macs_of, kernels)] == [kernel.work.macs for kernel in kernels], name
+        assert all(type(count) is int for kernel in kernels for count in kernel.work), name
+        assert (last.kind, last.dimensions) == SIZES.get(name, (last.kind, last.dimensions)), name
+        dtypes = last.dtype, last.output_dtype
+        assert dtypes == TYPES.get(name, dtypes), name
+        if not (name in NOT_WITNESSED or {"mv", "dot", "addmv"} & {work[0] for work in expected}):
+            macs = sum(work.macs for _, work in expected)
+            assert witnessed_flops(function, *tensors) == 2 * macs, name
+        # Inference mode inside what is called changes nothing.
+        assert operators_of(torch.inference_mode()(function), *tensors) == expected, name
+    assert CASES.keys() >= SIZES.keys() | TYPES.keys()
 
 
 def test_a_kernel_that_reads_no_tensor_has_the_type_of_what_it_writes():
@@ -839,9 +830,7 @@ def test_a_kernel_that_reads_no_tensor_has_the_type_of_what_it_writes():
 )
 def test_a_view_moves_nothing(view):
     trace = trace_of(Calls(view), meta(2, 3))
-    assert trace.free
-    assert not trace.kernels
-    assert not trace.unknown
+    assert (bool(trace.free), trace.kernels, trace.unknown) == (True, [], {})
 
 
 def test_a_reshape_that_copies_is_no_view():
@@ -867,8 +856,7 @@ def test_an_operator_without_a_rule_for_complex_numbers_is_unknown_for_them(name
     function = getattr(torch, name)
     arguments = (-1,) if name == "softmax" else ()
     trace = trace_of(Calls(function), meta(2, 3, dtype=C64), *arguments)
-    assert trace.unknown == {name: 1}
-    assert not trace.kernels
+    assert (trace.unknown, trace.kernels) == ({name: 1}, [])
     assert not trace_of(Calls(function), meta(2, 3), *arguments).unknown
 
 
@@ -933,10 +921,7 @@ def test_a_kernel_of_attention_by_its_own_name(run, given, size, outputs, read):
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
 def test_a_convolution_that_torch_jit_recorded_is_counted_as_any_other():
     net, x = torch.nn.Conv2d(3, 4, 2), torch.zeros(1, 3, 5, 5)
-    recorded = torch.jit.trace(net, x)
-    assert [(kernel.operator, kernel.work) for kernel in trace_of(recorded, x).kernels] == [
-        (kernel.operator, kernel.work) for kernel in trace_of(net, x).kernels
-    ]
+    assert operators_of(torch.jit.trace(net, x), x) == operators_of(net, x)
 
 
 def test_marks_for_the_profiler_are_free():
@@ -944,9 +929,7 @@ def test_marks_for_the_profiler_are_free():
         with torch.profiler.record_function("here"):
             return x + 1
 
-    trace = trace_of(Calls(marked), meta(2, 3))
-    assert not trace.unknown
-    assert [kernel.operator for kernel in trace.kernels] == ["add"]
+    assert [kernel.operator for kernel in kernels_of(marked, meta(2, 3))] == ["add"]
 
 
 def test_an_operator_of_another_library_keeps_its_name_and_stays_unknown():
