@@ -28,10 +28,21 @@ from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
 from dsocr_analyze.measuring import gpu_calibration
-from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
-from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, KernelCase, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCalls
-from dsocr_analyze.measuring.installed_gpu import described_gpu, detect_gpu, step_times
+from dsocr_analyze.measuring.gpu_calibration import (
+    calibrated_gpu,
+    calibrated_profile,
+    described_gpu,
+    detect_gpu,
+    step_times,
+)
+from dsocr_analyze.measuring.gpu_kernels import (
+    MOVED_BYTES,
+    GpuKernels,
+    KernelCalls,
+    KernelCase,
+    gpu_cases,
+    rows_of,
+)
 from dsocr_analyze.measuring.stage_clock import Timer
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions
@@ -42,6 +53,7 @@ from dsocr_analyze.timing.runtimes import EAGER
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]
 MASKED = dataclasses.replace(first_guess("masked_attention", "bfloat16"), share=0.3, tile_us=2.0)
+CPU = torch.device("cpu")
 MiB = 1 << 20
 SEEN = 180
 """Cases of a kind that a calibration measures here: enough for a fit, and soon over."""
@@ -146,7 +158,7 @@ class TestCases:
         assert rows.sizes["touched"].tolist() == pytest.approx([3, 8 * (1 - (7 / 8) ** 9)])
         assert rows.sizes["cold"].tolist() == [1, 0]
         assert rows.sizes["gated"].tolist() == [1, 1]
-        assert rows.group.tolist() == [[512, 256, 2, 4], [512, 256, 1, 8]]
+        assert rows.group.tolist() == [[1, 512, 256, 4, 2], [1, 512, 256, 8, 1]]
         assert rows.seconds.tolist() == [1, 2]
 
     @pytest.mark.parametrize(
@@ -184,7 +196,7 @@ class TestCalls:
 
     @pytest.fixture
     def calls(self):
-        return KernelCalls(torch.device("cpu"), torch.bfloat16, has_flash=False)
+        return KernelCalls(CPU, torch.bfloat16, has_flash=False)
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize(("kind", "dtype"), [key for key in KINDS if key[0] != "experts"])
@@ -239,7 +251,7 @@ class TestCalls:
         assert calls.call_of(KernelCase("gemm", Gemm(1, 1, 4096, 4096), True))[1] == 8
 
     def test_the_framework_is_named(self, monkeypatch):
-        calls = KernelCalls(torch.device("cpu"), torch.bfloat16, has_flash=True)
+        calls = KernelCalls(CPU, torch.bfloat16, has_flash=True)
         monkeypatch.setattr("importlib.metadata.version", lambda _: "2.7.4")
         assert calls.framework("generation_attention").startswith("flash-attn 2.7.4, torch ")
         assert calls.framework("gemm") == f"torch {torch.__version__}"
@@ -283,7 +295,7 @@ class TestSeconds:
     ):
         """Two calls warm up, and one is timed; the graph is replayed once, and then timed."""
         gpu, kernels = FakeGpu(), object.__new__(GpuKernels)
-        kernels._device, kernels._timer = torch.device("cpu"), gpu.timer
+        kernels._device, kernels._timer = CPU, gpu.timer
         kernels._stream, kernels._flushed = SimpleNamespace(synchronize=int), torch.ones(1)
         kernels.call_of = lambda _: (gpu.call, copies)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 1 << 30))
@@ -298,10 +310,9 @@ class TestSeconds:
 class TestHostTimes:
     @pytest.mark.exhaustive
     def test_generate_is_timed_where_the_model_runs_and_between(self):
-        times = step_times(torch.device("cpu"))
+        times = step_times(CPU)
         # 6 layers of 7 linear layers, and the head, at least.
         assert 6 * 7 + 1 < times.operators < 6 * 80
-        assert times.inside_us == pytest.approx(times.operators * times.launch_us)
         assert 0.1 < times.launch_us < 1e4
         assert times.between_us > 1
 
@@ -513,7 +524,7 @@ class TestLimits:
 
     def test_what_cannot_be_calibrated_is_refused(self, scipy, monkeypatch):
         with pytest.raises(DeviceError, match="cpu is not a CUDA GPU"):
-            calibrated_gpu(torch.device("cpu"), on_progress=lambda _: None)
+            calibrated_gpu(CPU, on_progress=print, budget_seconds=1.0)
         monkeypatch.setitem(sys.modules, "scipy", None)
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
         with pytest.raises(DeviceError, match=r"pip install 'dsocr-analyze\[calibrate\]'"):

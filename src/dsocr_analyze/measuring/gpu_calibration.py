@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import functools
+import shutil
+import statistics
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any, Final
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
+from dsocr_analyze.hardware import profile
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue, plain_name
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
     MeasuredRows,
@@ -25,34 +33,35 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     with_slow_sizes,
 )
 from dsocr_analyze.hardware.kernel_times.products import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
-from dsocr_analyze.hardware.profile import (
-    all_profiles,
-    gpu_text,
-    host_text,
-    kind_text,
-    top_text,
-)
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.kernels import Elements, Gemm
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
-from dsocr_analyze.measuring.gpu_cases import KernelCase, gpu_cases, rows_of
-from dsocr_analyze.measuring.gpu_kernels import GpuKernels
-from dsocr_analyze.measuring.installed_gpu import detect_gpu, host_figures
+from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCase, gpu_cases, rows_of
+from dsocr_analyze.measuring.stage_clock import timer_of
 from dsocr_analyze.model.forward import is_out_of_memory
-from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.process_settings import exclusive, quiet_transformers, replaced
+from dsocr_analyze.model.torch_calls import Arguments, Keywords, Operator, Value
+
+if TYPE_CHECKING:
+    from torch.cuda import _CudaDeviceProperties
+    from transformers import LlamaForCausalLM
 
 __all__ = [
+    "StepTimes",
     "calibrated_gpu",
     "calibrated_profile",
+    "described_gpu",
+    "detect_gpu",
+    "step_times",
 ]
 
 
-_BUDGET_SECONDS: Final = 300.0
 _SHARE_OF_FITS: Final = 0.15
 """Share of the time that is left to fits."""
-
 _SHARE_OF_TENSORS: Final = 0.8
 """Share of the stated memory; CUDA and its libraries take the rest."""
+_WARM_UP_SECONDS: Final = 1.0
 
 _SHARES: Final = {
     ("gemm", "bfloat16"): 0.34,
@@ -69,9 +78,7 @@ _SHARES: Final = {
 Say = Callable[[str], None]
 
 
-def calibrated_gpu(
-    device: torch.device, *, on_progress: Say, budget_seconds: float = _BUDGET_SECONDS
-) -> str:
+def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: float) -> str:
     """The text of a profile of a CUDA device and its host, measured in so many seconds.
 
     `on_progress` is called with what is being measured and with the error of each fit.
@@ -83,7 +90,8 @@ def calibrated_gpu(
     check_can_fit()
     if device.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"device {device} is not a CUDA GPU; give cuda:0", arguments=["device"])
-    dtype = "bfloat16" if _has_bfloat16(device) else "float16"
+    has_bfloat16 = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
+    dtype = "bfloat16" if has_bfloat16 else "float16"
     try:
         with (
             exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]),
@@ -91,7 +99,9 @@ def calibrated_gpu(
         ):  # fmt: skip
             kernels = GpuKernels(device, getattr(torch, dtype))
             on_progress("warming up the clocks")
-            kernels.warm_up()
+            settled = time.monotonic() + _WARM_UP_SECONDS
+            while time.monotonic() < settled:
+                kernels.seconds(_SQUARES["bfloat16"][0])
             found = detect_gpu(device, dtype, kernels)
             on_progress(f"{found.title}: the host")
             host = host_figures(device)
@@ -119,12 +129,6 @@ def _limited_memory(device: torch.device) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
-def _has_bfloat16(device: torch.device) -> bool:
-    if torch.version.hip is not None:
-        return True
-    return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 def calibrated_profile(
     gpu: Gpu,
     timer: GpuKernels,
@@ -148,7 +152,7 @@ def calibrated_profile(
         name = f"{kind} in {dtype if dtype == 'float32' else '16 bits'}"
         now = time.monotonic()
         seconds = (1 - _SHARE_OF_FITS) * max(0.0, end - now) * share / shares_left
-        rows = _measured_rows(kind, cases(kind, dtype), timer, now + seconds, name, on_progress)
+        rows = _measured_rows(cases(kind, dtype), timer, now + seconds, name, on_progress)
         shares_left -= share
         held_out = 0 if rows is None else int(rows.held_out.sum())
         if rows is None or held_out < _LEAST_HELD_OUT or len(rows.seconds) - held_out < _LEAST_ROWS:
@@ -160,30 +164,29 @@ def calibrated_profile(
             f"{name}: {len(rows.seconds)} kernels measured;"
             f" median error {100 * errors.held_out_median:.1f} % on kernels held out of the fit"
         )
-        parts.append(kind_text(kind, dtype, coefficients, errors, rows.version))
+        parts.append(profile.kind_text(kind, dtype, coefficients, errors, rows.version))
     if not parts:
         raise DeviceError(
             f"too few kernels of {gpu.title} could be measured in {budget_seconds:g} s;"
             " give it more time or more free memory"
         )
-    head = top_text(name=gpu.name, source=gpu.source)
-    own = [] if gpu.name in gpu_catalogue() else [gpu_text(gpu)]
-    return "\n".join([head, *own, host_text(host), *parts])
+    head = profile.top_text(name=gpu.name, source=gpu.source)
+    own = [] if gpu.name in gpu_catalogue() else [profile.gpu_text(gpu)]
+    return "\n".join([head, *own, profile.host_text(host), *parts])
 
 
 def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: GpuKernels) -> bool:
     """Whether to measure a kind; torch's experts add nothing to a serving engine's."""
     if kind == "experts" and gpu.name in gpu_catalogue():
-        known = all_profiles()[gpu.name].kinds.get((kind, dtype))
+        known = profile.all_profiles()[gpu.name].kinds.get((kind, dtype))
         if known is not None and not known.extrapolated:
             return False
     return timer.can_launch(kind)
 
 
 def _measured_rows(
-    kind: str, cases: Sequence[KernelCase], timer: GpuKernels, deadline: float, name: str,
-    on_progress: Say,
-) -> MeasuredRows | None:  # fmt: skip
+    cases: Sequence[KernelCase], timer: GpuKernels, deadline: float, name: str, on_progress: Say
+) -> MeasuredRows | None:
     done: list[KernelCase] = []
     seconds: list[float] = []
     on_progress(f"{name}: up to {len(cases)} kernels, as time permits")
@@ -198,7 +201,7 @@ def _measured_rows(
                 raise
             continue
         done.append(case)
-    return rows_of(done, seconds, timer.framework(kind)) if done else None
+    return rows_of(done, seconds, timer.framework(done[0].kind)) if done else None
 
 
 # --- the fit ---------------------------------------------------------------------------------
@@ -228,10 +231,9 @@ _LEAST_HELD_OUT: Final = 8
 
 
 def _coefficients(kind: str, dtype: str, training: MeasuredRows, gpu: Gpu) -> records.Coefficients:
-    choices = _CHOICES[kind]
-    guess: Any = first_guess(kind, dtype)
-    tried: list[records.Coefficients] = [
-        replace(guess, **dict(zip(choices, values, strict=True)))
+    choices, guess = _CHOICES[kind], first_guess(kind, dtype)
+    tried = [
+        replace(guess, **dict(zip(choices, values, strict=True)))  # type: ignore[arg-type]  # integers
         for values in product(*choices.values())
     ]
     first = tried[0]
@@ -245,3 +247,222 @@ def _coefficients(kind: str, dtype: str, training: MeasuredRows, gpu: Gpu) -> re
         slowed = with_slow_sizes(found, training, gpu)
         found = fitted(kind, training, gpu, dtype, slowed, starts=1, evaluations=50)[0]
     return found
+
+
+# --- the GPU ---------------------------------------------------------------------------------
+
+
+_LIKE: Final = (
+    (12, "rtx-pro-6000"), (10, "b200"), (9, "h100-sxm"), (8.1, "l40s"), (0, "a100-80gb-sxm"),
+)  # fmt: skip
+"""GPU that fills in for unmeasured kinds, by least compute capability."""
+_LIKE_ROCM: Final = "h100-sxm"
+_LEAST_MEMORY: Final = 0.85
+"""Least fraction of its memory that a whole GPU reports; a slice has less."""
+_SQUARES: Final = {
+    dtype: [KernelCase("gemm", Gemm(1, side, side, side), dtype=dtype) for side in (4096, 8192)]
+    for dtype in ("bfloat16", "float32")
+}
+"""Products that reach the peak."""
+_STREAMED: Final = KernelCase("movement", Elements(1 << 27), operator="clone")
+"""A copy at the bandwidth."""
+
+
+def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
+    """The GPU of a CUDA device, as of today's driver and libraries.
+
+    The catalogue's if it is all of one; others, and slices, have a name of their own and peaks that
+    the timer measures.
+    """
+    properties, catalogue = torch.cuda.get_device_properties(device), gpu_catalogue()
+    hip = torch.version.hip
+    made_with = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
+    source = (
+        f"measured {dt.datetime.now(tz=dt.UTC).date()} on {properties.name}:"
+        f" {_driver()}torch {torch.__version__}, {made_with}"
+    )
+    with contextlib.suppress(DeviceError):
+        gpu = catalogue[catalogue_name(properties.name, catalogue)]
+        if (
+            properties.multi_processor_count == gpu.sms
+            and properties.total_memory >= _LEAST_MEMORY * gpu.memory_bytes
+        ):
+            return replace(gpu, source=source)
+    return described_gpu(properties, dtype, source, timer)
+
+
+def _driver() -> str:
+    tool = shutil.which("nvidia-smi") or "nvidia-smi"
+    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"driver {said.split()[0]}, " if said.split() else ""
+
+
+def described_gpu(
+    properties: _CudaDeviceProperties, dtype: str, source: str, timer: GpuKernels
+) -> Gpu:
+    """A GPU that the catalogue lacks, with its 16-bit type and measured peaks."""
+    capability = float(f"{properties.major}.{properties.minor}")
+    target = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
+    rocm = target if target.startswith("gfx") else ""
+    like = next(name for least, name in _LIKE if capability >= least)
+    name = plain_name(properties.name)
+    with contextlib.suppress(DeviceError):
+        catalogue_name(name, gpu_catalogue())  # a slice of a known one
+        name = f"{name}-{properties.multi_processor_count}-sms"
+    tflops = {
+        of: max(2e-12 * each.macs / timer.seconds(each) for each in squares)
+        for of, squares in _SQUARES.items()
+    }
+    return Gpu(
+        name=name,
+        title=properties.name,
+        tensor_tflops=tflops["bfloat16"],
+        bandwidth_gb_s=_STREAMED.nbytes / timer.seconds(_STREAMED) / 1e9,
+        memory_gb=max(1, properties.total_memory // 10**9),
+        source=source,
+        tensor_dtype=dtype,
+        sms=properties.multi_processor_count,
+        l2_mb=properties.L2_cache_size / 1e6,
+        float32_tflops=tflops["float32"],
+        compute_capability=0 if rocm else capability,
+        rocm_target=rocm,
+        like=_LIKE_ROCM if rocm else like,
+    )
+
+
+# --- the host --------------------------------------------------------------------------------
+
+
+_REPEATS: Final = 200
+_LEAST_US: Final = 0.01
+"""Least of figures that noise makes smaller."""
+_COPIED: Final = 1 << 26
+"""Bytes per copy to the GPU."""
+_PROMPT: Final = 512
+"""Prompt tokens, which `infer()` searches for repeated n-grams."""
+_NGRAM: Final = 35
+_STEPS: Final = 40
+_FIRST_STEPS: Final = 8
+"""Discarded while caches and allocators settle."""
+_NO_KERNEL: Final = frozenset({
+    "alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty",
+    "_unsafe_view", "_reshape_alias", "_local_scalar_dense",
+})  # fmt: skip
+"""Operators besides views that launch nothing."""
+
+
+def host_figures(device: torch.device) -> MeasuredHost:
+    """Measure the host of a CUDA device."""
+    with torch.cuda.device(device):
+        steps = step_times(device)
+        tiny = torch.zeros(64, device=device)
+        issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATS)
+        waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATS)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(device)
+        with torch.cuda.graph(graph):
+            tiny.add_(1)
+        started = _seconds(graph.replay, device, _REPEATS)
+    pageable = torch.ones(_COPIED, dtype=torch.uint8)
+    return MeasuredHost(
+        launch_us=steps.launch_us,
+        sync_us=max(_LEAST_US, 1e6 * (waited - issued)),
+        step_us=steps.between_us,
+        graph_us=max(_LEAST_US, 1e6 * started),
+        link_gb_s=_COPIED / _seconds(lambda: pageable.to(device), device, 1) / 1e9,
+    )
+
+
+def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> float:
+    """Seconds per run: the median of some rounds, after a first one."""
+    timer, found = timer_of(device), []
+    for _ in range(6):
+        timer.wait()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        timer.wait()
+        found.append((time.perf_counter() - start) / repeats)
+    return statistics.median(found[1:])
+
+
+class StepTimes(NamedTuple):
+    """Times of `generate` steps, inside the model and between its calls."""
+
+    operators: int
+    """Launched per step."""
+    launch_us: float
+    """Per operator, including the Python around it."""
+    between_us: float
+    """From the end of one call of the model to the start of the next."""
+
+
+def step_times(device: torch.device) -> StepTimes:
+    """Run `generate` like `infer()`, on a decoder so small that only the host matters."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=_PROMPT + 2, hidden_size=64, intermediate_size=128, num_hidden_layers=6,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=4096,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).to(device).eval()
+    launches = _Launches()  # type: ignore[no-untyped-call]  # not annotated in torch
+    _generated(model, 3, launches)
+    spans = _generated(model, _FIRST_STEPS + _STEPS, contextlib.nullcontext())[_FIRST_STEPS:]
+    inside = statistics.median(end - start for start, end in spans)
+    between = statistics.median(start - end for (_, end), (start, _) in pairwise(spans))
+    return StepTimes(launches.count, 1e6 * inside / launches.count, 1e6 * between)
+
+
+def _generated(
+    model: LlamaForCausalLM, steps: int, around: contextlib.AbstractContextManager[object]
+) -> list[tuple[float, float]]:
+    """When each call of the model, in a context, began and ended."""
+    tokens, forward = torch.arange(2, _PROMPT + 2, device=model.device)[None], model.forward
+    spans: list[tuple[float, float]] = []
+
+    @functools.wraps(forward)
+    def watched(*args: Value, **kwargs: Value) -> Value:
+        safe_point()
+        with around:
+            start = time.perf_counter()
+            result: Value = forward(*args, **kwargs)
+            spans.append((start, time.perf_counter()))
+        return result
+
+    with (
+        replaced(model, "forward", watched), torch.no_grad(), quiet_transformers(),
+        warnings.catch_warnings(),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore")
+        model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=steps,
+            min_new_tokens=steps, do_sample=False, use_cache=True, eos_token_id=1,
+            pad_token_id=0, no_repeat_ngram_size=_NGRAM,
+        )  # fmt: skip
+    return spans
+
+
+class _Launches(TorchDispatchMode):
+    """Counts the operators that a call launches."""
+
+    def __enter__(self) -> _Launches:
+        self.count = 0
+        super().__enter__()  # type: ignore[no-untyped-call]  # not annotated in torch
+        return self
+
+    def __torch_dispatch__(
+        self,
+        func: Operator,
+        types: Iterable[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> Value:
+        if not func.is_view and func.overloadpacket.__name__ not in _NO_KERNEL:
+            self.count += 1
+        return func(*args, **(kwargs or {}))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 
 __all__ = [
-    "ACTIVATION_PRODUCTS",
     "UNQUANTIZED",
     "KernelSeconds",
     "KindError",
