@@ -26,7 +26,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title
-from dsocr_analyze.measuring.passes import Protocol, measure_pages, predicted_page
+from dsocr_analyze.measuring.passes import Protocol, measure_page, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import PageWorkload
@@ -49,10 +49,9 @@ def main() -> int:
         session = DeepSeekOCRSession.from_directory(
             directory(asked.layers), device="cpu", dtype=dtype
         )
-        modes = asked.modes.split(",")
-        workloads = [workload_of(mode) for mode in modes]
-        pages = measure_pages(session.loaded, workloads, DEFAULT, protocol)
-        for mode, workload, found in zip(modes, workloads, pages, strict=True):
+        for mode in asked.modes.split(","):
+            workload = workload_of(mode)
+            found = measure_page(session.loaded, workload, DEFAULT, protocol)
             predicted = predicted_page(session.loaded, workload, DEFAULT, protocol, device)
             peaks.append(abs(predicted.peak_bytes / found.peak_bytes - 1))
             print(

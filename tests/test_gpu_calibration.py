@@ -43,7 +43,7 @@ from dsocr_analyze.measuring.gpu_kernels import (
     gpu_cases,
     rows_of,
 )
-from dsocr_analyze.measuring.stage_clock import Timer
+from dsocr_analyze.measuring.machine import Timer
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.page_times import TimedModel

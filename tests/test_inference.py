@@ -36,8 +36,8 @@ from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.cli.device_runs import inference_report, predicted_seconds
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
-from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.measuring.inference import (
+    TRANSFORMS,
     InferArguments,
     MeasuredInference,
     PassShape,
@@ -156,9 +156,9 @@ class TestTokenizer:
 class TestTransforms:
     @staticmethod
     def transformed(picture, mean, std):
-        return picture_transforms.Compose([
-            picture_transforms.ToTensor(),
-            picture_transforms.Normalize(mean=(mean,) * 3, std=(std,) * 3),
+        return TRANSFORMS.Compose([
+            TRANSFORMS.ToTensor(),
+            TRANSFORMS.Normalize(mean=(mean,) * 3, std=(std,) * 3),
         ])(picture)  # fmt: skip
 
     def test_pixels_become_what_torchvision_makes_of_them(self):

@@ -155,9 +155,7 @@ def measurement(
         model, architecture = session.loaded, session.architecture
         announce("prediction")
         page, source, unpredicted = _predicted(session, workload, protocol, profiles)
-        [found] = passes.measure_pages(
-            model, [workload], architecture, protocol, on_progress=announce
-        )
+        found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
         prepared = None
         if isinstance(workload, PageWorkload) and architecture.closed_forms is not None:
             announce("preprocessing")

@@ -10,14 +10,13 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import coefficients as records
@@ -38,10 +37,10 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Elements, Gemm
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCase, gpu_cases, rows_of
-from dsocr_analyze.measuring.stage_clock import timer_of
+from dsocr_analyze.measuring.machine import timer_of
 from dsocr_analyze.model.forward import is_out_of_memory
 from dsocr_analyze.model.process_settings import exclusive, quiet_transformers, replaced
-from dsocr_analyze.model.torch_calls import Arguments, Keywords, Operator, Value
+from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
 
 if TYPE_CHECKING:
     from torch.cuda import _CudaDeviceProperties
@@ -411,16 +410,27 @@ def step_times(device: torch.device) -> StepTimes:
         attn_implementation="eager",
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(device).eval()
-    launches = _Launches()  # type: ignore[no-untyped-call]  # not annotated in torch
-    _generated(model, 3, launches)
-    spans = _generated(model, _FIRST_STEPS + _STEPS, contextlib.nullcontext())[_FIRST_STEPS:]
+    launched: list[Operator] = []
+
+    def counted(operator: Operator, args: Arguments, kwargs: Keywords) -> Value:
+        if not operator.is_view and operator.overloadpacket.__name__ not in _NO_KERNEL:
+            launched.append(operator)
+        return operator(*args, **kwargs)
+
+    *_, (first, last) = _generated(model, 3, DispatchMode(counted), launched.__len__)
+    operators = int(last - first)
+    steps = _FIRST_STEPS + _STEPS
+    spans = _generated(model, steps, contextlib.nullcontext(), time.perf_counter)[_FIRST_STEPS:]
     inside = statistics.median(end - start for start, end in spans)
     between = statistics.median(start - end for (_, end), (start, _) in pairwise(spans))
-    return StepTimes(launches.count, 1e6 * inside / launches.count, 1e6 * between)
+    return StepTimes(operators, 1e6 * inside / operators, 1e6 * between)
 
 
 def _generated(
-    model: LlamaForCausalLM, steps: int, around: contextlib.AbstractContextManager[object]
+    model: LlamaForCausalLM,
+    steps: int,
+    around: contextlib.AbstractContextManager[object],
+    clock: Callable[[], float],
 ) -> list[tuple[float, float]]:
     """When each call of the model, in a context, began and ended."""
     tokens, forward = torch.arange(2, _PROMPT + 2, device=model.device)[None], model.forward
@@ -430,9 +440,9 @@ def _generated(
     def watched(*args: Value, **kwargs: Value) -> Value:
         safe_point()
         with around:
-            start = time.perf_counter()
+            start = clock()
             result: Value = forward(*args, **kwargs)
-            spans.append((start, time.perf_counter()))
+            spans.append((start, clock()))
         return result
 
     with (
@@ -446,23 +456,3 @@ def _generated(
             pad_token_id=0, no_repeat_ngram_size=_NGRAM,
         )  # fmt: skip
     return spans
-
-
-class _Launches(TorchDispatchMode):
-    """Counts the operators that a call launches."""
-
-    def __enter__(self) -> _Launches:
-        self.count = 0
-        super().__enter__()  # type: ignore[no-untyped-call]  # not annotated in torch
-        return self
-
-    def __torch_dispatch__(
-        self,
-        func: Operator,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        if not func.is_view and func.overloadpacket.__name__ not in _NO_KERNEL:
-            self.count += 1
-        return func(*args, **(kwargs or {}))

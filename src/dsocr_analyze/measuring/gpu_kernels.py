@@ -26,7 +26,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.kernel_times.fitting import SEED, MeasuredRows, held_out_groups
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
-from dsocr_analyze.measuring.stage_clock import timer_of
+from dsocr_analyze.measuring.machine import timer_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.timing.kernel_seconds import kind_of, product_of

@@ -8,11 +8,12 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -26,9 +27,8 @@ from dsocr_analyze.errors import (
 )
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.measuring import picture_transforms
-from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
-from dsocr_analyze.measuring.stage_clock import Laps, StageClock, timer_of
+from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory, timer_of
+from dsocr_analyze.measuring.passes import Laps, StageClock
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import flash_attention, left_as_it_was
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 __all__ = [
+    "TRANSFORMS",
     "InferArguments",
     "MeasuredInference",
     "PassShape",
@@ -230,21 +231,20 @@ def measure_inference(
         def timed(forward: Callable[[], Value]) -> Value:
             announce(f"infer(), token {len(passes) + 1}")
             clock.is_decoding = bool(passes)  # the first is the prefill pass
-            laps = clock.begin()
+            clock.begin()
             output = forward()
-            passes.append(laps.finish())
+            passes.append(clock.finish())
             return output
 
         with clock.attached():
-            called = _called(model, tokenizer, question, timed)
-        prefill, *steps = (laps.seconds() for laps in passes)
-    began, generate_began, generate_ended, ended = called.times
-    ids = called.new_ids
+            ran, times, ids = _called(model, tokenizer, question, timed)
+        prefill, *steps = map(clock.seconds, passes)
+    began, generate_began, generate_ended, ended = times
     text: str = tokenizer.decode(
         ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids, skip_special_tokens=False
     )
     return MeasuredInference(
-        ran=called.first_pass,
+        ran=ran,
         text=text.strip(),
         tokens=len(ids),
         prefill=prefill,
@@ -262,11 +262,9 @@ def _peak_bytes(
     peaks: list[int] = []
 
     def weighed(forward: Callable[[], Value]) -> Value:
-        if peaks:
-            return forward()
-        kept = []
-        peaks.append(allocated_at_most(model.device, lambda: kept.append(forward())))
-        return kept[0]
+        peak, output = allocated_at_most(model.device, forward)
+        peaks.append(peak)
+        return output
 
     alone = replace(question, save_results=False, most_tokens=1)
     # On CUDA, the first pass also allocates what libraries keep.
@@ -276,22 +274,14 @@ def _peak_bytes(
     return peaks[0]
 
 
-class _Called(NamedTuple):
-    """What one call of `infer()` ran.
-
-    `times` are when it and its `generate` began and ended; `new_ids` are the generated tokens.
-    """
-
-    first_pass: PassShape
-    times: list[float]
-    new_ids: list[int]
-
-
 def _called(
     model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments,
     run_pass: RunPass,
-) -> _Called:  # fmt: skip
-    """Call `infer()`, observed at `generate` and at the forward, which `run_pass` runs."""
+) -> tuple[PassShape, list[float], list[int]]:  # fmt: skip
+    """Call `infer()`, observed at `generate` and at the forward, which `run_pass` runs.
+
+    Returns its prefill pass, when it and its `generate` began and ended, and the generated tokens.
+    """
     module: Any = model.module
     timer, generate, forward = timer_of(model.device), module.generate, module.forward
     times: list[float] = []
@@ -342,7 +332,7 @@ def _called(
             f"infer() of {str(model.directory.path)!r} did not call generate(), where its"
             " passes are measured"
         )
-    return _Called(shapes[0], times, new_ids)
+    return shapes[0], times, new_ids
 
 
 # --- its environment --------------------------------------------------------------------------
@@ -365,7 +355,7 @@ def _inferring(model: LoadedModel) -> Iterator[None]:
             autocast = torch.amp.autocast_mode.autocast
             enter(answered(autocast, "__init__", _autocast_on(model.device, autocast.__init__)))
         if stands_in_for_torchvision(model):
-            enter(replaced(_code_of(model), "transforms", picture_transforms))
+            enter(replaced(_code_of(model), "transforms", TRANSFORMS))
         yield
 
 
@@ -377,6 +367,37 @@ def stands_in_for_torchvision(model: LoadedModel) -> bool:
 
 def _code_of(model: LoadedModel) -> types.ModuleType:
     return sys.modules[type(model.module).__module__]
+
+
+def _to_tensor(picture: Image.Image) -> torch.Tensor:
+    """The picture as `[3, h, w]`, from 0 to 1."""
+    values = torch.from_numpy(np.array(picture, copy=True)).permute(2, 0, 1).contiguous()
+    return values.to(torch.get_default_dtype()).div(255)
+
+
+def _normalized(
+    mean: Sequence[float], std: Sequence[float]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`(x - mean) / std` of `[C, h, w]`, with one value of each per channel."""
+
+    def normalized(values: torch.Tensor) -> torch.Tensor:
+        middle, width = (torch.tensor(each, dtype=values.dtype) for each in (mean, std))
+        return values.sub(middle[:, None, None]).div_(width[:, None, None])
+
+    return normalized
+
+
+TRANSFORMS: Final = types.SimpleNamespace(
+    Compose=lambda steps: functools.partial(
+        functools.reduce, lambda picture, step: step(picture), steps
+    ),
+    ToTensor=lambda: _to_tensor,
+    Normalize=_normalized,
+)
+"""What `infer()` uses of `torchvision.transforms`, if that is not installed.
+
+Values equal torchvision's bit for bit.
+"""
 
 
 def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callable[..., None]:

@@ -1,15 +1,17 @@
-"""A device: its name, versions and profile, and its memory."""
+"""A device: its name, versions and profile, its clock and its memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import itertools
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -18,10 +20,11 @@ from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
-from dsocr_analyze.model.torch_calls import Value
+from dsocr_analyze.model.torch_calls import Result, Value
 
 __all__ = [
     "CPU_NAME",
+    "Timer",
     "allocated_at_most",
     "can_keep_memory",
     "device_title",
@@ -29,6 +32,7 @@ __all__ = [
     "give_back_memory",
     "kept_memory",
     "matching_device",
+    "timer_of",
     "versions",
 ]
 
@@ -86,11 +90,59 @@ def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device
     return known[name]
 
 
-# --- memory ----------------------------------------------------------------------------------
+# --- its clock -------------------------------------------------------------------------------
 
 
-def allocated_at_most(device: torch.device, function: Callable[[], Value]) -> int:
-    """Peak bytes of one call on a device, with its result and the scratch of kernels.
+class Timer:
+    """A device's clock, with opaque marks; here the CPU's, where nothing is ever pending."""
+
+    def mark(self) -> Any:
+        """Mark when everything issued so far is done."""
+        return time.perf_counter()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds from a mark to a later one; waits for both."""
+        return float(end - start)
+
+    def time(self, run: Callable[[], Value]) -> float:
+        """Seconds of what a function issues."""
+        start = self.mark()
+        run()
+        return self.seconds(start, self.mark())
+
+    def wait(self) -> None:
+        """Wait until everything issued is done."""
+
+
+class _CudaTimer(Timer):
+    """CUDA events on the current stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def wait(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+def timer_of(device: torch.device) -> Timer:
+    """The clock of a device."""
+    return _CudaTimer(device) if device.type == "cuda" else Timer()
+
+
+# --- its memory ------------------------------------------------------------------------------
+
+
+def allocated_at_most(device: torch.device, function: Callable[[], Result]) -> tuple[int, Result]:
+    """Peak bytes of one call on a device, with its result and the scratch of kernels; the result.
 
     On CUDA they are what was requested, not what the allocator's pool keeps; on the CPU, the
     profiler records every allocation.
@@ -99,25 +151,18 @@ def allocated_at_most(device: torch.device, function: Callable[[], Value]) -> in
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        kept = function()
-        most: int = torch.cuda.max_memory_allocated(device) - before
-        del kept
-        return most
+        result = function()
+        return torch.cuda.max_memory_allocated(device) - before, result
     with _quiet_profiler(), profile(
         activities=[ProfilerActivity.CPU], profile_memory=True
     ) as ran:  # fmt: skip
-        kept = function()
-    del kept
+        result = function()
     changes = sorted(
         (event.start_ns(), place, event.nbytes())
         for place, event in enumerate(ran.profiler.kineto_results.events())
         if event.name() == "[memory]"
     )
-    alive = most = 0
-    for _, _, nbytes in changes:
-        alive += nbytes
-        most = max(most, alive)
-    return most
+    return max(itertools.accumulate((nbytes for *_, nbytes in changes), initial=0)), result
 
 
 @contextlib.contextmanager

@@ -2,43 +2,139 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory
+from dsocr_analyze.measuring.machine import Timer, allocated_at_most, kept_memory, timer_of
 from dsocr_analyze.measuring.samples import MeasuredSeconds
-from dsocr_analyze.measuring.stage_clock import StageClock, Timer, timer_of
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
 from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER
+from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import stage_figures
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 __all__ = [
+    "Laps",
     "MeasuredPage",
     "Predicted",
     "Protocol",
-    "measure_pages",
+    "StageClock",
+    "measure_page",
     "measured_preprocessing",
     "predicted_page",
 ]
+
+# --- stages ----------------------------------------------------------------------------------
+
+
+Laps: TypeAlias = list[tuple[str, Any]]
+"""The timeline of a pass: marks, each with the stage that begins there."""
+
+
+class StageClock:
+    """Times the passes of a model by stage, at the modules to which a trace books operators.
+
+    Vision stages get the time of their own modules, the prefill stage the rest of its pass, the
+    decode stage all of a step, if the clock `is_decoding`.
+    """
+
+    def __init__(self, model: torch.nn.Module, stages: Sequence[StageScope], timer: Timer) -> None:
+        self._timer = timer
+        self._stages = stages
+        self._laps: Laps = []
+        self._within: list[str] = []
+        self._owners = {
+            path: stage.name
+            for stage in stages
+            if stage.role == "vision"
+            for path, _ in model.named_modules()
+            if path in stage.prefixes
+        }
+        self._modules = RunningModules(model, only=frozenset(self._owners))
+        self.is_decoding = False
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Context in which passes are timed; the modules are restored on exit."""
+        return self._modules.attached(self._run)
+
+    def timed(self, run: Callable[[], object], *, is_decoding: bool) -> dict[str, float]:
+        """Seconds by stage of what runs one pass, and begins it."""
+        safe_point()
+        self.is_decoding = is_decoding
+        run()
+        return self.seconds(self.finish())
+
+    def begin(self) -> None:
+        """Start the timeline of a new pass."""
+        role = "decode" if self.is_decoding else "prefill"
+        self._modules.begin([])
+        self._laps, self._within = [], []
+        self._enter(next(each.name for each in self._stages if each.role == role))
+
+    def finish(self) -> Laps:
+        """The timeline, closed once the pass has been issued."""
+        self._leave()
+        return self._laps
+
+    def seconds(self, laps: Laps) -> dict[str, float]:
+        """Seconds of each stage of a timeline, which add up to the pass."""
+        found: dict[str, float] = {}
+        for (stage, start), (_, end) in itertools.pairwise(laps):
+            found[stage] = found.get(stage, 0.0) + self._timer.seconds(start, end)
+        return found
+
+    def _enter(self, stage: str) -> None:
+        self._within.append(stage)
+        self._laps.append((stage, self._timer.mark()))
+
+    def _leave(self) -> None:
+        self._within.pop()
+        self._laps.append((self._within[-1] if self._within else "", self._timer.mark()))
+
+    def _run(
+        self,
+        _: torch.nn.Module,
+        path: str,
+        forward: Function,
+        args: Arguments,
+        kwargs: Keywords,
+    ) -> Value:
+        stage = self._owners[path]
+        if self.is_decoding or not self._within or stage == self._within[-1]:
+            return forward(*args, **kwargs)
+        self._enter(stage)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._leave()
+
+
+# --- passes ----------------------------------------------------------------------------------
+
 
 _REFERENCE_SIZE: Final = 1024
 """Side of a square product that shows how busy the machine is otherwise."""
@@ -86,27 +182,28 @@ class MeasuredPage:
     peak_bytes: int
 
 
-def measure_pages(
+def measure_page(
     model: LoadedModel,
-    workloads: Sequence[AnyWorkload],
+    workload: AnyWorkload,
     architecture: Architecture,
     protocol: Protocol,
     *,
     on_progress: Callable[[str], None] = lambda _: None,
-) -> list[MeasuredPage]:
-    """Run the prefill pass and first decode steps of workloads repeatedly, in turn.
+) -> MeasuredPage:
+    """Run a workload's prefill pass and its first decode steps repeatedly.
 
-    So a disturbance affects a repeat of each; `on_progress` is called with what starts.
+    `on_progress` is called with what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
         DeviceError: The device ran out of memory.
     """
-    timer = timer_of(model.device)
+    device, timer = model.device, timer_of(model.device)
     clock = StageClock(model.module, architecture.stages, timer)
-    repeats: list[list[dict[str, float]]] = [[] for _ in workloads]
-    reference: list[list[float]] = [[] for _ in workloads]
-    device = model.device
+    decode = architecture.decode.name if architecture.decode else ""
+    steps = min(protocol.steps, workload.max_new_tokens - 1) if decode else 0
+    reference: list[float] = []
+    repeats: list[dict[str, float]] = []
     with (
         exclusive(),
         kept_memory(device),
@@ -115,70 +212,38 @@ def measure_pages(
         running_unwatched(device, flash_attention, has_weights=model.has_weights),
         torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
     ):
-        for number in range(-protocol.warmups, protocol.repeats):
-            name = f"warm-up {number + protocol.warmups + 1} of {protocol.warmups}"
-            if number >= 0:
-                name = f"repeat {number + 1} of {protocol.repeats}"
-            on_progress(name)
-            for place, workload in enumerate(workloads):
-                busy = _reference_seconds(model, timer)
-                seconds = _repeat(model, workload, architecture, clock, protocol.steps, announce)
-                if number >= 0:
-                    reference[place].append(busy)
-                    repeats[place].append(seconds)
+        for number in range(1 - protocol.warmups, protocol.repeats + 1):
+            on_progress(
+                f"repeat {number} of {protocol.repeats}" if number > 0
+                else f"warm-up {number + protocol.warmups} of {protocol.warmups}"
+            )  # fmt: skip
+            reference.append(_reference_seconds(device, timer))
+            generation = Generation(model, workload, architecture, clock.begin, announce)
+            with clock.attached():
+                seconds = clock.timed(generation.prefill, is_decoding=False)
+                found = [
+                    clock.timed(partial(generation.step, step), is_decoding=True)[decode]
+                    for step in range(steps)
+                ]
+            repeats.append(seconds | ({decode: statistics.fmean(found)} if found else {}))
         on_progress("memory of the prefill pass")
-        peaks = []
-        for workload in workloads:
-            generation = Generation(model, workload, architecture, lambda: None, announce)
-            peaks.append(allocated_at_most(device, generation.prefill))
-            del generation  # with its inputs, before the next page's
-    return [_measured(architecture, *page) for page in zip(repeats, reference, peaks, strict=True)]
-
-
-def _measured(
-    architecture: Architecture, repeats: list[dict[str, float]], reference: list[float], peak: int
-) -> MeasuredPage:
+        generation = Generation(model, workload, architecture, lambda: None, announce)
+        peak, _ = allocated_at_most(device, generation.prefill)
+    del reference[: protocol.warmups], repeats[: protocol.warmups]
     names = [name for name in architecture.stage_names if name in repeats[0]]
-    of_decode = architecture.decode and architecture.decode.name
     return MeasuredPage(
         {name: MeasuredSeconds.of([each[name] for each in repeats]) for name in names},
         MeasuredSeconds.of(
-            [sum(each[name] for name in names if name != of_decode) for each in repeats]
+            [sum(each[name] for name in names if name != decode) for each in repeats]
         ),
         MeasuredSeconds.of(reference),
         peak,
     )
 
 
-def _repeat(
-    model: LoadedModel,
-    workload: AnyWorkload,
-    architecture: Architecture,
-    clock: StageClock,
-    steps: int,
-    announce: Callable[[str], None],
-) -> dict[str, float]:
-    safe_point()
-    clock.is_decoding = False
-    generation = Generation(model, workload, architecture, clock.begin, announce)
-    with clock.attached():
-        seconds = generation.prefill().finish().seconds()
-        clock.is_decoding = True
-        if architecture.decode is not None and workload.max_new_tokens > 1:
-            count = min(steps, workload.max_new_tokens - 1)
-            name = architecture.decode.name
-            total = 0.0
-            for number in range(count):
-                safe_point()
-                total += generation.step(number).finish().seconds()[name]
-            seconds[name] = total / count
-    return seconds
-
-
-def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
+def _reference_seconds(device: torch.device, timer: Timer) -> float:
     """The fastest of a few square products, in float32: many CPUs take seconds for halves."""
-    size, device = _REFERENCE_SIZE, model.device
-    factor = torch.ones(size, size, device=device, dtype=torch.float32)
+    factor = torch.ones([_REFERENCE_SIZE] * 2, device=device, dtype=torch.float32)
     with torch.autocast(device.type, enabled=False):
         return min(timer.time(lambda: factor @ factor) for _ in range(5))
 
@@ -214,21 +279,16 @@ def measured_preprocessing(
 def _prepare(
     page: Image.Image, workload: PageWorkload, content: tuple[int, int]
 ) -> list[torch.Tensor]:
-    image_size, base_size = workload.image_size, workload.base_size
-    if not workload.crop_mode:
-        if content == (image_size, image_size):  # stretched, ignoring its aspect ratio
-            return [_tensor(page.resize(content))]
-        return [_tensor(ImageOps.pad(page, (image_size, image_size), color=(127, 127, 127)))]
-    views = [_tensor(ImageOps.pad(page, (base_size, base_size), color=(127, 127, 127)))]
-    columns, rows = workload.grid
-    if columns * rows > 1:
-        large = page.resize((columns * image_size, rows * image_size))
-        for row in range(rows):
-            for column in range(columns):
-                left, top = column * image_size, row * image_size
-                tile = large.crop((left, top, left + image_size, top + image_size))
-                views.append(_tensor(tile))
-    return views
+    side, (columns, rows) = workload.image_size, workload.grid
+    if not workload.crop_mode and content == (side, side):  # stretched, ignoring its aspect ratio
+        return [_tensor(page.resize(content))]
+    view = workload.base_size if workload.crop_mode else side
+    views = [ImageOps.pad(page, (view, view), color=(127, 127, 127))]
+    if workload.crop_mode and columns * rows > 1:
+        large = page.resize((columns * side, rows * side))
+        corners = itertools.product(range(0, rows * side, side), range(0, columns * side, side))
+        views += [large.crop((left, top, left + side, top + side)) for top, left in corners]
+    return [*map(_tensor, views)]
 
 
 def _tensor(view: Image.Image) -> torch.Tensor:
@@ -255,7 +315,7 @@ def predicted_page(
     protocol: Protocol,
     device: Device | None,
 ) -> Predicted:
-    """Predict what `measure_pages` measures of one page; no seconds without a device.
+    """Predict what `measure_page` measures; no seconds without a device.
 
     Under autocast, or without closed forms, the records are from a trace on the device itself.
 
