@@ -37,8 +37,8 @@ from dsocr_analyze.hardware.devices import gpu_named
 from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
-from dsocr_analyze.measuring import cpu_calibration, cpu_passes, cpu_samples, machine, passes
-from dsocr_analyze.measuring.cpu_calibration import fitted, fitted_families
+from dsocr_analyze.measuring import cpu_calibration, cpu_samples, machine, passes
+from dsocr_analyze.measuring.cpu_calibration import PageOfPass, fitted, fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
 from dsocr_analyze.measuring.machine import Timer
 from dsocr_analyze.measuring.passes import (
@@ -226,7 +226,7 @@ def product(m, n=1280, k=1280, dtype="float32"):
 
 
 def timed_passes(model, *pages):
-    found = cpu_passes.TimedPasses(model)
+    found = cpu_calibration.TimedPasses(model)
     for page in pages:
         assert found._run(page, math.inf, lambda _: None)
     return found
@@ -235,7 +235,10 @@ def timed_passes(model, *pages):
 @pytest.mark.exhaustive
 def test_what_a_pass_runs_is_what_a_trace_of_it_has(session):
     """Every record once, however often the pass calls it, and none besides."""
-    pages = [cpu_passes.PageOfPass(128), cpu_passes.PageOfPass(256, 128, (600, 300), True)]
+    pages = [
+        PageOfPass(128),
+        PageOfPass(256, 128, (600, 300), True),
+    ]
     kernels = timed_passes(session.loaded, *pages, *pages).kernels()
     workload = session.plan(
         page=(1000, 1400), base_size=128, image_size=128, crop_mode=False, max_new_tokens=4
@@ -258,7 +261,7 @@ def test_what_a_pass_runs_is_what_a_trace_of_it_has(session):
 
 def test_operators_of_a_pass_take_no_longer_than_the_pass(session):
     began = time.perf_counter()
-    run = cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(64), math.inf)
+    run = cpu_calibration._timed(session.loaded, PageOfPass(64), math.inf)
     whole = time.perf_counter() - began
     parts = sum(seconds for operators in run.values() for _, seconds in operators)
     assert 0.02 * whole < parts < whole
@@ -273,14 +276,14 @@ def test_kernels_are_those_of_the_fastest_run_of_their_stage(monkeypatch):
         {"sam": [((one,), 2.0), ((two,), 4.0), ((one,), 1.0)], "decode": [((three,), 2.0)]},
         {"sam": [((one,), 9.0)], "decode": [((three, one), 0.5)]},
     ]
-    monkeypatch.setattr(cpu_passes, "_timed", lambda *_: runs.pop(0))
-    found = timed_passes(None, *[cpu_passes.PageOfPass(128)] * 2)
+    monkeypatch.setattr(cpu_calibration, "_timed", lambda *_: runs.pop(0))
+    found = timed_passes(None, *[PageOfPass(128)] * 2)
     assert found.kernels() == [
         MeasuredKernel(one, 1.5, False, 2),
         MeasuredKernel(two, 4.0, False, 1),
         MeasuredKernel(three, 1.0, False, 1),
     ]
-    found._run(cpu_passes.PageOfPass(128), math.inf, lambda _: None)
+    found._run(PageOfPass(128), math.inf, lambda _: None)
     assert [each.kernel for each in found.kernels()] == [one, two]
 
 
@@ -288,7 +291,7 @@ def test_kernels_are_those_of_the_fastest_run_of_their_stage(monkeypatch):
 def clock(monkeypatch):
     """The monotonic clock of calibrations, which a test moves."""
     found = SimpleNamespace(now=0.0, monotonic=lambda: found.now)
-    for module in (cpu_passes, cpu_samples, cpu_calibration):
+    for module in (cpu_samples, cpu_calibration):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -312,8 +315,8 @@ def test_passes_use_up_the_time_and_keep_it(monkeypatch, clock, seconds, pages, 
             ran.append((page.base_size, took))
         return {"sam": [((product(1),), 1.0)]} if took == 1 else None
 
-    monkeypatch.setattr(cpu_passes, "_timed", timed)
-    cpu_passes.TimedPasses(None).run(seconds)
+    monkeypatch.setattr(cpu_calibration, "_timed", timed)
+    cpu_calibration.TimedPasses(None).run(seconds)
     assert clock.now == seconds
     assert ran == [*((page, 1) for page in pages[:-1]), (pages[-1], last)]
 
@@ -321,7 +324,7 @@ def test_passes_use_up_the_time_and_keep_it(monkeypatch, clock, seconds, pages, 
 def test_a_pass_is_given_up_at_its_deadline_and_leaves_nothing_behind(session):
     before = process_settings()
     deadline = time.monotonic() + 0.05
-    assert cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(512), deadline) is None
+    assert cpu_calibration._timed(session.loaded, PageOfPass(512), deadline) is None
     assert time.monotonic() < deadline + 1
     assert process_settings() == before
     assert "forward" not in vars(session.loaded.module)
@@ -329,8 +332,8 @@ def test_a_pass_is_given_up_at_its_deadline_and_leaves_nothing_behind(session):
 
 def test_every_page_of_a_pass_is_another_than_the_modes():
     sides = {side for mode in DEFAULT.modes.values() for side in (mode.base_size, mode.image_size)}
-    assert sides.isdisjoint(page.base_size for page in cpu_passes._PAGES)
-    assert {page.is_held_out for page in cpu_passes._PAGES[:4]} == {True, False}
+    assert sides.isdisjoint(page.base_size for page in cpu_calibration._PAGES)
+    assert {page.is_held_out for page in cpu_calibration._PAGES[:4]} == {True, False}
 
 
 # Memory --------------------------------------------------------------------------------------
@@ -559,7 +562,7 @@ def test_no_tensor_outlives_its_pass(session, uncollected):
     workload = session.plan(**PAGE, max_new_tokens=3)
 
     def run():
-        cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(64), math.inf)
+        cpu_calibration._timed(session.loaded, PageOfPass(64), math.inf)
         measure_page(session.loaded, workload, DEFAULT, Protocol(1, 0, 2))
 
     run()  # makes what is kept, such as rotary angles
@@ -617,7 +620,8 @@ def test_a_cpu_is_calibrated_in_the_time_that_it_has(
         return SimpleNamespace(run=lambda deadline, _: advance(deadline), kernels=list)
 
     for name, value in (
-        ("KernelsAlone", alone), ("TimedPasses", passes), ("shallow_network", made.append),
+        ("KernelsAlone", alone), ("TimedPasses", passes),
+        ("reduced_network", lambda *_, **__: made.append(None)),
         ("_tiny_step", lambda _: ([product(1)], 1.0)),
         ("fitted_families", lambda found: families | fitted_families(found)),
     ):  # fmt: skip

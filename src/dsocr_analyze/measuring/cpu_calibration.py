@@ -1,14 +1,22 @@
-"""A profile of this machine's CPU: kernels measured and fitted, and Python's overhead."""
+"""A profile of this machine's CPU: kernels measured and fitted, and Python's overhead.
+
+Kernels are measured alone, and in passes of a shallow reference network: there, a kernel finds
+caches and memory as the previous operators left them. The pages are not those of the published
+modes.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime as dt
+import itertools
 import os
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +36,8 @@ from dsocr_analyze.hardware.cpu_kernels import (
 )
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Gemm, Kernel
-from dsocr_analyze.measuring.cpu_passes import TimedPasses, reduced_network, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.machine import (
     CPU_NAME,
@@ -37,11 +45,15 @@ from dsocr_analyze.measuring.machine import (
     give_back_memory,
     kept_memory,
 )
-from dsocr_analyze.model.forward import running_unwatched
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.forward import running, running_unwatched
 from dsocr_analyze.model.generation import Generation, left_as_it_was
+from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
+from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["calibrated_cpu", "fitted", "fitted_families"]
+__all__ = ["PageOfPass", "TimedPasses", "calibrated_cpu", "fitted", "fitted_families"]
 
 
 _CPU: Final = torch.device("cpu")
@@ -57,13 +69,6 @@ _IMPORTANCE_IN_PASS: Final = 5.0
 """Weight of a kernel in a pass, relative to one alone."""
 _FEWEST: Final = 4
 """Kernels that a fit needs; with fewer, none is held out."""
-
-_TINY: Final[Mapping[str, Any]] = {
-    "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
-    "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
-    "projector_config": {"projector_type": "linear", "input_dim": 2048, "n_embed": 64},
-}  # fmt: skip
-"""A decoder whose kernels take almost no time, so that Python's overhead remains."""
 
 
 def calibrated_cpu(
@@ -118,10 +123,9 @@ def _measured_kernels(
     dtype: torch.dtype, deadline: float, has_passes: bool, on_progress: Callable[[str], None]
 ) -> list[MeasuredKernel]:
     """Kernels alone and in passes until the deadline, in rounds: a disturbance affects only one."""
-    name = str(dtype).removeprefix("torch.")
 
     def say(text: str) -> None:
-        on_progress(f"{name}: {text}")
+        on_progress(f"{str(dtype).removeprefix('torch.')}: {text}")
 
     alone = KernelsAlone(dtype)
     if not has_passes:
@@ -129,7 +133,7 @@ def _measured_kernels(
             alone.run(deadline, say)
         return alone.kernels()
     say("a shallow network")
-    passes = TimedPasses(shallow_network(dtype))
+    passes = TimedPasses(reduced_network(dtype, _SHALLOW, sam_layers=4, clip_layers=8))
     rounds = max(_LEAST_ROUNDS, round((deadline - time.monotonic()) / _ROUND_SECONDS))
     for left in range(rounds, 0, -1):
         now = time.monotonic()
@@ -168,6 +172,196 @@ def _family(family: str, members: list[MeasuredKernel]) -> Fitted:
         int((~training).sum()),
         int(training.sum()),
     )
+
+
+# --- kernels in passes -----------------------------------------------------------------------
+
+
+_STEPS: Final = 3
+"""Decode steps after each prefill pass."""
+
+
+class PageOfPass(NamedTuple):
+    """A page whose kernels are measured."""
+
+    base_size: int
+    """Side of the global view, pixels."""
+    image_size: int = 0
+    """Side of a tile, pixels; 0 for no tiles."""
+    page: tuple[int, int] = (1000, 1400)
+    """Width and height in pixels, which decide the number of tiles."""
+    is_held_out: bool = False
+    """Whether its kernels measure the error of a fit."""
+
+
+_PAGES: Final = (
+    PageOfPass(448),
+    PageOfPass(704, is_held_out=True),
+    PageOfPass(832),
+    PageOfPass(704, 448, (1800, 900)),
+    PageOfPass(576),
+    PageOfPass(960),
+    PageOfPass(896, 384, (1200, 1800), is_held_out=True),
+    PageOfPass(832, 704, (1800, 900)),
+)
+"""The last ones are left out if there is too little time."""
+
+
+_TINY: Final[Mapping[str, Any]] = {
+    "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
+    "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "projector_config": {"projector_type": "linear", "input_dim": 2048, "n_embed": 64},
+}  # fmt: skip
+"""A decoder whose kernels take almost no time, so that Python's overhead remains."""
+_SHALLOW: Final[Mapping[str, Any]] = {
+    "num_hidden_layers": 4, "n_routed_experts": 16, "vocab_size": 32_768
+}  # fmt: skip
+"""The published widths with fewer layers, experts and words: 1.9 GB in float32.
+
+The first layers of a stage take up to 50 % longer, so there are enough for a median.
+"""
+
+
+def reduced_network(
+    dtype: torch.dtype, changes: Mapping[str, Any], *, sam_layers: int, clip_layers: int
+) -> LoadedModel:
+    """The reference network with other sizes of its decoder and fewer layers of its encoders."""
+    directory = ModelDirectory.read(DEFAULT.reference)
+    config = copy.deepcopy({**directory.config, **changes})
+    width = config["vision_config"]["width"]
+    width["sam_vit_b"] |= {"layers": sam_layers, "global_attn_indexes": [sam_layers - 1]}
+    width["clip-l-14-224"] |= {"layers": clip_layers}
+    return load_model(directory.with_config(config), device=_CPU, dtype=dtype)
+
+
+class TimedPasses:
+    """Runs the passes of some pages repeatedly and times their operators."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._fastest: dict[PageOfPass, _Run] = {}
+        """Of every page, the fastest run of each stage so far."""
+
+    def run(self, deadline: float, on_progress: Callable[[str], None] = lambda _: None) -> None:
+        """Run the pages in turn until the deadline of the monotonic clock, which ends a pass.
+
+        The first time, pages that are not reached in half of the time are left out.
+        """
+        began = time.monotonic()
+        if not self._fastest:
+            for page in _PAGES:
+                half = (began + deadline) / 2 if self._fastest else deadline
+                if not self._run(page, half, on_progress):
+                    break
+        while self._fastest and all(
+            self._run(page, deadline, on_progress) for page in tuple(self._fastest)
+        ):
+            pass
+
+    def _run(self, page: PageOfPass, deadline: float, on_progress: Callable[[str], None]) -> bool:
+        on_progress(f"kernels in passes, a page of {page.base_size} pixels")
+        found = _timed(self._model, page, deadline)
+        if found is None:
+            return False
+        before = self._fastest.get(page, found)
+        self._fastest[page] = {
+            stage: min(before[stage], run, key=_seconds_of) for stage, run in found.items()
+        }
+        return True
+
+    def kernels(self) -> list[MeasuredKernel]:
+        """Operators that are single kernels, from each stage's fastest run, as `measure` takes it.
+
+        Equal ones of a page are merged into their mean.
+        """
+        found = []
+        for page, run in self._fastest.items():
+            equal: dict[Kernel, list[float]] = defaultdict(list)
+            for operators in run.values():
+                for kernels, seconds in operators:
+                    if len(kernels) == 1 and kernels[0].calls == 1:
+                        equal[kernels[0]._replace(path="", stage="")].append(seconds)
+            found += [
+                MeasuredKernel(kernel, statistics.fmean(seconds), page.is_held_out, len(seconds))
+                for kernel, seconds in equal.items()
+            ]
+        return found
+
+
+_Timed = tuple[tuple[Kernel, ...], float]
+_Run = dict[str, list[_Timed]]
+"""Kernels and seconds of each operator, by stage; all decode steps are one."""
+
+
+def _seconds_of(operators: list[_Timed]) -> float:
+    return sum(seconds for _, seconds in operators)
+
+
+class _TimeIsUp(Exception):  # noqa: N818 - no error
+    """The deadline came before the end of a pass."""
+
+
+def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None:
+    safe_point()
+    workload = DEFAULT.plan(
+        page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
+        crop_mode=bool(page.image_size), max_new_tokens=_STEPS + 1,
+    )  # fmt: skip
+    recorder = Recorder(model.module)
+    clock = _OperatorClock(recorder, deadline)
+    try:
+        with (
+            exclusive(), left_as_it_was(model.module), running(model.device),
+            DispatchMode(clock.run),
+        ):  # fmt: skip
+            with recorder:
+                generation = Generation(model, workload, DEFAULT, clock.begin)
+                prefill, *steps = generation.prefill(), *map(generation.step, range(_STEPS))
+            clock.finish()
+    except _TimeIsUp:
+        return None
+    found: _Run = defaultdict(list)
+    vision = {stage.name for stage in DEFAULT.stages if stage.role == "vision"}
+    for kernels, seconds in prefill:
+        owner = DEFAULT.owner_of(kernels[0].path)
+        found[owner if owner in vision else "prefill"].append((kernels, seconds))
+    found["decode"] = [*itertools.chain(*steps)]
+    return found
+
+
+class _OperatorClock:
+    """Below a recorder, times each operator that it books; raises `_TimeIsUp`."""
+
+    def __init__(self, recorder: Recorder, deadline: float) -> None:
+        self._recorder, self._deadline = recorder, deadline
+        self._trace, self._timed = recorder.trace, list[_Timed]()
+        self._seen = 0
+        self._seconds = 0.0
+        self._was_whole = False
+
+    def begin(self) -> list[_Timed]:
+        """Kernels and seconds of each operator of a new pass that has kernels, once it ran."""
+        self.finish()
+        self._trace, self._timed, self._seen = self._recorder.begin(), [], 0
+        return self._timed
+
+    def finish(self) -> None:
+        booked = self._trace.kernels[self._seen :]
+        self._seen += len(booked)
+        if booked:
+            self._timed.append((tuple(booked), self._seconds))
+        self._seconds = 0.0
+
+    def run(self, operator: Operator, args: Arguments, kwargs: Keywords) -> Value:
+        if time.monotonic() >= self._deadline:
+            raise _TimeIsUp
+        if self._was_whole or len(self._trace.kernels) > self._seen:
+            self.finish()
+        self._was_whole = not self._recorder.inside_operator
+        start = time.perf_counter()
+        output = operator(*args, **kwargs)
+        self._seconds += time.perf_counter() - start
+        return output
 
 
 # --- Python's overhead -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ import itertools
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter, setitem
@@ -216,17 +217,14 @@ def _operated(name: str, tensors: Tensors, operator: Callable[..., Value], rows:
 
 
 def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Value]]]:
-    def whole(rows: int) -> torch.Tensor:
-        return _filled(rows, 1280, dtype=dtype)
-
-    def one(rows: int) -> list[torch.Tensor]:
-        return [whole(rows)]
+    def whole(*rows: int) -> list[torch.Tensor]:
+        return [_filled(each, 1280, dtype=dtype) for each in rows]
 
     def two(rows: int) -> list[torch.Tensor]:
-        return [whole(rows), whole(rows)]
+        return whole(rows, rows)
 
     def with_row(rows: int) -> list[torch.Tensor]:
-        return [whole(rows), whole(1)]
+        return whole(rows, 1)
 
     wide, weight = torch.float32, torch.ones(1280, dtype=dtype)
     other = wide if dtype != wide else torch.bfloat16
@@ -235,19 +233,20 @@ def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Val
         "sub": (two, torch.sub), "sub of a row": (with_row, torch.sub),
         "mul": (two, torch.mul), "mul of a row": (with_row, torch.mul),
         "div": (two, torch.div), "div of a row": (with_row, torch.div),
-        "neg": (one, torch.neg), "sigmoid": (one, torch.sigmoid), "gelu": (one, F.gelu),
-        "silu": (one, F.silu), "cos": (one, torch.cos), "sin": (one, torch.sin),
-        "sqrt": (one, torch.sqrt), "rsqrt": (one, torch.rsqrt),
-        "pow": (one, lambda x: x.pow(2)), "mul by a number": (one, lambda x: x * 1.702),
-        "mean": (one, lambda x: x.mean(-1, keepdim=True)), "sum": (one, lambda x: x.sum(-1)),
-        "softmax": (one, lambda x: F.softmax(x, dim=-1, dtype=wide)),
-        "native_layer_norm": (one, lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6)),
-        "_to_copy": (one, lambda x: x.to(other)),
-        "topk": (one, lambda x: torch.topk(x, 6, dim=-1)),
-        "sort": (one, lambda x: x.view(-1)[: 6 * len(x)].argsort()),
-        "masked_fill": (one, lambda x: x.masked_fill(x > 0, 0.0)),
+        "neg": (whole, torch.neg), "sigmoid": (whole, torch.sigmoid), "gelu": (whole, F.gelu),
+        "silu": (whole, F.silu), "cos": (whole, torch.cos), "sin": (whole, torch.sin),
+        "sqrt": (whole, torch.sqrt), "rsqrt": (whole, torch.rsqrt),
+        "pow": (whole, lambda x: x.pow(2)), "mul by a number": (whole, lambda x: x * 1.702),
+        "mean": (whole, lambda x: x.mean(-1, keepdim=True)), "sum": (whole, lambda x: x.sum(-1)),
+        "softmax": (whole, lambda x: F.softmax(x, dim=-1, dtype=wide)),
+        "native_layer_norm": (whole, lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6)),
+        "_to_copy": (whole, lambda x: x.to(other)),
+        "topk": (whole, lambda x: torch.topk(x, 6, dim=-1)),
+        "sort": (whole, lambda x: x.view(-1)[: 6 * len(x)].argsort()),
+        "masked_fill": (whole, lambda x: x.masked_fill(x > 0, 0.0)),
         "clone of heads": (
-            lambda rows: [whole(rows).view(rows, 10, 128).transpose(0, 1)], torch.Tensor.contiguous,
+            lambda rows: [each.view(rows, 10, 128).transpose(0, 1) for each in whole(rows)],
+            torch.Tensor.contiguous,
         ),
         "clone of windows": (
             lambda rows: [
@@ -257,10 +256,10 @@ def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Val
         ),
         "cat": (with_row, lambda x, row: torch.cat((x, row))),
         "index": (
-            lambda rows: [whole(rows), torch.randint(rows, (rows,))], lambda x, places: x[places],
+            lambda rows: [*whole(rows), torch.randint(rows, (rows,))], lambda x, places: x[places],
         ),
         "index_put": (
-            lambda rows: [whole(rows), torch.randperm(rows), whole(rows)], setitem,
+            lambda rows: [*whole(rows), torch.randperm(rows), *whole(rows)], setitem,
         ),
         "embedding": (
             lambda rows: [
@@ -318,46 +317,36 @@ class KernelsAlone:
         # Calls that would take too much of the time are left out.
         most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
         count = len(self._made)
-        for number in range(count):
+        for number, made in enumerate(self._made):
             began = time.monotonic()
             if began >= deadline:
                 return
             on_progress(f"kernels alone, {number + 1} of {count}")
             give_back_memory()  # of other sizes: kept, it would be more after every sample
             stop = min(deadline, began + seconds / _CALLS)
-            self._measure(number, most_macs, seconds / (4 * count), stop)
+            samples = [*enumerate([made] if isinstance(made, Sample) else made())]
+            random.Random(number).shuffle(samples)  # as there may be no time for the last ones
+            for place, sample in samples:
+                if sample.macs <= most_macs and time.monotonic() < stop:
+                    self._measure((number, place), sample, seconds / (4 * count), stop)
 
-    def _measure(self, number: int, most_macs: float, seconds: float, stop: float) -> None:
-        made = self._made[number]
-        samples = [made] if isinstance(made, Sample) else made()
-        places = [*range(len(samples))]
-        random.Random(number).shuffle(places)  # since there may be no time for the last ones
-        for place in places:
-            safe_point()
-            sample, key = samples[place], (number, place)
-            if sample.macs > most_macs:
-                continue
-            call = sample.call()
-            if key not in self._fastest:
-                kernel, held_out = _record_of(call), _is_held_out(sample.group)
-                self._fastest[key] = kernel and MeasuredKernel(kernel, math.inf, held_out)
-            before = self._fastest[key]
-            if before is not None:
-                found = _seconds_of(call, seconds, stop)
-                self._fastest[key] = before._replace(seconds=min(found, before.seconds))
-            del call  # before the next one's tensors are made
-            if time.monotonic() >= stop:
-                return
+    def _measure(self, key: tuple[int, int], sample: Sample, seconds: float, stop: float) -> None:
+        safe_point()
+        call = sample.call()
+        if key not in self._fastest:
+            held_out = hashlib.sha256(sample.group.encode()).digest()[0] < _HELD_OUT
+            kernel = _record_of(call)
+            self._fastest[key] = kernel and MeasuredKernel(kernel, math.inf, held_out)
+        before = self._fastest[key]
+        if before is not None:
+            found = _seconds_of(call, seconds, stop)
+            self._fastest[key] = before._replace(seconds=min(found, before.seconds))
 
 
 def _macs_per_second(dtype: torch.dtype) -> float:
     rows, weights = torch.ones(64, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
     seconds = _seconds_of(lambda: torch.nn.functional.linear(rows, weights), 0.05, math.inf)
     return rows.numel() * 1024 / seconds
-
-
-def _is_held_out(group: str) -> bool:
-    return hashlib.sha256(group.encode()).digest()[0] < _HELD_OUT
 
 
 def _record_of(call: Run) -> Kernel | None:
@@ -375,10 +364,9 @@ def _record_of(call: Run) -> Kernel | None:
 
 def _seconds_of(run: Run, budget: float, stop: float) -> float:
     """The lower quartile of some calls, little disturbed; of one after `stop`."""
-    kept: list[Value] = [None] * _KEPT
     found: list[float] = []
     with torch.no_grad():
-        kept[0] = run()
+        kept = deque([run()], _KEPT)
         began = time.perf_counter()
         while not found or (
             time.monotonic() < stop
@@ -387,7 +375,5 @@ def _seconds_of(run: Run, budget: float, stop: float) -> float:
             start = time.perf_counter()
             output = run()
             found.append(time.perf_counter() - start)
-            kept[len(found) % _KEPT] = output
-            del output
-    found.sort()
-    return found[len(found) // 4]
+            kept.append(output)
+    return sorted(found)[len(found) // 4]
