@@ -93,20 +93,19 @@ def contributions(kernel: Kernel) -> dict[str, float]:
     """Sizes that make up a call's time, by the name of their coefficient."""
     sizes, work = kernel.dimensions, kernel.work
     if isinstance(sizes, Gemm):
-        found = _split("macs", work.macs, sizes.m, _ROWS)
-        found["inputs"] = sizes.batch * sizes.m * sizes.k
-        found["outputs"] = sizes.batch * sizes.m * sizes.n
-        if sizes.m > 1:  # libraries repack weights, but not for one row
-            found["weights"] = sizes.batch * sizes.n * sizes.k
+        batch, m, n, k = sizes
+        weights = batch * n * k if m > 1 else 0  # libraries repack them, but not for one row
+        found = _split("macs", work.macs, m, _ROWS)
+        found |= {"inputs": batch * m * k, "outputs": batch * m * n, "weights": weights}
     elif isinstance(sizes, Attention):
         rows = sizes.batch * sizes.heads * sizes.queries
         found = _split("macs", work.macs, sizes.keys, _KEYS)
         found |= {"queries": rows, "bias": rows * sizes.keys if sizes.masked else 0}
     elif isinstance(sizes, Convolution):
-        positions = sizes.images * sizes.positions
+        outputs = sizes.images * sizes.positions * sizes.out_channels
+        inputs = sizes.images * sizes.positions * sizes.in_channels * sizes.taps
         found = _split("macs", work.macs, sizes.taps, _TAPS)
-        found["inputs"] = positions * sizes.in_channels * sizes.taps
-        found["outputs"] = positions * sizes.out_channels
+        found |= {"inputs": inputs, "outputs": outputs}
     else:
         found = _split("read", work.bytes_read, work.bytes_read, _BYTES)
         found |= _split("written", work.bytes_written, work.bytes_written, _BYTES)
