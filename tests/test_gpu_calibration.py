@@ -432,12 +432,12 @@ def test_its_name_is_its_own_and_it_is_like_its_kin(monkeypatch, tmp_path, found
 # Limits --------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_passed_over(scipy):
+def test_what_does_not_fit_is_passed_over_and_one_group_is_too_few(scipy):
     timer, said = NoisyTimer("l40s", memory=50 * MiB), []
-    text = calibrated(
-        "l40s", timer, say=said.append,
-        cases=lambda *key: some_cases(*key) if key[0] == "movement" else [],
-    )  # fmt: skip
+    cases = {("movement", "bfloat16"): some_cases("movement", "bfloat16"),
+             ("gemm", "bfloat16"): [KernelCase("gemm", Gemm(1, m, 64, 64)) for m in range(1, 41)],
+             }  # fmt: skip
+    text = calibrated("l40s", timer, say=said.append, cases=lambda *key: cases.get(key, []))
     assert "[movement.bfloat16]" in text
     assert "[gemm.bfloat16]" not in text
     assert max(case.nbytes for case in timer.measured) <= 50 * MiB
