@@ -71,16 +71,14 @@ class TestWheels:
         """By what the installed packages say of themselves."""
 
         def asked(name):
-            for text in metadata.requires(name) or ():
-                each = Requirement(text)
-                if not each.marker or each.marker.evaluate({"extra": ""}):
-                    yield each.name.lower().replace("_", "-")
+            found = map(Requirement, metadata.requires(name) or ())
+            return {each.name.lower().replace("_", "-") for each in found
+                    if not each.marker or each.marker.evaluate({"extra": ""})}  # fmt: skip
 
         def needed(roots):
-            found, new = set(), set(roots)
-            while new:
+            found = set(roots)
+            while new := {each for name in found for each in asked(name)} - found:
                 found |= new
-                new = {each for name in new for each in asked(name)} - found
             return found
 
         carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
@@ -96,10 +94,10 @@ class TestWheels:
         asked = {}
 
         def pip(command, **_):
-            (file,) = [each.partition("=")[2] for each in command if "--requirement=" in each]
-            text = Path(file).read_text(encoding="utf-8")
-            names = set(re.findall("^([a-z0-9-]+)==", text, re.MULTILINE))
-            asked[next(each for each in command if each in ("download", "wheel"))] = names, command
+            [file] = [each.partition("=")[2] for each in command if "--requirement=" in each]
+            names = re.findall("^([a-z0-9-]+)==", Path(file).read_text("utf-8"), re.MULTILINE)
+            [does] = {"download", "wheel"} & {*command}
+            asked[does] = set(names), command
             return subprocess.CompletedProcess(command, 0)
 
         monkeypatch.setattr(gpu.subprocess, "run", pip)
@@ -194,9 +192,9 @@ class TestRun:
         found = document["steps"]
         assert status == 1
         statuses = ["ok", "failed", "failed", "not run", "ok"]
-        assert [(each, found[each]["status"]) for each in found] == [
-            (each.name, status) for each, status in zip(steps, statuses, strict=True)
-        ]
+        assert {name: each["status"] for name, each in found.items()} == dict(
+            zip((each.name for each in steps), statuses, strict=True)
+        )
         assert found["first"]["said"] == "1\n"
         assert found["broken"]["reason"] == "exit status 1"
         assert found["broken"]["output_end"].split("\n")[:2] == ["boom", "at the end"]
@@ -209,9 +207,18 @@ class TestRun:
     def test_a_run_whose_steps_all_end_well_or_cannot_run_here_is_one_that_succeeded(
         self, machine, monkeypatch
     ):
-        steps = [step("first", "print(1)"), step("cannot", "", missing="no such thing here")]
+        """The step sees this checkout, and not the user's files."""
+        code = (
+            "import os, dsocr_analyze, importlib.metadata as m; print(dsocr_analyze.__file__,"
+            " m.version('dsocr-analyze'), os.environ['DSOCR_VENDOR_DIR'])"
+        )
+        monkeypatch.setenv("DSOCR_VENDOR_DIR", "/elsewhere")
+        steps = [step("asks", code), step("cannot", "", missing="no such thing here")]
         status, document = ran(machine, monkeypatch, steps)
         assert status == 0
+        version = re.search('^version = "(.*)"', (gpu.ROOT / "pyproject.toml").read_text(), re.M)[1]
+        source = gpu.ROOT / "src" / "dsocr_analyze" / "__init__.py"
+        assert document["steps"]["asks"]["said"].split() == [str(source), version, os.devnull]
         conditions = document["conditions"]
         assert conditions["gpu"] == {"name": "G"}
         assert conditions["driver_before"]["power.limit"] == "<power.limit>"
@@ -306,14 +313,3 @@ class TestRun:
         output = machine / "gpu.json"
         assert gpu.main(["run", "--wheels", str(machine / "wheels"), "--output", str(output)]) == 2
         assert f"{wheel.parent} could not be installed; fill it" in capfd.readouterr().err
-
-    def test_a_step_sees_this_checkout_and_not_the_users_files(self, machine, monkeypatch):
-        code = (
-            "import os, dsocr_analyze, importlib.metadata as m; print(dsocr_analyze.__file__,"
-            " m.version('dsocr-analyze'), os.environ['DSOCR_VENDOR_DIR'])"
-        )
-        monkeypatch.setenv("DSOCR_VENDOR_DIR", "/elsewhere")
-        _, document = ran(machine, monkeypatch, [step("asks", code)])
-        version = re.search('^version = "(.*)"', (gpu.ROOT / "pyproject.toml").read_text(), re.M)[1]
-        source = gpu.ROOT / "src" / "dsocr_analyze" / "__init__.py"
-        assert document["steps"]["asks"]["said"].split() == [str(source), version, os.devnull]
