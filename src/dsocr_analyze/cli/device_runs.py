@@ -54,7 +54,7 @@ __all__ = [
 def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
     """The text of a device's profile, measured until `time.monotonic()` is `ends`.
 
-    With `has_passes`, a CPU's kernels are measured in passes too.
+    With `has_passes`, a CPU's kernels in passes, too.
 
     Raises:
         DeviceError: There is no such device, or no memory is left.
@@ -82,7 +82,7 @@ def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
 
 
 def calibration_said(file: Path, device: str) -> printing.Said:
-    """The errors of a profile, read back from its file."""
+    """The errors of a profile, from its file."""
     found = profile.profile_from_file(file)
     kernels = found.kinds if found.cpu is None else found.cpu.families
     errors = table.Table(
@@ -137,7 +137,7 @@ def measurement(
     given: Mapping[str, Any],
     options: opening.Options,
 ) -> measured.Measurement:
-    """A page's passes on a device, and their prediction; `given` has the command's parameters.
+    """A page's passes on a device, and their prediction; `given` are the command's parameters.
 
     Raises:
         DeviceError: There is no such device, or it has not the memory.
@@ -205,7 +205,7 @@ def _predicted(
     protocol: passes.Protocol,
     profiles: Sequence[Path] | None,
 ) -> tuple[passes.Predicted, str | None, str | None]:
-    """The prediction, the source of its seconds, and the reason if there are none."""
+    """The prediction, its source, and why it has no seconds."""
     model, architecture = session.loaded, session.architecture
     device = machine.matching_device(model.device, kept_files.gpu_profiles(profiles))
     why = (
@@ -242,8 +242,7 @@ def inferred(
 ) -> measured.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes.
 
-    `given` has the command's parameters. Without a device, the first CUDA GPU is used, or else the
-    CPU; without a tokenizer, a stand-in.
+    `given` are the command's parameters.
     """
     inference.check_image(given["image"])
     question = inference.InferArguments(
@@ -286,7 +285,7 @@ def inferred(
 def predicted_seconds(
     session: DeepSeekOCRSession, asked: PageRequest, profiles: Sequence[Path] | None
 ) -> TimeEntry | None:
-    """Seconds by the profile of the session's device; None if there is none."""
+    """By the profile of the session's device, if there is one."""
     loaded = session.loaded
     try:
         device = machine.matching_device(loaded.device, kept_files.gpu_profiles(profiles))
@@ -310,10 +309,7 @@ def inference_report(
     has_own_tokenizer: bool,
     options: opening.Options = opening.NO_OPTIONS,
 ) -> measured.InferenceReport:
-    """The document of one call, with figures of the workload `counted`.
-
-    `entry` has the predicted seconds, if there are any.
-    """
+    """The document of one call; `entry` has the predicted seconds, if any."""
     figures, steps = session.composed(counted), len(timed.steps)
     provenance, compared = figures.provenance, measured.Compared.of
     return measured.InferenceReport(
@@ -401,13 +397,13 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
 
 
 class ReadableInference(NamedTuple):
-    """What a reader sees of a call, and of the files that are written."""
+    """What a reader sees of a call, and of written files."""
 
     report: measured.InferenceReport
     written: Sequence[Path]
 
     def lines(self, width: int) -> Iterator[table.Line]:
-        """Lines for a terminal of that many columns, without the text."""
+        """For a terminal of that many columns, without the text."""
         report = self.report
         return printing.Said(
             measured.inference_headline(report), measured.inference_tables(report),
@@ -415,7 +411,7 @@ class ReadableInference(NamedTuple):
         ).lines(width)  # fmt: skip
 
     def markdown(self) -> str:
-        """The same in Markdown, with the text."""
+        """With the text."""
         return measured.inference_markdown(self.report)
 
     def text(self) -> str:

@@ -1,8 +1,8 @@
 """Times of a CPU's kernels: sums of sizes times fitted coefficients.
 
-The cost per unit depends on the size, so it may be split between nodes of that size: `macs@64` gets
-most of a product of 70 rows, `macs@256` the rest. Coefficients are microseconds per call, or per
-million multiply-accumulates, elements or bytes.
+A cost that depends on a size is split between nodes of it: `macs@64` gets most of a product of 70
+rows, `macs@256` the rest. Coefficients are microseconds per call, or per million
+multiply-accumulates, elements or bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STAND_INS: Final[Mapping[Kind, str]] = {
     "pooling": "clone",
     "movement": "clone",
 }
-"""Operator that stands in for unmeasured ones, by kind."""
+"""For unmeasured operators, by kind."""
 
 _PARTS: Final[Mapping[str, tuple[dict[str, tuple[int, ...]], tuple[str, ...]]]] = {
     "product": ({"macs": _ROWS}, ("inputs", "outputs", "weights")),
@@ -55,13 +55,13 @@ _PARTS: Final[Mapping[str, tuple[dict[str, tuple[int, ...]], tuple[str, ...]]]] 
     "masked_attention": ({"macs": _KEYS}, ("queries", "bias")),
     "convolution": ({"macs": _TAPS}, ("inputs", "outputs")),
 }
-"""Sizes that are split between nodes, and others, by family."""
+"""By family, sizes that are split between nodes, and others."""
 UNREPLACED: Final = tuple(_PARTS)
 """Families that no other one stands in for."""
 
 
 def family_of(kernel: Kernel) -> str:
-    """What a kernel is measured with: products, attention, convolutions, or its operator."""
+    """What a kernel is measured with."""
     dimensions = kernel.dimensions
     if isinstance(dimensions, Gemm):
         has_weights = kernel.operator in _WEIGHT_PRODUCTS
@@ -74,10 +74,9 @@ def family_of(kernel: Kernel) -> str:
 
 
 def measured_family(kernel: Kernel, known: Collection[tuple[str, str]]) -> tuple[str, str] | None:
-    """The measured family and type whose coefficients apply to a kernel; None if there is none.
+    """The measured family and type whose coefficients apply to a kernel, if any.
 
-    Its own if measured; else, except for those of `UNREPLACED`, its operator in another type or the
-    stand-in of its kind.
+    Its own, or, except for `UNREPLACED`, its operator in another type or its kind's stand-in.
     """
     family = family_of(kernel)
     if (family, kernel.dtype) in known:
@@ -90,7 +89,7 @@ def measured_family(kernel: Kernel, known: Collection[tuple[str, str]]) -> tuple
 
 
 def contributions(kernel: Kernel) -> dict[str, float]:
-    """Sizes that make up a call's time, by the name of their coefficient."""
+    """Sizes that make up a call's time, by coefficient."""
     sizes, work = kernel.dimensions, kernel.work
     if isinstance(sizes, Gemm):
         batch, m, n, k = sizes
@@ -113,7 +112,7 @@ def contributions(kernel: Kernel) -> dict[str, float]:
 
 
 def _split(name: str, amount: int, size: int, nodes: tuple[int, ...]) -> dict[str, float]:
-    """An amount, split between the nodes around a size, linearly in its logarithm."""
+    """An amount, split between the nodes around a size by its logarithm."""
     place = min(max(size, nodes[0]), nodes[-1])
     low, high = next(pair for pair in itertools.pairwise(nodes) if place <= pair[1])
     share = math.log(place / low) / math.log(high / low)
@@ -121,7 +120,7 @@ def _split(name: str, amount: int, size: int, nodes: tuple[int, ...]) -> dict[st
 
 
 def names_of(family: str) -> tuple[str, ...]:
-    """Names of a family's coefficients."""
+    """Of a family's coefficients."""
     split, others = _PARTS.get(family, ({"read": _BYTES, "written": _BYTES}, ()))
     return ("call", *(f"{name}@{node}" for name in split for node in split[name]), *others)
 
@@ -133,7 +132,7 @@ class CpuKernels:
     Attributes:
         operator_us: Microseconds of Python and torch per operator.
         families: By family and data type.
-        CACHED_BYTES: Bytes that caches may serve; more are streamed from memory.
+        CACHED_BYTES: More are streamed from memory.
     """
 
     threads: int
@@ -143,7 +142,7 @@ class CpuKernels:
     CACHED_BYTES: ClassVar = 10**8
 
     def family(self, kernel: Kernel) -> tuple[str, str]:
-        """The `measured_family` of a kernel; raises DeviceError if there is none."""
+        """The `measured_family`; raises DeviceError if there is none."""
         found = measured_family(kernel, self.families)
         if found is None:
             types = sorted({dtype for name, dtype in self.families if name == "product"})
@@ -155,7 +154,7 @@ class CpuKernels:
         return found
 
     def seconds(self, kernel: Kernel) -> float:
-        """Seconds of one call, without Python's overhead; raises DeviceError like `family`."""
+        """Of one call, without Python's overhead; raises DeviceError like `family`."""
         found = self.families[self.family(kernel)].coefficients
         coefficients, sizes = cast("Mapping[str, float]", found), contributions(kernel)
         return 1e-6 * sum(coefficients.get(name, 0.0) * size for name, size in sizes.items())

@@ -1,4 +1,4 @@
-"""The seconds and the memory that a calibration takes, known before it begins and without torch."""
+"""The seconds and the memory that a calibration takes, known without torch."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LIMITS: Final = (
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ("", "memory.max", "memory.current", "inactive_file"),
 )
-"""Of control groups 1 and 2: folder, limit, use, and cached files within that use."""
+"""Of control groups 1 and 2: folder, limit, use, and the cached files in that."""
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """Bytes that this process can still allocate; `root` is the folder of `proc` and `sys`."""
+    """That this process can still allocate; `root` has `proc` and `sys`."""
     return min([_of_machine(root), *_of_control_groups(root), *_of_process(root)])
 
 
 def _of_machine(root: Path) -> int:
-    """What can be had without swapping; all memory on a system that does not say."""
+    """Without swapping; all memory on a system that does not say."""
     available = _number(root / "proc/meminfo", "MemAvailable:")
     if available is not None:
         return 1024 * available
@@ -43,7 +43,7 @@ def _of_machine(root: Path) -> int:
 
 
 def _of_control_groups(root: Path) -> Iterator[int]:
-    """What is left in every group that limits this process; parents limit their groups."""
+    """What is left in every group that limits this process."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         own = Path(path.lstrip("/"))
@@ -66,7 +66,7 @@ def _of_process(root: Path) -> Iterator[int]:
 
 
 def _number(file: Path, name: str = "") -> int | None:
-    """The number that starts a line, or follows a name there; None if there is none."""
+    """The number that starts a line, or follows a name there."""
     for line in _lines(file):
         words = line.removeprefix(name).split()
         if line.startswith(name) and words and words[0].isdigit():
@@ -84,21 +84,21 @@ def _lines(file: Path) -> list[str]:
 LEAST_SECONDS: Final = 20.0
 MOST_SECONDS: Final = 3600.0
 _SECONDS_WITH_PASSES: Final = 90.0
-"""A shorter calibration of a CPU measures kernels alone: a pass may take many seconds."""
+"""A shorter one measures kernels alone: a pass may take many seconds."""
 GPU_BYTES: Final = 6_000_000_000
-"""Most memory of a GPU that its calibration takes."""
+"""Most that a calibration takes of a GPU's memory."""
 _ALONE_BYTES: Final = 1_100_000_000
 _WITH_PASSES_BYTES: Final = 3_200_000_000
 _BESIDE_GPU_BYTES: Final = 4_000_000_000
 
 
 def has_passes(seconds: float) -> bool:
-    """Whether a CPU's calibration of so many seconds measures kernels in passes too."""
+    """Whether a CPU's calibration measures kernels in passes too."""
     return seconds >= _SECONDS_WITH_PASSES
 
 
 def stated_memory(seconds: float, *, on_cpu: bool) -> str:
-    """The most memory that a calibration of the CPU, or of a GPU, takes with its imports."""
+    """The most memory that a calibration takes, in words."""
     text = f"{_bytes(seconds, on_cpu=on_cpu) / 1e9:.1f} GB of memory"
     return text if on_cpu else f"{text} and {GPU_BYTES / 1e9:.1f} GB of the GPU's"
 

@@ -1,8 +1,7 @@
 """A profile of this machine's CPU: kernels measured and fitted, and Python's overhead.
 
-Kernels are measured alone, and in passes of a shallow reference network: there, a kernel finds
-caches and memory as the previous operators left them. The pages are not those of the published
-modes.
+Kernels are measured alone, and in passes of a shallow network: there, a kernel finds caches and
+memory as the previous operators left them.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ _CPU: Final = torch.device("cpu")
 _LEAST_ROUNDS: Final = 2
 _ROUND_SECONDS: Final = 90.0
 _SHARE_OF_PASSES: Final = 0.6
-"""Share of a round that is spent on passes."""
+"""Of a round."""
 _SHARE_OF_TINY: Final = 0.06
 _TINY_RUNS: Final = 7
 _TINY_STEPS: Final = 8
 _SHARE_OF_FITS: Final = 0.04
 _IMPORTANCE_IN_PASS: Final = 5.0
-"""Weight of a kernel in a pass, relative to one alone."""
+"""Relative to a kernel alone."""
 _FEWEST: Final = 4
-"""Kernels that a fit needs; with fewer, none is held out."""
+"""With fewer kernels, none is held out."""
 
 
 def calibrated_cpu(
@@ -80,7 +79,7 @@ def calibrated_cpu(
 ) -> Device:
     """Measure the CPU with torch's number of threads, in passes too if it `has_passes`.
 
-    More time measures more often. `on_progress` is called with what is being measured.
+    `on_progress` hears what is measured.
 
     Raises:
         DeviceError: Too little was measured in that time.
@@ -122,7 +121,7 @@ def calibrated_cpu(
 def _measured_kernels(
     dtype: torch.dtype, deadline: float, has_passes: bool, on_progress: Callable[[str], None]
 ) -> list[MeasuredKernel]:
-    """Kernels alone and in passes until the deadline, in rounds: a disturbance affects only one."""
+    """Alone and in passes, in rounds: a disturbance affects only one."""
 
     def say(text: str) -> None:
         on_progress(f"{str(dtype).removeprefix('torch.')}: {text}")
@@ -146,7 +145,7 @@ def _measured_kernels(
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Fitted]:
-    """Coefficients of each family, and their error on held-out groups."""
+    """Each family's coefficients, and their error on held-out groups."""
     rows: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
     for each in measured:
         rows[family_of(each.kernel), each.kernel.dtype].append(each)
@@ -178,20 +177,17 @@ def _family(family: str, members: list[MeasuredKernel]) -> Fitted:
 
 
 _STEPS: Final = 3
-"""Decode steps after each prefill pass."""
 
 
 class PageOfPass(NamedTuple):
-    """A page whose kernels are measured."""
+    """A page whose kernels are measured, of another size than those of the published modes."""
 
     base_size: int
-    """Side of the global view, pixels."""
     image_size: int = 0
-    """Side of a tile, pixels; 0 for no tiles."""
+    """0 for no tiles."""
     page: tuple[int, int] = (1000, 1400)
     """Width and height in pixels, which decide the number of tiles."""
     is_held_out: bool = False
-    """Whether its kernels measure the error of a fit."""
 
 
 _PAGES: Final = (
@@ -212,20 +208,17 @@ _TINY: Final[Mapping[str, Any]] = {
     "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
     "projector_config": {"projector_type": "linear", "input_dim": 2048, "n_embed": 64},
 }  # fmt: skip
-"""A decoder whose kernels take almost no time, so that Python's overhead remains."""
+"""A decoder whose kernels take almost no time: what remains is Python's."""
 _SHALLOW: Final[Mapping[str, Any]] = {
     "num_hidden_layers": 4, "n_routed_experts": 16, "vocab_size": 32_768
 }  # fmt: skip
-"""The published widths with fewer layers, experts and words: 1.9 GB in float32.
-
-The first layers of a stage take up to 50 % longer, so there are enough for a median.
-"""
+"""The published widths with fewer layers, experts and words: 1.9 GB in float32."""
 
 
 def reduced_network(
     dtype: torch.dtype, changes: Mapping[str, Any], *, sam_layers: int, clip_layers: int
 ) -> LoadedModel:
-    """The reference network with other sizes of its decoder and fewer layers of its encoders."""
+    """The reference with changes of its decoder, and so many layers of its encoders."""
     directory = ModelDirectory.read(DEFAULT.reference)
     config = copy.deepcopy({**directory.config, **changes})
     width = config["vision_config"]["width"]
@@ -235,17 +228,17 @@ def reduced_network(
 
 
 class TimedPasses:
-    """Runs the passes of some pages repeatedly and times their operators."""
+    """Times the operators of repeated passes."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
         self._fastest: dict[PageOfPass, _Run] = {}
-        """Of every page, the fastest run of each stage so far."""
+        """By page, each stage's fastest run so far."""
 
     def run(self, deadline: float, on_progress: Callable[[str], None] = lambda _: None) -> None:
-        """Run the pages in turn until the deadline of the monotonic clock, which ends a pass.
+        """Run the pages in turn until a time of the monotonic clock, which ends a pass.
 
-        The first time, pages that are not reached in half of the time are left out.
+        The first time, pages not reached in half of the time are left out.
         """
         began = time.monotonic()
         if not self._fastest:
@@ -270,10 +263,7 @@ class TimedPasses:
         return True
 
     def kernels(self) -> list[MeasuredKernel]:
-        """Operators that are single kernels, from each stage's fastest run, as `measure` takes it.
-
-        Equal ones of a page are merged into their mean.
-        """
+        """Operators that are single kernels: the mean of equal ones in a page's fastest stages."""
         found = []
         for page, run in self._fastest.items():
             equal: dict[Kernel, list[float]] = defaultdict(list)
@@ -290,7 +280,7 @@ class TimedPasses:
 
 _Timed = tuple[tuple[Kernel, ...], float]
 _Run = dict[str, list[_Timed]]
-"""Kernels and seconds of each operator, by stage; all decode steps are one."""
+"""By stage; all decode steps are one."""
 
 
 def _seconds_of(operators: list[_Timed]) -> float:
@@ -340,7 +330,7 @@ class _OperatorClock:
         self._was_whole = False
 
     def begin(self) -> list[_Timed]:
-        """Kernels and seconds of each operator of a new pass that has kernels, once it ran."""
+        """A new pass's operators with kernels, and their seconds, once they ran."""
         self.finish()
         self._trace, self._timed, self._seen = self._recorder.begin(), [], 0
         return self._timed
@@ -368,11 +358,7 @@ class _OperatorClock:
 
 
 def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
-    """The kernels of a tiny model's decode step, and its seconds: the fastest of some runs.
-
-    What the kernels do not explain is the time of Python and torch. No step begins after the
-    deadline.
-    """
+    """The kernels of a tiny model's decode step, and the seconds of the fastest run."""
     model = reduced_network(torch.float32, _TINY, sam_layers=1, clip_layers=1)
     workload = DEFAULT.plan(page=(64, 64), crop_mode=False, image_size=64, max_new_tokens=64)
     composed = DEFAULT.forms.compose(
@@ -430,7 +416,7 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
 _ROUNDS = 6
 _SWEEPS = 400
 _SETTLED = 1e-9
-"""Change of the last sweep, relative to the largest coefficient."""
+"""Largest change, relative to the largest coefficient."""
 _SCALE = 0.1
 """Relative error beyond which a row gets less weight."""
 

@@ -1,7 +1,4 @@
-"""Kernels that a page runs on a CPU, each called on its own, and their seconds.
-
-Sizes are those of the published networks and random ones in between.
-"""
+"""Kernels that a page runs on a CPU, each called on its own, and their seconds."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ from dsocr_analyze.trace.recorder import Recorder
 __all__ = ["KernelsAlone", "Made", "MeasuredKernel", "Sample", "samples_to_measure"]
 
 _COLD_BYTES: Final = 300e6
-"""Bytes of weight copies that calls cycle through: in a pass, no weight is still cached."""
+"""Of weight copies that calls cycle through: in a pass, no weight is still cached."""
 _MOST_MACS: Final = 20e9
-"""Limit per call; larger calls take the same time per MAC."""
+"""Larger calls take the same time per MAC."""
 
 
 Run: TypeAlias = Callable[[], Value]
@@ -42,11 +39,11 @@ class Sample(NamedTuple):
     """A kernel to measure."""
 
     group: str
-    """Of samples of nearly the same size, which are held out together."""
+    """Of nearly equal sizes, which are held out together."""
     call: Callable[[], Run]
     """Makes its tensors, which live as long as what it returns."""
     macs: int = 0
-    """Multiply-accumulates of a call; 0 for what only moves bytes."""
+    """0 for what only moves bytes."""
 
 
 Made: TypeAlias = Sample | Callable[[], list[Sample]]
@@ -54,10 +51,9 @@ Made: TypeAlias = Sample | Callable[[], list[Sample]]
 
 
 def samples_to_measure(dtype: torch.dtype) -> list[Made]:
-    """All samples in a data type, in a fixed order.
+    """All samples in a data type, in a fixed order of which any first part has all kinds.
 
-    Each kind begins with a quick one; the others are shuffled and spread evenly: any first part has
-    all kinds.
+    Each kind begins with a quick one.
     """
     chance = random.Random(0)
     kinds: list[list[Made]] = [
@@ -73,7 +69,7 @@ def samples_to_measure(dtype: torch.dtype) -> list[Made]:
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers from 0 to 1, random along the last dimension and repeated."""
+    """Random along the last dimension, and repeated."""
     return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
 
 
@@ -90,7 +86,7 @@ _WIDTHS: Final = (
     (64, 1280), (1280, 2048),  # router, projector
     (896, 896), (128, 896), (4864, 896), (896, 4864),  # the encoder of DeepSeek-OCR-2
 )  # fmt: skip
-"""Columns and inner sizes of the published networks' layers."""
+"""Columns and inner sizes of published layers."""
 
 
 _ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
@@ -100,7 +96,7 @@ def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Made]:
     for n, k in _WIDTHS:
         near = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
         yield partial(_products_of, near, n, k, dtype)
-    # The output head, by far the widest layer.
+    # The output head.
     yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype)
     for _ in range(16):
         n, k = _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
@@ -153,7 +149,7 @@ _MASKED: Final = (
     *((batch, 12, 196) for batch in (4, 9, 25, 50)),
     *((1, 12, side**2) for side in (16, 24, 32, 40, 52, 64)),
 )
-"""Batch, heads and tokens of SAM's windows and of its global attention."""
+"""Batch, heads and tokens of SAM's windows and global attention."""
 _ATTENTION: Final = tuple(
     (batch, 16, tokens)
     for batch, tokens in ((1, 65), (1, 101), (2, 101), (6, 101), (1, 197), (1, 257), (4, 257),
@@ -172,7 +168,7 @@ def _attended(batch: int, heads: int, tokens: int, dtype: torch.dtype, *, masked
 
 _LAYERS: Final = ((768, 256, 1, 1, 16), (3, 768, 16, 16, 1), (256, 256, 3, 1, 16),
                   (256, 512, 3, 2, 16), (512, 1024, 3, 2, 32))  # fmt: skip
-"""Input and output channels, kernel size, stride, and the image's pixels per input position."""
+"""Input and output channels, kernel size, stride, and pixels per input position."""
 _CONVOLUTIONS: Final = (
     *((images, inputs, side // scale, outputs, size, step)
       for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512))
@@ -199,11 +195,11 @@ def _convolved(
 # --- everything else -------------------------------------------------------------------------
 
 _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_000_000, 20_000_000)
-"""Elements per tensor, before random variation."""
+"""Elements per tensor, roughly."""
 
 
 Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
-"""Makes an operator's tensors of so many rows of 1280 elements."""
+"""Makes an operator's tensors, of so many rows of 1280 elements."""
 
 
 def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Made]]:
@@ -278,13 +274,13 @@ def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Val
 
 
 _KEPT: Final = 3
-"""Outputs kept alive, so that the next is written elsewhere, as in a pass."""
+"""Outputs kept alive: as in a pass, the next is written elsewhere."""
 _CALLS: Final = 20
-"""Fewest calls, and groups, that the time for all samples has to suffice for."""
+"""Fewest calls, and groups, that the time has to suffice for."""
 _LEAST_MACS: Final = 3e8
 """Smaller calls are made however slow they are."""
 _HELD_OUT: Final = 64
-"""Groups out of 256 that a fit does not see."""
+"""Groups out of 256."""
 
 
 class MeasuredKernel(NamedTuple):
@@ -294,13 +290,12 @@ class MeasuredKernel(NamedTuple):
     seconds: float
     """Per call."""
     is_held_out: bool
-    """Whether it measures the error of a fit instead of entering it."""
     calls_in_pass: int = 0
-    """In a measured pass; 0 if it ran alone."""
+    """0 if it ran alone."""
 
 
 class KernelsAlone:
-    """Measures the samples of a data type that are single kernels, each on its own."""
+    """Measures the samples of a data type that are single kernels."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -312,7 +307,7 @@ class KernelsAlone:
         return [each for each in self._fastest.values() if each is not None]
 
     def run(self, deadline: float, on_progress: Callable[[str], None]) -> None:
-        """Measure the samples once, until the deadline of the monotonic clock."""
+        """Measure the samples once, until a time of the monotonic clock."""
         seconds = deadline - time.monotonic()
         # Calls that would take too much of the time are left out.
         most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
@@ -350,7 +345,7 @@ def _macs_per_second(dtype: torch.dtype) -> float:
 
 
 def _record_of(call: Run) -> Kernel | None:
-    """The trace's record of a call; None if it is not a single kernel."""
+    """Of a call that is a single kernel."""
     module = FunctionModule(call)
     recorder = Recorder(module)
     with torch.no_grad(), recorder:
@@ -363,7 +358,7 @@ def _record_of(call: Run) -> Kernel | None:
 
 
 def _seconds_of(run: Run, budget: float, stop: float) -> float:
-    """The lower quartile of some calls, little disturbed; of one after `stop`."""
+    """The lower quartile of some calls; of one after `stop`."""
     found: list[float] = []
     with torch.no_grad():
         kept = deque([run()], _KEPT)

@@ -1,4 +1,4 @@
-"""Measure a CUDA GPU's kernels and its host, fit formulas to them, and write a device profile."""
+"""Measure a CUDA GPU's kernels and its host, fit formulas to them, and write a profile."""
 
 from __future__ import annotations
 
@@ -57,9 +57,8 @@ __all__ = [
 
 
 _SHARE_OF_FITS: Final = 0.15
-"""Share of the time that is left to fits."""
 _SHARE_OF_TENSORS: Final = 0.8
-"""Share of the stated memory; CUDA and its libraries take the rest."""
+"""Of the stated memory; CUDA and its libraries take the rest."""
 _WARM_UP_SECONDS: Final = 1.0
 
 _SHARES: Final = {
@@ -72,7 +71,7 @@ _SHARES: Final = {
     ("experts", "bfloat16"): 0.11,
     ("movement", "bfloat16"): 0.05,
 }
-"""Share of the time of each kind and data type."""
+"""Of the time, by kind and data type."""
 
 Say = Callable[[str], None]
 
@@ -80,7 +79,7 @@ Say = Callable[[str], None]
 def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: float) -> str:
     """The text of a profile of a CUDA device and its host, measured in so many seconds.
 
-    `on_progress` is called with what is being measured and with the error of each fit.
+    `on_progress` hears what is measured, and the error of each fit.
 
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
@@ -103,7 +102,7 @@ def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: fl
                 kernels.seconds(_SQUARES["bfloat16"][0])
             found = detect_gpu(device, dtype, kernels)
             on_progress(f"{found.title}: the host")
-            host = host_figures(device)
+            host = _host_figures(device)
             return calibrated_profile(found, kernels, host, end - time.monotonic(), on_progress)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
@@ -118,7 +117,6 @@ def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: fl
 
 @contextlib.contextmanager
 def _limited_memory(device: torch.device) -> Iterator[None]:
-    """Lets tensors take their share of the stated memory."""
     total = torch.cuda.get_device_properties(device).total_memory
     share = _SHARE_OF_TENSORS * GPU_BYTES / total
     torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
@@ -137,9 +135,9 @@ def calibrated_profile(
     *,
     cases: Callable[[str, str], Sequence[KernelCase]] = gpu_cases,
 ) -> str:
-    """The text of a GPU's profile, with a timer for its kernels.
+    """The text of a GPU's profile.
 
-    `cases` are to be measured of a kind and a data type, in order of priority.
+    `cases` gives what to measure of a kind and a data type, most important first.
 
     Raises:
         DeviceError: Too little was measured of every kind.
@@ -221,10 +219,10 @@ _CHOICES: Final[dict[str, dict[str, tuple[int, ...]]]] = {
     "experts": {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS), "inter_step": (1,)},
     "movement": {},
 }  # fmt: skip
-"""Integer coefficients to try for each kind."""
+"""Integer coefficients to try."""
 
 _FEW: Final = 150
-"""Rows used to try them."""
+"""Rows that try them."""
 _LEAST_ROWS: Final = 24
 _LEAST_HELD_OUT: Final = 8
 
@@ -254,10 +252,10 @@ def _coefficients(kind: str, dtype: str, training: MeasuredRows, gpu: Gpu) -> re
 _LIKE: Final = (
     (12, "rtx-pro-6000"), (10, "b200"), (9, "h100-sxm"), (8.1, "l40s"), (0, "a100-80gb-sxm"),
 )  # fmt: skip
-"""GPU that fills in for unmeasured kinds, by least compute capability."""
+"""What fills in for unmeasured kinds, by least compute capability."""
 _LIKE_ROCM: Final = "h100-sxm"
 _LEAST_MEMORY: Final = 0.85
-"""Least fraction of its memory that a whole GPU reports; a slice has less."""
+"""Of its memory that a whole GPU reports; a slice has less."""
 _SQUARES: Final = {
     dtype: [KernelCase("gemm", Gemm(1, side, side, side), dtype=dtype) for side in (4096, 8192)]
     for dtype in ("bfloat16", "float32")
@@ -268,10 +266,9 @@ _STREAMED: Final = KernelCase("movement", Elements(1 << 27), operator="clone")
 
 
 def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
-    """The GPU of a CUDA device, as of today's driver and libraries.
+    """The GPU of a CUDA device: the catalogue's if it is all of one.
 
-    The catalogue's if it is all of one; others, and slices, have a name of their own and peaks that
-    the timer measures.
+    Others, and slices, have a name of their own and peaks that the timer measures.
     """
     properties, catalogue = torch.cuda.get_device_properties(device), gpu_catalogue()
     hip = torch.version.hip
@@ -338,15 +335,15 @@ def described_gpu(
 
 _REPEATS: Final = 200
 _LEAST_US: Final = 0.01
-"""Least of figures that noise makes smaller."""
+"""Noise makes figures smaller."""
 _COPIED: Final = 1 << 26
-"""Bytes per copy to the GPU."""
+"""Bytes."""
 _PROMPT: Final = 512
-"""Prompt tokens, which `infer()` searches for repeated n-grams."""
+"""Tokens, which `infer()` searches for repeated n-grams."""
 _NGRAM: Final = 35
 _STEPS: Final = 40
 _FIRST_STEPS: Final = 8
-"""Discarded while caches and allocators settle."""
+"""Discarded."""
 _NO_KERNEL: Final = frozenset({
     "alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty",
     "_unsafe_view", "_reshape_alias", "_local_scalar_dense",
@@ -354,18 +351,15 @@ _NO_KERNEL: Final = frozenset({
 """Operators besides views that launch nothing."""
 
 
-def host_figures(device: torch.device) -> MeasuredHost:
-    """Measure the host of a CUDA device."""
-    with torch.cuda.device(device):
-        steps = step_times(device)
-        tiny = torch.zeros(64, device=device)
-        issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATS)
-        waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATS)
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(device)
-        with torch.cuda.graph(graph):
-            tiny.add_(1)
-        started = _seconds(graph.replay, device, _REPEATS)
+def _host_figures(device: torch.device) -> MeasuredHost:
+    steps = step_times(device)
+    tiny = torch.zeros(64, device=device)
+    issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATS)
+    waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATS)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tiny.add_(1)
+    started = _seconds(graph.replay, device, _REPEATS)
     pageable = torch.ones(_COPIED, dtype=torch.uint8)
     return MeasuredHost(
         launch_us=steps.launch_us,
@@ -377,7 +371,7 @@ def host_figures(device: torch.device) -> MeasuredHost:
 
 
 def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> float:
-    """Seconds per run: the median of some rounds, after a first one."""
+    """Per run: the median of some rounds, after a first one."""
     timer, found = timer_of(device), []
     for _ in range(6):
         timer.wait()
@@ -390,14 +384,11 @@ def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> fl
 
 
 class StepTimes(NamedTuple):
-    """Times of `generate` steps, inside the model and between its calls."""
+    """Of a `generate` step: operators launched, time per operator, and time between two calls."""
 
     operators: int
-    """Launched per step."""
     launch_us: float
-    """Per operator, including the Python around it."""
     between_us: float
-    """From the end of one call of the model to the start of the next."""
 
 
 def step_times(device: torch.device) -> StepTimes:

@@ -1,8 +1,7 @@
 """Kernels to measure on a GPU: which ones, how they are launched, and how long they take.
 
-They are those that pages of the known models launch, and random others. Each is captured several
-times in a CUDA graph, however short; cold ones use other weights in each call, none of which is in
-L2 when the graph starts.
+Each is captured several times in a CUDA graph, however short; cold ones use other weights in each
+call, none of which is in L2 when the graph starts.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
 CaseSizes: TypeAlias = Gemm | Attention | Experts | Elements
 
 MOVED_BYTES: Final = {"mul": 6, "silu": 4, "clone": 4, "float": 6, "layer_norm": 4}
-"""Bytes that operators read and write per 16-bit element."""
+"""Bytes moved per 16-bit element, by operator."""
 
 _LOADS: Final[dict[str, tuple[str, ...]]] = {
     "gemm": ("m",),
@@ -55,25 +54,24 @@ _LOADS: Final[dict[str, tuple[str, ...]]] = {
     "experts": ("tokens",),
     "movement": (),
 }
-"""Sizes that vary within a group, which is held out of a fit as a whole, by kind."""
+"""Sizes that vary within a group, which is held out as a whole, by kind."""
 
 
 class KernelCase(NamedTuple):
     """One kernel, or one layer's experts, in 16 bits unless `dtype` is float32."""
 
     kind: str
-    """As in a device profile."""
     sizes: CaseSizes
     cold: bool = False
-    """Whether weights, or cached keys and values, come from device memory."""
+    """Whether weights, or cached keys and values, are not in L2."""
     dtype: str = "bfloat16"
-    """Of a device profile, where `bfloat16` is the GPU's own 16-bit type."""
+    """As in a profile, where `bfloat16` is the GPU's own 16-bit type."""
     operator: str = ""
     """For movement: a key of `MOVED_BYTES`."""
 
     @property
     def group(self) -> Any:
-        """Its sizes without its load."""
+        """Its sizes at the least load."""
         sizes: Any = self.sizes
         return sizes._replace(**dict.fromkeys(_LOADS[self.kind], 1))
 
@@ -106,7 +104,7 @@ class KernelCase(NamedTuple):
 
 
 def rows_of(cases: Sequence[KernelCase], seconds: Sequence[float], version: str) -> MeasuredRows:
-    """Measured cases of one kind as columns of its formula; `version` launched the kernels."""
+    """Measured cases of a kind as columns of its formula; `version` launched them."""
     groups = [tuple(map(int, case.group)) for case in cases]
     if isinstance(cases[0].sizes, Elements):
         columns = {"moved": np.array([case.nbytes for case in cases], float)}
@@ -134,23 +132,23 @@ _NO_COLUMN: Final = ("value_dim", "masked", "skippable_scores")
 _PAGE: Final = (1654, 2339)
 """A4 at 200 dpi."""
 _SEQUENCES: Final = 8
-"""Sequences in the decode steps that kernels are taken from."""
+"""In decode steps."""
 _MOST_BYTES: Final = 1 << 30
 _MOST_MACS: Final = 1 << 42
 _OTHERS: Final = 60
-"""Groups of sizes besides those of the models."""
+"""Groups besides those of the models."""
 _EACH: Final = 12
-"""Loads to measure per group."""
+"""Loads per group."""
 _OF_MOVEMENT: Final = 60
-"""Sizes to measure per operator that moves bytes."""
+"""Sizes per operator that moves bytes."""
 _COLD: Final = {"gemm": 0.6, "experts": 0.6, "generation_attention": 0.75}
 """Share of cold cases, by kind."""
 
 
 def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[KernelCase]:
-    """The cases to measure for a kernel kind, in a fixed random order.
+    """The cases of a kernel kind in a fixed random order: any first part is a fair sample.
 
-    So any first part is a fair sample.
+    Sizes are those that pages of the known models launch, and random others.
     """
     draw = random.Random(f"{SEED} {kind} {dtype}")
     if kind == "movement":
@@ -171,9 +169,9 @@ def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[KernelCase]:
 
 @cache
 def _launched() -> list[tuple[str, str, Any]]:
-    """Kind, type and sizes of the kernels of a page in every mode of every known model.
+    """Kind, type and sizes of a page's kernels in every mode of every known model.
 
-    Both by its own code and served.
+    By its own code, and served.
     """
     found: dict[tuple[str, str, Any], None] = {}
     for architecture in ARCHITECTURES.values():
@@ -240,21 +238,20 @@ def _is_cold(draw: random.Random, kind: str, sizes: CaseSizes) -> bool:
 
 
 Call: TypeAlias = Callable[[int], torch.Tensor]
-"""Launches a kernel; the argument selects the copy of its weights."""
+"""Launches a kernel with a copy of its weights, by number."""
 
 _MOST_CALLS: Final = 32
-"""Most consecutive calls of one kernel."""
 _COPIES_BYTES: Final = 1 << 28
-"""Bytes of all copies of the weights, unless one alone is larger."""
+"""Of all copies of the weights, unless one alone is larger."""
 _LAYER_WIDTH: Final = 1024
-"""Row width for normalizations."""
+"""Of rows that are normalized."""
 _BY_FLASH: Final = ("context_attention", "generation_attention")
 
 
 class KernelCalls:
     """Makes calls of kernels on a device, in its 16-bit type.
 
-    The decoder's attention uses flash-attn if it `has_flash`, by default if that is installed.
+    The decoder's attention uses flash-attn if it `has_flash`, by default if installed.
     """
 
     def __init__(
@@ -265,7 +262,7 @@ class KernelCalls:
         self._has_flash = installed if has_flash is None else has_flash
 
     def framework(self, kind: str) -> str:
-        """What launches the kernels of a kind, with its version."""
+        """What launches a kind's kernels, with versions."""
         library = f"torch {torch.__version__}"
         if kind in _BY_FLASH and self._has_flash:
             return f"flash-attn {metadata.version('flash_attn')}, {library}"
@@ -274,7 +271,7 @@ class KernelCalls:
         return f"{library} _grouped_mm" if kind == "experts" else library
 
     def call_of(self, case: KernelCase) -> tuple[Call, int]:
-        """What launches a case's kernel, and the number of copies of its weights."""
+        """A case's call, and the number of copies of its weights."""
         launchers: dict[type[CaseSizes], Callable[..., tuple[Call, int]]] = {
             Gemm: self._product, Attention: self._attention, Experts: self._experts,
             Elements: self._movement,
@@ -360,16 +357,16 @@ class KernelCalls:
 
 
 _GRAPH_SECONDS: Final = 5e-4
-"""Approximate time of all calls in one graph."""
+"""About the time of a graph."""
 _REPEATS: Final = 5
 _WORKING: Final = 3
-"""Free memory that a kernel needs, relative to the bytes that it moves."""
+"""Free memory that a kernel needs, per byte that it moves."""
 _FLUSH_L2S: Final = 4
 _FLUSH_BYTES: Final = 1 << 29
 
 
 class GpuKernels(KernelCalls):
-    """Launches kernels on a GPU, in its 16-bit type, and times them."""
+    """Times kernels on a GPU."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype)
@@ -391,10 +388,10 @@ class GpuKernels(KernelCalls):
 
     @torch.no_grad()
     def seconds(self, case: KernelCase) -> float:
-        """Seconds of one call of a kernel.
+        """Seconds of one call.
 
         Raises:
-            OutOfMemoryError: It does not fit into memory.
+            OutOfMemoryError: It does not fit.
             RuntimeError: The library has no such kernel for this GPU.
         """
         needed = _WORKING * case.nbytes
@@ -431,7 +428,7 @@ class GpuKernels(KernelCalls):
     def _timed(
         self, run: Callable[[], Value], before: Call | None = None, cold: bool = True
     ) -> float:
-        """Seconds of the work that `run` issues, behind a flush that keeps the GPU busy."""
+        """Seconds of what `run` issues, behind a flush that keeps the GPU busy."""
         self._flushed.zero_()
         if before is not None and not cold:
             before(0)

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 RunPass = Callable[[Callable[[], Value]], Value]
-"""Runs a pass of the model and returns its result."""
+"""Runs a pass."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class InferArguments:
     Attributes:
         base_size: Side of the global view in crop mode, pixels.
         image_size: Side of a local view in crop mode, else of the only view.
-        output_path: The folder in which `infer()` creates its own.
-        most_tokens: Tokens after which it stops; None for `infer()`'s own limit.
+        output_path: Where `infer()` creates folders of its own.
+        most_tokens: None for `infer()`'s own limit.
 
     Raises:
         WorkloadError: The prompt does not contain `IMAGE_TOKEN` once.
@@ -111,9 +111,8 @@ class PassShape(NamedTuple):
 
     batch_size: int
     seq_len: int
-    """Tokens per prompt."""
     visual_tokens: int
-    """The page's tokens among them."""
+    """Of those per prompt."""
     grid: tuple[int, int]
     """Columns and rows of local views."""
     views: tuple[ViewBatch, ...]
@@ -121,12 +120,12 @@ class PassShape(NamedTuple):
 
     @classmethod
     def planned(cls, workload: PageWorkload) -> PassShape:
-        """The shape of the counted pass."""
+        """Of the counted pass."""
         return cls(*(getattr(workload, name) for name in cls._fields))
 
     @classmethod
     def given(cls, inputs: ForwardInputs) -> PassShape:
-        """The shape of a pass, from the arguments of the model's forward."""
+        """Of a pass with these arguments of the model's forward."""
         ids, ((patches, overview), *_) = inputs["input_ids"], inputs["images"]
         columns, rows = (int(side) for side in inputs["images_spatial_crop"][0])
         # The model's code skips blank pixels, which it recognizes by a sum of 0.
@@ -147,10 +146,10 @@ class MeasuredInference:
     Attributes:
         ran: Its prefill pass.
         text: Without the end token.
-        tokens: Generated, including the end token.
+        tokens: Generated, with the end token.
         prefill: Seconds by stage.
         steps: Seconds of each decode step.
-        preprocess_seconds: Before `generate`: pixels and the prompt's tokens.
+        preprocess_seconds: Before `generate`.
         generate_seconds: All passes and the time between them.
         peak_bytes: Of the prefill pass, without weights and inputs.
     """
@@ -166,7 +165,7 @@ class MeasuredInference:
     peak_bytes: int
 
     def differences(self, counted: PageWorkload) -> tuple[str, ...]:
-        """Where its passes differ from those counted for as many tokens, in lines."""
+        """Where its passes differ from those counted, in lines."""
         names = (*PassShape._fields, "decode steps")
         measured = (*self.ran, len(self.steps))
         planned = (*PassShape.planned(counted), counted.max_new_tokens - 1)
@@ -178,7 +177,7 @@ class MeasuredInference:
 
     @property
     def prefill_seconds(self) -> float:
-        """Seconds of the prefill pass."""
+        """Of the prefill pass."""
         return sum(self.prefill.values())
 
 
@@ -200,7 +199,7 @@ def measure_inference(
 ) -> MeasuredInference:
     """Call a model's `infer()`: once for the memory of its prefill pass, then for its seconds.
 
-    `on_progress` is called with what starts.
+    `on_progress` hears what starts.
 
     Raises:
         ConfigError: The model has no `infer()`.
@@ -278,9 +277,9 @@ def _called(
     model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments,
     run_pass: RunPass,
 ) -> tuple[PassShape, list[float], list[int]]:  # fmt: skip
-    """Call `infer()`, observed at `generate` and at the forward, which `run_pass` runs.
+    """Call `infer()`; `run_pass` runs the model's forward.
 
-    Returns its prefill pass, when it and its `generate` began and ended, and the generated tokens.
+    Returns its prefill pass, when it and its `generate` began and ended, and the new tokens.
     """
     module: Any = model.module
     timer, generate, forward = timer_of(model.device), module.generate, module.forward
@@ -360,7 +359,7 @@ def _inferring(model: LoadedModel) -> Iterator[None]:
 
 
 def stands_in_for_torchvision(model: LoadedModel) -> bool:
-    """Whether `infer()` needs torchvision, which is not installed."""
+    """Whether `infer()` needs torchvision in vain."""
     transforms = getattr(_code_of(model), "transforms", None)
     return is_missing(getattr(transforms, "ToTensor", None))
 
@@ -370,7 +369,7 @@ def _code_of(model: LoadedModel) -> types.ModuleType:
 
 
 def _to_tensor(picture: Image.Image) -> torch.Tensor:
-    """The picture as `[3, h, w]`, from 0 to 1."""
+    """`[3, h, w]`, from 0 to 1."""
     values = torch.from_numpy(np.array(picture, copy=True)).permute(2, 0, 1).contiguous()
     return values.to(torch.get_default_dtype()).div(255)
 
@@ -394,10 +393,7 @@ TRANSFORMS: Final = types.SimpleNamespace(
     ToTensor=lambda: _to_tensor,
     Normalize=_normalized,
 )
-"""What `infer()` uses of `torchvision.transforms`, if that is not installed.
-
-Values equal torchvision's bit for bit.
-"""
+"""What `infer()` uses of `torchvision.transforms`, bit for bit."""
 
 
 def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callable[..., None]:
@@ -438,7 +434,7 @@ def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
 
 
 def stand_in_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of BOS (0), the end of sequence (1), and every byte; higher ids have no text."""
+    """BOS (0), the end of sequence (1), and every byte; higher ids have no text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -456,6 +452,6 @@ def stand_in_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def text_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
-    """Tokens of a prompt with BOS, without the visual ones."""
+    """Of a prompt with BOS, without the visual ones."""
     parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
     return 1 + sum(map(len, parts))

@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 CPU_NAME: Final = "cpu"
-"""Name of the profile of this machine's CPU."""
+"""Of the profile of this machine's CPU."""
 
 
 def device_title(device: torch.device) -> str:
-    """The device's name for readers."""
+    """Its name for readers."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_cpu_title()}, {torch.get_num_threads()} threads"
@@ -58,7 +58,7 @@ def _cpu_title() -> str:
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """Versions of the libraries that affect its speed."""
+    """Of the libraries that affect its speed."""
     found = {"torch": str(torch.__version__)}
     if device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)
@@ -74,10 +74,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device | None:
-    """The one of the `known` profiles that is of the device; None if there is none.
-
-    A CPU's has to be of the same number of threads.
-    """
+    """The device's profile among those `known`; a CPU's has to be of as many threads."""
     if device.type == "meta":
         return None
     if device.type == "cpu":
@@ -94,18 +91,18 @@ def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device
 
 
 class Timer:
-    """A device's clock, with opaque marks; here the CPU's, where nothing is ever pending."""
+    """A device's clock; here the CPU's, where nothing is ever pending."""
 
     def mark(self) -> Any:
-        """Mark when everything issued so far is done."""
+        """When everything issued so far is done, in a form of its own."""
         return time.perf_counter()
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Seconds from a mark to a later one; waits for both."""
+        """From a mark to a later one, waiting for both."""
         return float(end - start)
 
     def time(self, run: Callable[[], Value]) -> float:
-        """Seconds of what a function issues."""
+        """Of what a function issues."""
         start = self.mark()
         run()
         return self.seconds(start, self.mark())
@@ -115,7 +112,7 @@ class Timer:
 
 
 class _CudaTimer(Timer):
-    """CUDA events on the current stream."""
+    """Events on the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -134,7 +131,7 @@ class _CudaTimer(Timer):
 
 
 def timer_of(device: torch.device) -> Timer:
-    """The clock of a device."""
+    """A device's clock."""
     return _CudaTimer(device) if device.type == "cuda" else Timer()
 
 
@@ -142,10 +139,9 @@ def timer_of(device: torch.device) -> Timer:
 
 
 def allocated_at_most(device: torch.device, function: Callable[[], Result]) -> tuple[int, Result]:
-    """Peak bytes of one call on a device, with its result and the scratch of kernels; the result.
+    """Peak bytes of a call, with its result and the scratch of kernels; and the result.
 
-    On CUDA they are what was requested, not what the allocator's pool keeps; on the CPU, the
-    profiler records every allocation.
+    On CUDA, what was requested, not what the allocator's pool keeps.
     """
     gc.collect()  # garbage of earlier calls, freed during this one, would count against its peak
     if device.type == "cuda":
@@ -186,16 +182,16 @@ _DEFAULT_MAPPINGS: Final = 65536
 
 
 def can_keep_memory(device: torch.device) -> bool:
-    """Whether freed memory can be kept: on a CPU with glibc only."""
+    """Whether freed memory can be kept: on a CPU, with glibc only."""
     return device.type != "cpu" or platform.libc_ver()[0] == "glibc"
 
 
 @contextlib.contextmanager
 def kept_memory(device: torch.device) -> Iterator[None]:
-    """While the body runs, freed memory of a device stays in the process.
+    """Meanwhile, freed memory stays in the process.
 
-    By default glibc returns every large tensor to the system and gets it back page by page, zeroed,
-    at a varying cost of up to half of a pass; allocators made for inference keep it.
+    By default, glibc returns every large tensor to the system and gets it back page by page,
+    zeroed, which takes up to half of a pass.
     """
     if device.type != "cpu" or not can_keep_memory(device):
         yield
@@ -212,6 +208,6 @@ def kept_memory(device: torch.device) -> Iterator[None]:
 
 
 def give_back_memory() -> None:
-    """Return kept memory that is not in use."""
+    """Return kept memory that is free."""
     if can_keep_memory(torch.device("cpu")):
         ctypes.CDLL(None).malloc_trim(0)

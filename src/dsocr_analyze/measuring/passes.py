@@ -52,11 +52,11 @@ __all__ = [
 
 
 Laps: TypeAlias = list[tuple[str, Any]]
-"""The timeline of a pass: marks, each with the stage that begins there."""
+"""Marks of a pass, each with the stage that begins there."""
 
 
 class StageClock:
-    """Times the passes of a model by stage, at the modules to which a trace books operators.
+    """Times a model's passes by stage.
 
     Vision stages get the time of their own modules, the prefill stage the rest of its pass, the
     decode stage all of a step, if the clock `is_decoding`.
@@ -78,30 +78,30 @@ class StageClock:
         self.is_decoding = False
 
     def attached(self) -> AbstractContextManager[None]:
-        """Context in which passes are timed; the modules are restored on exit."""
+        """Passes are timed within it."""
         return self._modules.attached(self._run)
 
     def timed(self, run: Callable[[], object], *, is_decoding: bool) -> dict[str, float]:
-        """Seconds by stage of what runs one pass, and begins it."""
+        """Seconds by stage of what begins a pass and runs it."""
         safe_point()
         self.is_decoding = is_decoding
         run()
         return self.seconds(self.finish())
 
     def begin(self) -> None:
-        """Start the timeline of a new pass."""
+        """Start a pass."""
         role = "decode" if self.is_decoding else "prefill"
         self._modules.begin([])
         self._laps, self._within = [], []
         self._enter(next(each.name for each in self._stages if each.role == role))
 
     def finish(self) -> Laps:
-        """The timeline, closed once the pass has been issued."""
+        """End a pass once it has been issued."""
         self._leave()
         return self._laps
 
     def seconds(self, laps: Laps) -> dict[str, float]:
-        """Seconds of each stage of a timeline, which add up to the pass."""
+        """By stage; they add up to the pass."""
         found: dict[str, float] = {}
         for (stage, start), (_, end) in itertools.pairwise(laps):
             found[stage] = found.get(stage, 0.0) + self._timer.seconds(start, end)
@@ -137,7 +137,7 @@ class StageClock:
 
 
 _REFERENCE_SIZE: Final = 1024
-"""Side of a square product that shows how busy the machine is otherwise."""
+"""Side of a product that shows how busy the machine is otherwise."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class MeasuredPage:
     """Measured passes of a page, or of a batch of pages.
 
     Attributes:
-        stages: By stage, in the architecture's order; of decode, a step.
-        reference: Of a product of fixed size before every repeat.
+        stages: By stage; of decode, a step.
+        reference: Of a fixed product before every repeat.
         peak_bytes: Of the prefill pass, without weights and inputs.
     """
 
@@ -190,9 +190,9 @@ def measure_page(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MeasuredPage:
-    """Run a workload's prefill pass and its first decode steps repeatedly.
+    """Run a workload's prefill pass and first decode steps repeatedly.
 
-    `on_progress` is called with what starts.
+    `on_progress` hears what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -242,7 +242,7 @@ def measure_page(
 
 
 def _reference_seconds(device: torch.device, timer: Timer) -> float:
-    """The fastest of a few square products, in float32: many CPUs take seconds for halves."""
+    """Of the fastest of a few products, in float32: many CPUs take seconds for halves."""
     factor = torch.ones([_REFERENCE_SIZE] * 2, device=device, dtype=torch.float32)
     with torch.autocast(device.type, enabled=False):
         return min(timer.time(lambda: factor @ factor) for _ in range(5))
@@ -254,7 +254,7 @@ def _reference_seconds(device: torch.device, timer: Timer) -> float:
 def measured_preprocessing(
     workload: PageWorkload, content: tuple[int, int], repeats: int
 ) -> MeasuredSeconds:
-    """Seconds of one CPU thread for the resizes and tensors of `infer()`, on pages of noise.
+    """Seconds of one CPU thread for the resizes and tensors of `infer()`, on noise.
 
     `content` is the page's width and height in the global view; the rest is padding.
     """
@@ -300,7 +300,7 @@ def _tensor(view: Image.Image) -> torch.Tensor:
 
 
 class Predicted(NamedTuple):
-    """Predictions from the kernel records of a page."""
+    """From a page's kernel records."""
 
     stages: Mapping[str, Duration]
     """Empty without a profile of the device."""
@@ -317,7 +317,7 @@ def predicted_page(
 ) -> Predicted:
     """Predict what `measure_page` measures; no seconds without a device.
 
-    Under autocast, or without closed forms, the records are from a trace on the device itself.
+    Under autocast, or without closed forms, by a trace on the device itself.
 
     Raises:
         DeviceError: The profile lacks the data type.
