@@ -374,7 +374,9 @@ def properties(name, *, sms=40, memory=16 * 10**9, capability=(7, 5), **more):
 def test_a_gpu_without_bfloat16_is_described_and_used(scipy, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     timer = NoisyTimer("l40s", has_experts=False)
-    gpu = gpu_calibration.described_gpu(properties("Tesla P999"), "float16", "mine", timer)
+    found = properties("Tesla P999")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    gpu = gpu_calibration.detect_gpu(torch.device("cuda"), "float16", timer)
     assert (gpu.name, gpu.title, gpu.like) == ("tesla-p999", "Tesla P999", "a100-80gb-sxm")
     assert (gpu.sms, gpu.memory_gb, gpu.l2_mb) == (40, 16, pytest.approx(4.194304))
     peak = timer.timed.gpu

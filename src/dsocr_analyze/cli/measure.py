@@ -51,8 +51,7 @@ def calibrate(
     least, most = needs.LEAST_SECONDS, needs.MOST_SECONDS
     if not least <= seconds <= most:
         raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
-    needs.check_memory(seconds, on_cpu=device == "cpu")
-    memory = needs.stated_memory(seconds, on_cpu=device == "cpu")
+    memory = needs.checked_memory(seconds, on_cpu=device == "cpu")
     streams.complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs

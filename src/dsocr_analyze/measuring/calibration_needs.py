@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,9 @@ __all__ = [
     "GPU_BYTES",
     "LEAST_SECONDS",
     "MOST_SECONDS",
-    "check_memory",
+    "checked_memory",
     "free_memory_bytes",
     "has_passes",
-    "stated_memory",
 ]
 
 
@@ -44,7 +44,7 @@ def _of_machine(root: Path) -> int:
 
 def _of_control_groups(root: Path) -> Iterator[int]:
     """What is left in every group that limits this process."""
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         own = Path(path.lstrip("/"))
         for folder, limit, used, cached in _LIMITS:
@@ -67,18 +67,15 @@ def _of_process(root: Path) -> Iterator[int]:
 
 def _number(file: Path, name: str = "") -> int | None:
     """The number that starts a line, or follows a name there."""
-    for line in _lines(file):
-        words = line.removeprefix(name).split()
-        if line.startswith(name) and words and words[0].isdigit():
-            return int(words[0])
-    return None
+    found = re.search(rf"^{name}\s*(\d+)(?!\S)", _text(file), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
-def _lines(file: Path) -> list[str]:
+def _text(file: Path) -> str:
     try:
-        return read_bytes(file, MEBIBYTE).decode().splitlines()
+        return read_bytes(file, MEBIBYTE).decode()
     except (OSError, UnicodeDecodeError):  # another system, or a group with a strange name
-        return []
+        return ""
 
 
 LEAST_SECONDS: Final = 20.0
@@ -97,23 +94,22 @@ def has_passes(seconds: float) -> bool:
     return seconds >= _SECONDS_WITH_PASSES
 
 
-def stated_memory(seconds: float, *, on_cpu: bool) -> str:
-    """The most memory that a calibration takes, in words."""
-    text = f"{_bytes(seconds, on_cpu=on_cpu) / 1e9:.1f} GB of memory"
-    return text if on_cpu else f"{text} and {GPU_BYTES / 1e9:.1f} GB of the GPU's"
-
-
 def _bytes(seconds: float, *, on_cpu: bool) -> int:
     if not on_cpu:
         return _BESIDE_GPU_BYTES
     return _WITH_PASSES_BYTES if has_passes(seconds) else _ALONE_BYTES
 
 
-def check_memory(seconds: float, *, on_cpu: bool) -> None:
-    """Raise DeviceError if there is less memory than `stated_memory` says."""
+def checked_memory(seconds: float, *, on_cpu: bool) -> str:
+    """The most memory that a calibration takes, in words.
+
+    Raises:
+        DeviceError: There is less.
+    """
     need, free = _bytes(seconds, on_cpu=on_cpu), free_memory_bytes()
     if need <= free:
-        return
+        text = f"{need / 1e9:.1f} GB of memory"
+        return text if on_cpu else f"{text} and {GPU_BYTES / 1e9:.1f} GB of the GPU's"
     shorter = _bytes(LEAST_SECONDS, on_cpu=on_cpu)
     advice = "free some, or raise the limit of this process"
     if shorter <= free:

@@ -364,22 +364,16 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
     composed = DEFAULT.forms.compose(
         model.directory.dimensions(), workload, dtype_named("float32"), False
     )
-    began = 0.0
-
-    def begin() -> None:
-        nonlocal began
-        began = time.perf_counter()
-
     found: list[float] = []
     with exclusive(), left_as_it_was(model.module), running_unwatched(_CPU):
         while not found or (time.monotonic() < deadline and len(found) < _TINY_RUNS):
-            generation = Generation(model, workload, DEFAULT, begin)
+            generation = Generation(model, workload, DEFAULT, time.perf_counter)
             generation.prefill()
             steps: list[float] = []
             while not steps or (time.monotonic() < deadline and len(steps) < _TINY_STEPS):
-                generation.step(len(steps))
+                began = generation.step(len(steps))
                 steps.append(time.perf_counter() - began)
-            found.append(sum(steps) / len(steps))
+            found.append(statistics.fmean(steps))
     return [*composed.stages["decode"].kernels], min(found)
 
 

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -43,14 +43,12 @@ from dsocr_analyze.model.process_settings import exclusive, quiet_transformers, 
 from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
 
 if TYPE_CHECKING:
-    from torch.cuda import _CudaDeviceProperties
     from transformers import LlamaForCausalLM
 
 __all__ = [
     "StepTimes",
     "calibrated_gpu",
     "calibrated_profile",
-    "described_gpu",
     "detect_gpu",
     "step_times",
 ]
@@ -91,10 +89,10 @@ def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: fl
     has_bfloat16 = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
     dtype = "bfloat16" if has_bfloat16 else "float16"
     try:
-        with (
-            exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]),
-            _limited_memory(device),
-        ):  # fmt: skip
+        with exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]):
+            total = torch.cuda.get_device_properties(device).total_memory
+            share = min(1.0, _SHARE_OF_TENSORS * GPU_BYTES / total)
+            torch.cuda.set_per_process_memory_fraction(share, device)
             kernels = GpuKernels(device, getattr(torch, dtype))
             on_progress("warming up the clocks")
             settled = time.monotonic() + _WARM_UP_SECONDS
@@ -112,18 +110,8 @@ def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: fl
         first_line = (str(error).splitlines() or [""])[0]
         raise DeviceError(f"{device} could not be calibrated: {first_line}") from error
     finally:
-        torch.cuda.empty_cache()
-
-
-@contextlib.contextmanager
-def _limited_memory(device: torch.device) -> Iterator[None]:
-    total = torch.cuda.get_device_properties(device).total_memory
-    share = _SHARE_OF_TENSORS * GPU_BYTES / total
-    torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
-    try:
-        yield
-    finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.empty_cache()
 
 
 def calibrated_profile(
@@ -284,30 +272,13 @@ def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
             and properties.total_memory >= _LEAST_MEMORY * gpu.memory_bytes
         ):
             return replace(gpu, source=source)
-    return described_gpu(properties, dtype, source, timer)
-
-
-def _driver() -> str:
-    tool = shutil.which("nvidia-smi") or "nvidia-smi"
-    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return f"driver {said.split()[0]}, " if said.split() else ""
-
-
-def described_gpu(
-    properties: _CudaDeviceProperties, dtype: str, source: str, timer: GpuKernels
-) -> Gpu:
-    """A GPU that the catalogue lacks, with its 16-bit type and measured peaks."""
     capability = float(f"{properties.major}.{properties.minor}")
     target = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
     rocm = target if target.startswith("gfx") else ""
     like = next(name for least, name in _LIKE if capability >= least)
     name = plain_name(properties.name)
     with contextlib.suppress(DeviceError):
-        catalogue_name(name, gpu_catalogue())  # a slice of a known one
+        catalogue_name(name, catalogue)  # a slice of a known one
         name = f"{name}-{properties.multi_processor_count}-sms"
     tflops = {
         of: max(2e-12 * each.macs / timer.seconds(each) for each in squares)
@@ -328,6 +299,16 @@ def described_gpu(
         rocm_target=rocm,
         like=_LIKE_ROCM if rocm else like,
     )
+
+
+def _driver() -> str:
+    tool = shutil.which("nvidia-smi") or "nvidia-smi"
+    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"driver {said.split()[0]}, " if said.split() else ""
 
 
 # --- the host --------------------------------------------------------------------------------

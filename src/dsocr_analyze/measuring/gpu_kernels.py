@@ -310,9 +310,8 @@ class KernelCalls:
         query = self._drawn(batch, heads, Q, D)
         cached = self._drawn(copies, 2, batch, kv_heads, K, D)
         bias = self._drawn(batch, heads, Q, K) if masked else None
-        grouped: dict[str, Any] = {"enable_gqa": True} if kv_heads < heads else {}
         return lambda number: F.scaled_dot_product_attention(
-            query, cached[number, 0], cached[number, 1], bias, is_causal=causal and Q > 1, **grouped
+            query, cached[number, 0], cached[number, 1], bias, is_causal=causal and Q > 1
         ), copies  # fmt: skip
 
     def _experts(

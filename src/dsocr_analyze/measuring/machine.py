@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -49,20 +50,15 @@ def device_title(device: torch.device) -> str:
 
 def _cpu_title() -> str:
     file = Path("/proc/cpuinfo")
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return " ".join(value.split())
-    return platform.processor() or platform.machine()
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    found = re.search(r"^model name\s*:(.*\S)", text, re.MULTILINE)
+    return " ".join(found[1].split()) if found else platform.processor() or platform.machine()
 
 
 def versions(device: torch.device) -> dict[str, str]:
     """Of the libraries that affect its speed."""
-    found = {"torch": str(torch.__version__)}
-    if device.type == "cuda":
-        found["cuda"] = str(torch.version.cuda)
-    return found
+    cuda = {"cuda": str(torch.version.cuda)} if device.type == "cuda" else {}
+    return {"torch": str(torch.__version__), **cuda}
 
 
 def free_bytes(device: torch.device) -> int:
