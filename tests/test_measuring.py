@@ -551,14 +551,18 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(alone, clock):
         clock.now += 10
         return clock.now
 
-    sizes = [(1, 6 * 10**9), *((rows, 4 * 10**9) for rows in range(2, 50))]
-    found = alone([a_sample((rows, 5), macs, []) for rows, macs in sizes], seconds_of)
+    def slowly_made():
+        clock.now += 6
+        return [a_sample((rows, 5), 1, []) for rows in (2, 3)]
+
+    sizes = [(1, 6 * 10**9), *((rows, 4 * 10**9) for rows in range(4, 50))]
+    samples = [slowly_made, *(a_sample((rows, 5), macs, []) for rows, macs in sizes)]
+    found = alone(samples, seconds_of)
     for _ in range(2):  # the second time, all are slower
         found.run(clock.now + 100.0, lambda _: None)
-        assert [(each.kernel.dimensions.elements, each.seconds) for each in found.kernels()] == [
-            (5 * rows, 10.0 * (rows - 1)) for rows in range(2, 12)
-        ]
-    assert clock.now == 200
+        _, *others = [(each.kernel.dimensions.elements, each.seconds) for each in found.kernels()]
+        assert others == [(5 * rows, 10.0 * rows - 14) for rows in range(4, 13)]
+    assert clock.now == 212
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

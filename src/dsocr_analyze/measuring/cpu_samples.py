@@ -322,8 +322,10 @@ class KernelsAlone:
             samples = [*enumerate([made] if isinstance(made, Sample) else made())]
             random.Random(number).shuffle(samples)  # as there may be no time for the last ones
             for place, sample in samples:
-                if sample.macs <= most_macs and time.monotonic() < stop:
+                if sample.macs <= most_macs:
                     self._measure((number, place), sample, seconds / (4 * count), stop)
+                    if time.monotonic() >= stop:  # but for one, however long its tensors take
+                        break
 
     def _measure(self, key: tuple[int, int], sample: Sample, seconds: float, stop: float) -> None:
         safe_point()
