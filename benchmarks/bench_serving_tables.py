@@ -51,7 +51,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -69,7 +69,6 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import Machine
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import SERVERS
@@ -390,8 +389,8 @@ class Priced(NamedTuple):
 class Warm(Device):
     """The GPU, whose kernels find in L2 what they read."""
 
-    def _machine(self, dtype: str, cold: bool) -> Machine:
-        return super()._machine(dtype, False)
+    def seconds(self, *sizes: Any, cold: bool = False, **types: Any) -> Any:
+        return super().seconds(*sizes, **types)
 
 
 def page(timed: Device, sequences: int) -> list[tuple[Kernel, float]]:
@@ -435,8 +434,10 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
 
 def is_half_cached(kernel: Kernel, timed: Device) -> bool:
     """Whether what it moves is about as much as L2 holds."""
-    moved = kernel_seconds([kernel], timed).moved.item() / (timed.gpu.l2_mb * 1e6)
-    return bool(0.5 < moved < 2)
+    gpu = timed.gpu
+    without = replace(timed, gpu=replace(gpu, l2_mb=0))
+    moved = kernel_seconds([kernel], without).least_memory.item() * gpu.bandwidth_gb_s * 1e9
+    return bool(0.5 < moved / (gpu.l2_mb * 1e6) < 2)
 
 
 def total(kernels: Sequence[Priced], by: str) -> float:

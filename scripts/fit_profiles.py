@@ -41,7 +41,7 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     predicted,
     with_slow_sizes,
 )
-from dsocr_analyze.hardware.kernel_times.products import (
+from dsocr_analyze.hardware.kernel_times.formulas import (
     BEST_64,
     BEST_128,
     BY_EXPERTS,

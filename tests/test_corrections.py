@@ -11,7 +11,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
-from dsocr_analyze.timing.duration import Duration
+from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict, times_of
@@ -170,7 +170,7 @@ class TestPrediction:
             after = corrected[name]
             factor = 1.2 if name == decode else 1.5
             assert float(after.seconds / span.seconds) == pytest.approx(factor)
-            for figure in ("bound", "least_compute", "nbytes"):
+            for figure in ("bound", "least_compute", "least_memory"):
                 assert getattr(after, figure) == getattr(span, figure)
 
     def test_one_benchmark_leaves_the_band_as_wide_as_it_was_and_several_say_it(self):

@@ -23,7 +23,7 @@ from dsocr_analyze.hardware.coefficients import (
 )
 from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.kernel_times import Machine
-from dsocr_analyze.hardware.kernel_times.products import scaled_gemm_seconds
+from dsocr_analyze.hardware.kernel_times.formulas import formula_seconds
 from dsocr_analyze.hardware.profile import all_profiles, check_kinds, profile_from_file
 from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
 
@@ -185,10 +185,12 @@ class TestWeightTypes:
         timed = device("h100-sxm")
         fitted = timed.kinds["gemm", "float8"].coefficients
         slower = replace(fitted, **dict.fromkeys(slow, 1e-6))
-        sizes = np.array([limit, limit + 1.0]), np.array(1280.0), np.array(896.0)
+        sizes = {"m": np.array([limit, limit + 1.0]), "n": np.array(1280.0), "k": np.array(896.0)}
         machine = Machine.of(timed.gpu, "float8")
-        before, after = scaled_gemm_seconds(*sizes, machine, slower)
-        assert before == scaled_gemm_seconds(*sizes, machine, fitted)[0] < after / 100
+        (before, after), (same, _) = (
+            formula_seconds(c, sizes, machine, 1, causal=False) for c in (slower, fitted)
+        )
+        assert before == same < after / 100
 
     @pytest.mark.parametrize("weights", ["int8", "int4"])
     @pytest.mark.parametrize("kind", ["gemm", "experts"])

@@ -10,7 +10,6 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.hardware.kernel_times.attention import masked_bytes
 from dsocr_analyze.hardware.kernel_times.fitting import (
     FitErrors,
     MeasuredRows,
@@ -18,6 +17,7 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     held_out_groups,
     predicted,
 )
+from dsocr_analyze.hardware.kernel_times.formulas import masked_bytes
 from dsocr_analyze.hardware.profile import (
     all_profiles,
     gpu_text,
@@ -86,6 +86,13 @@ def read(tmp_path):
     return profile
 
 
+def masked_seconds(timed, batch, queries, keys, heads, head_dim, *, moved):
+    return timed.seconds("masked_attention", {
+        "batch": batch, "queries": queries, "keys": keys, "heads": heads, "head_dim": head_dim,
+        "kv_heads": heads, "moved": moved,
+    })  # fmt: skip
+
+
 class TestMaskedAttention:
     @pytest.mark.parametrize(
         ("keys", "moved", "expected"),
@@ -100,7 +107,7 @@ class TestMaskedAttention:
         ],
     )
     def test_seconds_by_hand(self, read, keys, moved, expected):
-        seconds = read(GPU, MASKED).masked_attention_seconds(2, 128, keys, 3, 64, moved=moved)
+        seconds = masked_seconds(read(GPU, MASKED), 2, 128, keys, 3, 64, moved=moved)
         assert seconds == pytest.approx(expected, rel=1e-9)
 
     def test_bytes_by_hand(self):
@@ -111,9 +118,9 @@ class TestMaskedAttention:
 
     def test_what_was_not_measured_is_refused(self, read):
         with pytest.raises(DeviceError, match="no masked_attention"):
-            read(GPU).masked_attention_seconds(1, 8, 8, 1, 64, moved=1)
+            masked_seconds(read(GPU), 1, 8, 8, 1, 64, moved=1)
         with pytest.raises(WorkloadError, match="moved 0"):
-            read(GPU, MASKED).masked_attention_seconds(1, 8, 8, 1, 64, moved=0)
+            masked_seconds(read(GPU, MASKED), 1, 8, 8, 1, 64, moved=0)
 
 
 ATTENTION = Attention(54, 12, 12, 196, 196, 64, 64, True)
@@ -123,7 +130,7 @@ ATTENTION = Attention(54, 12, 12, 196, 196, 64, 64, True)
     ("kind", "sizes", "dtype", "seconds_of", "p90"),
     [
         ("masked_attention", ATTENTION, "bfloat16",
-         lambda d: d.masked_attention_seconds(54, 196, 196, 12, 64, moved=10**6), 0.09),
+         lambda d: masked_seconds(d, 54, 196, 196, 12, 64, moved=10**6), 0.09),
         ("gemm", Gemm(1, 913, 64, 1280), "float32",
          lambda d: d.gemm_seconds(913, 64, 1280, cold=True, dtype="float32"), 0.05),
         ("gemm", Convolution(2, 100, 3, 8, 9), "float32",

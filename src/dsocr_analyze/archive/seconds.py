@@ -22,7 +22,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import cost_per_thousand_pages
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing_of_pages
-from dsocr_analyze.timing.duration import Duration
+from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
 from dsocr_analyze.workload import Mode
 

@@ -11,8 +11,8 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles, device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing import TimeEntry, assumptions, duration, page_times, predict, serving
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing import TimeEntry, assumptions, page_times, predict, serving
+from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 
 __all__ = ["TimedPage"]
@@ -51,7 +51,7 @@ class TimedPage:
         found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
-    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, duration.Duration]]:
+    def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
         """The page under `serving` or `eager`, and what its stages' seconds are made of."""
         host = EAGER if runtime == "eager" else SERVERS["vllm"]
         assumed = assumptions.Assumptions(host)

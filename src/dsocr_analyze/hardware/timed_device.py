@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
@@ -57,23 +57,15 @@ four times as long.
 """
 
 
-class ProductTypes(NamedTuple):
-    """The type that a product is computed in, and how its weights are stored."""
-
-    dtype: str
-    weight_bytes: float
-    """Per weight, scales included."""
-    weight_only: bool
-    """Whether integers are converted to 16 bits for the product."""
-
-
 def dtype_name(name: str) -> str:
     """The full name of a data type: `bfloat16` for `bf16`."""
     return _ALIASES.get(name.lower(), name.lower())
 
 
-def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTypes:
-    """The types of a product of `dtype` with weights of `weights_dtype`, by default the same.
+def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> tuple[str, float]:
+    """The type in which `dtype` is multiplied by `weights_dtype`, and bytes per weight with scales.
+
+    Weights have `dtype` by default; integers are converted to 16 bits.
 
     Raises:
         DeviceError: The GPU lacks a type, or the two cannot be multiplied.
@@ -93,8 +85,7 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTyp
             f"activations in float8 cannot be multiplied with weights in {weights_dtype};"
             " use weights_dtype float8, or dtype " + gpu.tensor_dtype
         )
-    computed = "float8" if weights == "float8" else own
-    return ProductTypes(computed, _WEIGHT_BYTES[weights], weights in _WEIGHT_ONLY_BYTES)
+    return "float8" if weights == "float8" else own, _WEIGHT_BYTES[weights]
 
 
 # --- a device ---------------------------------------------------------------------------------
@@ -165,21 +156,27 @@ class Device:
         """
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
             raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
-        if kv_dtype is not None:
-            self._check_cache(dtype_name(kv_dtype))
-            if dtype_name(kv_dtype) == "float8" and self.is_measured(kind, "float8"):
-                return self.kinds[kind, "float8"]
-        types = self._types(kind, dtype, weights_dtype)
-        # Both 16-bit types run at the same rate.
-        found = self.kinds.get((kind, "bfloat16" if types.dtype == "float16" else types.dtype))
-        if found is None:
-            there = [each for each in self.gpu.dtypes if self.is_measured(kind, each)]
+        cached, gpu = dtype_name(kv_dtype or "bfloat16"), self.gpu
+        if cached not in _CACHE_NBYTES or (cached == "float8" and not gpu.float8_tflops):
             raise DeviceError(
-                f"{self.gpu.title} has no {kind} in {dtype}; use dtype {' or '.join(there)}"
-                if there else f"the profile of {self.gpu.title} has no {kind}",
+                f"{gpu.title} has no float8; use kv_dtype int8 or {gpu.tensor_dtype}"
+                if cached == "float8"
+                else f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}",
+                arguments=["kv_dtype"],
+            )
+        if cached == "float8" and self.is_measured(kind, cached):
+            return self.kinds[kind, cached]
+        computed, _ = self._types(kind, dtype, weights_dtype)
+        # Both 16-bit types run at the same rate.
+        found = self.kinds.get((kind, "bfloat16" if computed == "float16" else computed))
+        if found is None:
+            there = [each for each in gpu.dtypes if self.is_measured(kind, each)]
+            raise DeviceError(
+                f"{gpu.title} has no {kind} in {dtype}; use dtype {' or '.join(there)}"
+                if there else f"the profile of {gpu.title} has no {kind}",
                 arguments=["dtype"],
             )  # fmt: skip
-        if not types.weight_only:
+        if weights_dtype is None or dtype_name(weights_dtype) not in _WEIGHT_ONLY_BYTES:
             return found
         wider = EXTRAPOLATED_BAND if found.extrapolated else 1.0
         median, p90 = (wider * each for each in WEIGHT_ONLY_ERROR[kind])
@@ -189,27 +186,53 @@ class Device:
             p90=max(p90, found.p90),
             held_out_rows=0,
             held_out_groups=0,
-            derived=f"{kind} in {types.dtype} with fewer bytes per weight",
+            derived=f"{kind} in {computed} with fewer bytes per weight",
             assumed=True,
         )
 
-    def _types(self, kind: str, dtype: str, weights_dtype: str | None) -> ProductTypes:
+    def _types(self, kind: str, dtype: str, weights_dtype: str | None) -> tuple[str, float]:
         """The types of a kind; products in float32 only if they were measured."""
         is_float32 = (kind, dtype, weights_dtype) == ("gemm", "float32", None)
         if is_float32 and self.is_measured(kind, dtype):
-            return ProductTypes(dtype, 4, weight_only=False)
+            return dtype, 4
         return product_types(self.gpu, dtype, weights_dtype)
 
-    def _check_cache(self, cached: str) -> None:
-        """Raise DeviceError for an impossible type of cached keys and values."""
-        if cached not in _CACHE_NBYTES:
-            wrong = f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_NBYTES)}"
-        elif cached == "float8" and not self.gpu.float8_tflops:
-            gpu = self.gpu
-            wrong = f"{gpu.title} has no float8; use kv_dtype int8 or {gpu.tensor_dtype}"
-        else:
-            return
-        raise DeviceError(wrong, arguments=["kv_dtype"])
+    def seconds(
+        self,
+        kind: str,
+        sizes: Mapping[str, Sizes],
+        dtype: str = "bfloat16",
+        *,
+        weights_dtype: str | None = None,
+        kv_dtype: str | None = None,
+        cold: bool = False,
+        **of_experts: bool,
+    ) -> Seconds:
+        """Seconds of one kernel of a kind, of the sizes that its formula reads, by name.
+
+        `of_experts` says whether they are `gated`, and whether a `fallback` kernel runs.
+
+        Raises:
+            DeviceError: As `fitted` does.
+            WorkloadError: A size is impossible.
+        """
+        from dsocr_analyze.hardware.kernel_times.formulas import Machine, formula_seconds
+
+        fitted = self.fitted(kind, dtype, weights_dtype=weights_dtype, kv_dtype=kv_dtype)
+        c = cast("Coefficients", fitted.coefficients)
+        given: dict[str, Any] = {**_arrays(sizes), **of_experts}
+        if isinstance(c, ScaledGemmCoefficients) and (given["batch"] != 1).any():
+            raise WorkloadError("batch must be 1 for a product in float8")
+        # Attention multiplies in 16 bits, also with cached keys of fewer bits.
+        computed, nbytes = (
+            self.gpu.tensor_dtype,
+            _CACHE_NBYTES.get(dtype_name(kv_dtype or dtype), 2),
+        )
+        if kind in WEIGHT_ONLY_ERROR:
+            computed, nbytes = self._types(kind, dtype, weights_dtype)
+        machine = Machine.of(self.gpu, computed, cold=cold)
+        seconds = formula_seconds(c, given, machine, nbytes, causal=kind == "context_attention")
+        return float(seconds) if seconds.ndim == 0 else seconds
 
     def gemm_seconds(
         self,
@@ -231,38 +254,8 @@ class Device:
             DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
             WorkloadError: A size is below 1.
         """
-        fitted = self.fitted("gemm", dtype, weights_dtype=weights_dtype)
-        types = self._types("gemm", dtype, weights_dtype)
-        sizes = _arrays(m=m, n=n, k=k, batch=batch)
-        scaled = isinstance(fitted.coefficients, ScaledGemmCoefficients)
-        if scaled and (sizes["batch"] != 1).any():
-            raise WorkloadError("batch must be 1 for a product in float8")
-        return self._seconds(fitted, sizes, types.dtype, types.weight_bytes, cold=cold)
-
-    def masked_attention_seconds(
-        self,
-        batch: Sizes,
-        queries: Sizes,
-        keys: Sizes,
-        heads: Sizes,
-        head_dim: Sizes,
-        *,
-        moved: Sizes,
-    ) -> Seconds:
-        """Seconds of fused attention with a bias tensor added to the scores.
-
-        `queries` and `keys` are per sequence; `moved` are the bytes with the bias.
-
-        Raises:
-            DeviceError: This kind was not measured.
-            WorkloadError: A size is below 1.
-        """
-        native = self.gpu.tensor_dtype
-        sizes = _arrays(
-            batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
-            kv_heads=heads, moved=moved,
-        )  # fmt: skip
-        return self._seconds(self.fitted("masked_attention", native), sizes, native)
+        sizes = {"m": m, "n": n, "k": k, "batch": batch}
+        return self.seconds("gemm", sizes, dtype, weights_dtype=weights_dtype, cold=cold)
 
     def attention_seconds(
         self,
@@ -298,25 +291,20 @@ class Device:
             DeviceError: The GPU or the kind lacks a type.
             WorkloadError: A size is impossible.
         """
-        sizes = _arrays(
-            batch=batch, queries=queries, keys=keys, heads=heads, head_dim=head_dim,
-            kv_heads=heads if kv_heads is None else kv_heads,
-        )  # fmt: skip
+        sizes = _arrays({
+            "batch": batch, "queries": queries, "keys": keys, "heads": heads,
+            "head_dim": head_dim, "kv_heads": heads if kv_heads is None else kv_heads,
+        })  # fmt: skip
         if causal and (sizes["queries"] > sizes["keys"]).any():
             raise WorkloadError("causal attention cannot have more queries than keys")
         if (sizes["heads"] % sizes["kv_heads"]).any():
             raise WorkloadError("heads must be a multiple of kv_heads")
-        one = sizes["queries"] == 1
+        one, kind = sizes["queries"] == 1, "encoder_attention"
         if causal and one.any() and not one.all():
             raise WorkloadError("queries must be all 1 or all above 1 in one call")
-        kind = "encoder_attention"
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
-        fitted = self.fitted(kind, dtype, kv_dtype=kv_dtype)
-        nbytes = _CACHE_NBYTES[dtype_name(kv_dtype or dtype)]
-        # Cached keys of fewer bits are multiplied in 16 bits.
-        native = self.gpu.tensor_dtype
-        return self._seconds(fitted, sizes, native, nbytes, cold=cold, causal=causal)
+        return self.seconds(kind, sizes, dtype, kv_dtype=kv_dtype, cold=cold)
 
     def grouped_experts_seconds(
         self,
@@ -356,44 +344,22 @@ class Device:
             raise WorkloadError(
                 f"activation {activation!r} is unknown; use {', '.join(_ACTIVATIONS)}"
             )
-        fitted = self.fitted("experts", dtype, weights_dtype=weights_dtype)
-        types = product_types(self.gpu, dtype, weights_dtype)
-        sizes = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts, top_k=top_k)
-        T, E, k = sizes["tokens"], sizes["experts"], sizes["top_k"]
-        if (k > E).any():
+        sizes = _arrays({
+            "tokens": tokens, "hidden": hidden, "inter": inter, "experts": experts, "top_k": top_k
+        })  # fmt: skip
+        if (sizes["top_k"] > sizes["experts"]).any():
             raise WorkloadError("top_k must be at most experts")
         if touched is None:
-            sizes["touched"] = expected_experts(T, E, k)
-        else:
-            sizes |= _arrays(touched=touched)
-        every: dict[str, Floats | bool] = {
-            **sizes, "gated": gated, "fallback": _ACTIVATIONS[activation]
-        }  # fmt: skip
-        return self._seconds(fitted, every, types.dtype, types.weight_bytes, cold=cold)
+            touched = expected_experts(sizes["tokens"], sizes["experts"], sizes["top_k"])
+        return self.seconds(
+            "experts", {**sizes, "touched": touched}, dtype, weights_dtype=weights_dtype,
+            cold=cold, gated=gated, fallback=_ACTIVATIONS[activation],
+        )  # fmt: skip
 
     def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
         """Seconds of a kernel that only moves bytes: elementwise, normalization, copy."""
-        native = self.gpu.tensor_dtype
-        sizes = {"moved": _arrays(bytes_moved=bytes_moved)["bytes_moved"]}
-        return self._seconds(self.fitted("movement", native), sizes, native, cold=cold)
-
-    def _seconds(
-        self,
-        fitted: Fitted,
-        sizes: Mapping[str, Floats | bool],
-        dtype: str,
-        element_bytes: float = 2,
-        *,
-        cold: bool = False,
-        causal: bool = False,
-    ) -> Seconds:
-        """What the formula says; a float if all sizes were numbers, else an array."""
-        from dsocr_analyze.hardware.kernel_times.formulas import Machine, formula_seconds
-
-        c = cast("Coefficients", fitted.coefficients)
-        machine = Machine.of(self.gpu, dtype, cold=cold)
-        seconds = formula_seconds(c, sizes, machine, element_bytes, causal=causal)
-        return float(seconds) if seconds.ndim == 0 else seconds
+        sizes = {"moved": _arrays({"bytes_moved": bytes_moved})["bytes_moved"]}
+        return self.seconds("movement", sizes, self.gpu.tensor_dtype, cold=cold)
 
     def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
         """Whether so many bytes may still be in L2; never if they are `cold`."""
@@ -402,13 +368,12 @@ class Device:
         return Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold).in_l2(nbytes)
 
 
-def _arrays(**sizes: Sizes) -> dict[str, Floats]:
+def _arrays(sizes: Mapping[str, Sizes]) -> dict[str, Floats]:
     """Sizes as arrays; raises WorkloadError for one below 1 or not finite."""
     import numpy as np
 
-    arrays = {}
-    for name, size in sizes.items():
-        array = arrays[name] = np.asarray(size, dtype=np.float64)
+    arrays = {name: np.asarray(size, dtype=np.float64) for name, size in sizes.items()}
+    for name, array in arrays.items():
         if not (np.isfinite(array).all() and (array >= 1).all()):
             wrong = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")

@@ -31,7 +31,7 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     fitted,
     with_slow_sizes,
 )
-from dsocr_analyze.hardware.kernel_times.products import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
+from dsocr_analyze.hardware.kernel_times.formulas import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Elements, Gemm

@@ -29,8 +29,8 @@ from dsocr_analyze.model.generation import Generation, flash_attention, left_as_
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
-from dsocr_analyze.timing.duration import Duration
 from dsocr_analyze.timing.eager import eager_pass, eager_step
+from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.passes import trace_passes

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.tape import Size
-from dsocr_analyze.timing.duration import Figure, Floats
+from dsocr_analyze.timing.kernel_seconds import Figure, Floats
 
 __all__ = ["Integers", "LoopPoint", "LoopTimes", "closed_loop"]
 

@@ -21,7 +21,7 @@ from dsocr_analyze.timing import TimeCorrection
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.timing.duration import Duration
+    from dsocr_analyze.timing.kernel_seconds import Duration
     from dsocr_analyze.timing.runtimes import Host
 
 __all__ = [

@@ -13,11 +13,16 @@ import numpy as np
 
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
-from dsocr_analyze.timing.duration import Duration, duration_of_kernels, finish_times
-from dsocr_analyze.timing.kernel_seconds import KernelSeconds, kernel_seconds, weight_bytes
+from dsocr_analyze.timing.kernel_seconds import (
+    Duration,
+    Floats,
+    KernelSeconds,
+    kernel_seconds,
+    weight_bytes,
+)
 from dsocr_analyze.timing.runtimes import Host
 
-__all__ = ["eager_pass", "eager_step", "launched"]
+__all__ = ["eager_pass", "eager_step", "finish_times", "launched"]
 
 _US: Final = 1e-6
 
@@ -69,7 +74,7 @@ def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Duration:
     """The host computes: an operator starts when the previous one has ended."""
     priced = kernel_seconds(launched(kernels), device)
     calls = sum(kernel.calls for kernel in kernels)
-    return duration_of_kernels(priced, launches=calls * host.launch_us * _US)
+    return priced.duration(launches=calls * host.launch_us * _US)
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
@@ -81,6 +86,16 @@ def _is_waited_for(kernel: Kernel) -> bool:
         return False
     is_whole = kernel.dimensions.rows == 1 and "." not in kernel.path
     return is_whole or kernel.dtype == "int64"
+
+
+def finish_times(issued: Floats, device: Floats) -> Floats:
+    """When each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
+
+    Times of issue ascend; `device` are the kernels' seconds.
+    """
+    done: Floats = np.cumsum(device)
+    ends: Floats = done + np.maximum.accumulate(issued - (done - device))
+    return ends
 
 
 class _Clock:
@@ -104,5 +119,6 @@ class _Clock:
             if is_waited_for:
                 self.issued = self.ended + kernel.calls * self.host.sync_us * _US
                 waited += kernel.calls * self.host.sync_us * _US
-        idle = max(0.0, self.ended - began - float(priced.summed(priced.seconds)))
-        return duration_of_kernels(priced, launches=max(0.0, idle - waited), host=min(idle, waited))
+        busy = float((seconds * [each.calls for each in priced.kernels]).sum())
+        idle = max(0.0, self.ended - began - busy)
+        return priced.duration(launches=max(0.0, idle - waited), host=min(idle, waited))

@@ -1,4 +1,4 @@
-"""Seconds of kernel records on a GPU, with what bounds each and how well it is known.
+"""Seconds of kernel records on a GPU, what bounds each, and what they add up to on a stream.
 
 Sizes are integers, or arrays that broadcast to workloads: what depends on `[1, B]` or `[K, 1]`
 alone is not priced B x K times.
@@ -6,11 +6,13 @@ alone is not priced B x K times.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from functools import partial
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from itertools import chain, count
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import add, attrgetter, mul
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device, product_types
 from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel, Work
+from dsocr_analyze.tape import Size
+from dsocr_analyze.timing import Bound, Interval
 from dsocr_analyze.timing.runtimes import NATIVE, Precision
 
 if TYPE_CHECKING:
@@ -28,13 +32,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNQUANTIZED",
+    "Duration",
+    "Figure",
+    "Floats",
     "KernelSeconds",
     "KindError",
     "kernel_seconds",
     "kind_of",
+    "mean_step",
     "product_of",
+    "total_duration",
     "weight_bytes",
 ]
+
+Figure: TypeAlias = "float | Floats"
+"""A float, or an array of workloads."""
 
 ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 """Products without weights; their inputs may still be in L2."""
@@ -65,8 +77,6 @@ class KindError(NamedTuple):
 
     kind: str
     """With the data type."""
-    median: float
-    """Median relative error."""
     p90: float
     """90th percentile of the relative error."""
     extrapolated: bool
@@ -75,8 +85,10 @@ class KindError(NamedTuple):
     """Whether the error is assumed instead of measured."""
 
 
-_FLOAT32_ERROR: Final = KindError("gemm.float32", 0.25, 0.5, extrapolated=False, assumed=True)
-_MASKED_ERROR: Final = KindError("masked_attention", 0.25, 0.5, extrapolated=False, assumed=True)
+_FLOAT32_ERROR: Final = KindError("gemm.float32", 0.5, extrapolated=False, assumed=True)
+HOST_ERROR: Final = KindError("host", 0.5, extrapolated=False, assumed=True)
+"""Accuracy of the host's time, assumed."""
+_MASKED_ERROR: Final = KindError("masked_attention", 0.5, extrapolated=False, assumed=True)
 
 
 class KernelSeconds(NamedTuple):
@@ -86,8 +98,6 @@ class KernelSeconds(NamedTuple):
         seconds: No less than either of the least seconds.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
         errors: Accuracy of each kernel's kind.
-        moved: Bytes read and written: the record's, and the weights of touched experts, less what
-            weights of fewer bits save.
         least_compute: Seconds of the necessary matrix FLOPs at peak.
         least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
     """
@@ -96,16 +106,24 @@ class KernelSeconds(NamedTuple):
     seconds: Floats
     is_memory: NDArray[np.bool_]
     errors: Sequence[KindError]
-    moved: Floats
     least_compute: Floats
     least_memory: Floats
 
-    def summed(self, per_call: Floats, numbers: Sequence[int] | slice = slice(None)) -> Floats:
-        """The sum over all calls of some kernels, by default of all."""
+    def duration(self, *, launches: Figure = 0.0, host: Figure = 0.0) -> Duration:
+        """All calls one after the other, and seconds in which the GPU waits."""
         calls = np.array([*map(attrgetter("calls"), self.kernels)], np.float64)
-        every = per_call * calls.reshape(-1, *[1] * (per_call.ndim - 1))
-        total: Floats = every[numbers].sum(axis=0)
-        return total
+        calls = calls.reshape(-1, *[1] * (self.seconds.ndim - 1))
+        seconds, numbers = self.seconds * calls, dict[KindError, list[int]]()
+        for number, error in enumerate(self.errors):
+            numbers.setdefault(error, []).append(number)
+        return Duration(
+            {error: seconds[rows].sum(axis=0) for error, rows in numbers.items()},
+            (seconds * self.is_memory).sum(axis=0), launches, host,
+            (self.least_compute * calls).sum(axis=0), (self.least_memory * calls).sum(axis=0),
+        )  # fmt: skip
+
+
+# --- kernels ---------------------------------------------------------------------------------
 
 
 _TOLD_APART_BY = attrgetter("operator", "dimensions", "dtype", "work", "stage")
@@ -138,7 +156,7 @@ def kernel_seconds(
     except TypeError:  # arrays are not hashable; such records are few
         distinct, alike = [*kernels], [*range(len(kernels))]
     shape = (len(distinct), *_shape(distinct))
-    seconds, moved, compute, memory = np.zeros((4, *shape))
+    seconds, compute, memory = np.zeros((3, *shape))
     is_memory = np.zeros(shape, dtype=bool)
     errors: dict[int, KindError] = {}
     groups: dict[Hashable, list[int]] = {}
@@ -147,14 +165,13 @@ def kernel_seconds(
     for numbers in groups.values():
         group = _Group([*map(distinct.__getitem__, numbers)], device, precision, cold)
         fitted, error = group.fitted()
-        moved[numbers] = group.moved
         is_memory[numbers], compute[numbers], memory[numbers] = group.least()
         least = np.maximum(compute[numbers], memory[numbers])
         seconds[numbers] = np.maximum(fitted, least)
         errors |= dict.fromkeys(numbers, error)
     return KernelSeconds(
         kernels, seconds[alike], is_memory[alike], [*map(errors.__getitem__, alike)],
-        moved[alike], compute[alike], memory[alike],
+        compute[alike], memory[alike],
     )  # fmt: skip
 
 
@@ -167,12 +184,12 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     errors = []
     for name, dtype in map(cpu.family, kernels):
         found = cpu.families[name, dtype]
-        errors.append(KindError(f"{name}.{dtype}", found.median, found.p90, False, False))
+        errors.append(KindError(f"{name}.{dtype}", found.p90, False, False))
     compute, memory = flops / rates, moved / (peaks.bandwidth_gb_s * 1e9)
     # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
     streamed = np.where(moved > cpu.CACHED_BYTES, memory, 0.0)
     return KernelSeconds(
-        kernels, seconds, memory > compute, errors, moved,
+        kernels, seconds, memory > compute, errors,
         np.minimum(compute, seconds), np.minimum(streamed, seconds),
     )  # fmt: skip
 
@@ -208,6 +225,10 @@ def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
 
 # --- kernels that are priced together -------------------------------------------------------
 
+
+_OF_ATTENTION: Final = ("batch", "queries", "keys", "heads", "head_dim", "kv_heads")
+_SIZES: Final = {"gemm": Gemm._fields, "experts": Experts._fields, "movement": ()}
+"""What a kind's formula reads; attention's otherwise."""
 
 _KINDS: Final[dict[type[Dimensions], str]] = {
     Gemm: "gemm", Convolution: "gemm", Experts: "experts",
@@ -246,25 +267,25 @@ class _Group:
         self.works = [*map(attrgetter("work"), members)]
         self.sizes = [*map(product_of, map(attrgetter("dimensions"), members))]
         self.kind, self.dtype = kind_of(members[0].dimensions), members[0].dtype
-        self.recorded = self.column("bytes_moved")
-        operator = members[0].operator
-        self.reads_weights = cold and operator not in ACTIVATION_PRODUCTS
-        self.cache = precision.cache if operator == _CACHED else None
-        is_quantized = self.kind in ("gemm", "experts") and operator not in (
-            ACTIVATION_PRODUCTS | UNQUANTIZED
+        self.moved = self.recorded = self.column("bytes_moved")
+        operator, has_weights = members[0].operator, self.kind in ("gemm", "experts")
+        self.is_cold = self.kind == "generation_attention" or (
+            has_weights and cold and operator not in ACTIVATION_PRODUCTS
         )
-        self.weights = precision.weights if is_quantized else None
+        self.cache = precision.cache if operator == _CACHED else None
+        self.weights: str | None = None
         # Records lack the experts' weights, and have others in 16 bits.
         size: float = _RECORDED_SIZE
-        if self.weights is not None:
-            size = product_types(device.gpu, self.dtype, self.weights).weight_bytes
-        self.moved = self.recorded
+        if has_weights and precision.weights and operator not in ACTIVATION_PRODUCTS | UNQUANTIZED:
+            self.weights = precision.weights
+            _, size = product_types(device.gpu, self.dtype, self.weights)
+        self.named = {name: self.column(name) for name in _SIZES.get(self.kind, _OF_ATTENTION)}
         if self.kind == "experts":
-            tokens, hidden, inter, experts, top_k = map(self.column, Experts._fields)
-            touched: Floats = expected_experts(tokens, experts, top_k) * 3 * hidden * inter
-            self.moved = self.recorded + size * touched
+            tokens, hidden, inter, experts, top_k = self.named.values()
+            touched = self.named["touched"] = expected_experts(tokens, experts, top_k)
+            self.moved = self.recorded + size * (touched * 3 * hidden * inter)
         elif self.weights is not None:
-            extra = (size - _RECORDED_SIZE) * self.column("n") * self.column("k")
+            extra = (size - _RECORDED_SIZE) * self.named["n"] * self.named["k"]
             self.moved = self.recorded + extra
 
     def column(self, name: str) -> Floats:
@@ -279,7 +300,7 @@ class _Group:
         """FLOPs per second at the peak of the type in which they multiply."""
         gpu, dtype = self.device.gpu, self.dtype
         if self.weights is not None:
-            dtype = product_types(gpu, dtype, self.weights).dtype
+            dtype, _ = product_types(gpu, dtype, self.weights)
         if not gpu.tflops(dtype):
             raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
         return gpu.tflops(dtype) * 1e12
@@ -287,10 +308,8 @@ class _Group:
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats | float, Floats]:
         """Whether memory bounds them, and the least seconds of compute and of memory."""
         moved, bandwidth = self.moved, self.device.gpu.bandwidth_gb_s * 1e9
-        is_cold = self.kind == "generation_attention"
-        if self.kind in ("gemm", "experts"):
-            is_cold = self.reads_weights
-        memory = np.where(self.device.is_in_l2(moved, cold=is_cold), 0.0, moved) / bandwidth
+        in_l2 = self.device.is_in_l2(moved, cold=self.is_cold)
+        memory = np.where(in_l2, 0.0, moved) / bandwidth
         if self.kind == "movement":
             return True, 0.0, memory
         macs, rate = self.column("macs"), self.rate()
@@ -302,45 +321,146 @@ class _Group:
 
     def fitted(self) -> tuple[Floats | float, KindError]:
         """Seconds of each by the formula of the kind, and how accurate that is."""
-        device, dtype, kind = self.device, self.dtype, self.kind
-        if kind == "movement":
-            dtype = device.gpu.tensor_dtype
-            seconds = device.elementwise_seconds(np.maximum(1.0, self.recorded))
-        elif kind == "gemm" and dtype == "float32" and not device.is_measured(kind, dtype):
+        device, dtype, kind, sizes = self.device, self.dtype, self.kind, self.named
+        if kind == "gemm" and dtype == "float32" and not device.is_measured(kind, dtype):
             moved = device.elementwise_seconds(self.recorded, cold=self.cold)
             rate = _FLOAT32_SHARE * self.rate()
             return moved + 2 * self.column("macs") / rate, _FLOAT32_ERROR
-        elif kind == "gemm":
-            batch, m, n, k = map(self.column, Gemm._fields)
-            seconds = device.gemm_seconds(
-                m, n, k, batch=batch, dtype=dtype, weights_dtype=self.weights,
-                cold=self.reads_weights,
-            )  # fmt: skip
-        elif kind == "experts":
-            seconds = device.grouped_experts_seconds(
-                *map(self.column, Experts._fields), dtype=dtype, weights_dtype=self.weights,
-                cold=self.cold,
-            )  # fmt: skip
-        elif kind == "masked_attention" and not device.is_measured(kind):
+        if kind == "masked_attention" and not device.is_measured(kind):
             return self._masked_attention(), _MASKED_ERROR
-        else:
-            sizes = map(self.column, ("batch", "queries", "keys", "heads", "head_dim"))
-            if kind == "masked_attention":
-                seconds = device.masked_attention_seconds(*sizes, moved=self.recorded)
-            else:
-                seconds = device.attention_seconds(
-                    *sizes, kv_heads=self.column("kv_heads"), causal=kind != "encoder_attention",
-                    dtype=dtype, kv_dtype=self.cache, cold=kind == "generation_attention",
-                )  # fmt: skip
+        if kind == "movement":
+            dtype, sizes = device.gpu.tensor_dtype, {"moved": np.maximum(1.0, self.recorded)}
+        elif kind == "masked_attention":
+            sizes = {**sizes, "moved": self.recorded}
         found = device.fitted(kind, dtype, weights_dtype=self.weights, kv_dtype=self.cache)
+        seconds = device.seconds(
+            kind, sizes, dtype, weights_dtype=self.weights, kv_dtype=self.cache, cold=self.is_cold
+        )
         name = f"{kind}.{self.weights or self.cache or dtype}"
-        return seconds, KindError(name, found.median, found.p90, found.extrapolated, found.assumed)
+        return seconds, KindError(name, found.p90, found.extrapolated, found.assumed)
 
     def _masked_attention(self) -> Floats:
-        names = ("batch", "queries", "keys", "heads", "head_dim", "value_dim")
-        batch, queries, keys, heads, head_dim, value_dim = map(self.column, names)
+        batch, queries, keys, heads, head_dim, _ = self.named.values()
         blocks = np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
-        flops = 2 * batch * heads * _MASKED_BLOCK**2 * blocks * (head_dim + value_dim)
+        width = head_dim + self.column("value_dim")
+        flops = 2 * batch * heads * _MASKED_BLOCK**2 * blocks * width
         rate = _MASKED_SHARE * self.device.gpu.mma_share * self.rate()
         seconds: Floats = np.maximum(flops / rate, self.device.elementwise_seconds(self.recorded))
         return seconds
+
+
+# --- time on a stream ------------------------------------------------------------------------
+
+
+class Duration(NamedTuple):
+    """Time on the stream.
+
+    Attributes:
+        kinds: Seconds of kernels, by kind.
+        memory: The part of these in memory-bound kernels.
+        launches: Seconds that the GPU waits for launches.
+        host: Seconds that it waits for other work of the host.
+        least_compute: Seconds of the necessary matrix FLOPs at peak.
+        least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
+        measured_error: Relative half-width of the band if a server's benchmarks give it; None if it
+            follows from the kinds.
+    """
+
+    kinds: Mapping[KindError, Figure] = MappingProxyType({})
+    memory: Figure = 0.0
+    launches: Figure = 0.0
+    host: Figure = 0.0
+    least_compute: Figure = 0.0
+    least_memory: Figure = 0.0
+    measured_error: float | None = None
+
+    @property
+    def seconds(self) -> Figure:
+        """Total seconds."""
+        return sum(self.kinds.values(), 0.0) + self.launches + self.host
+
+    @property
+    def bound(self) -> Bound:
+        """What takes most of the time (floats only)."""
+        parts: dict[Bound, Figure] = {
+            "compute": sum(self.kinds.values(), 0.0) - self.memory,
+            "memory": self.memory,
+            "launches": self.launches,
+            "host": self.host,
+        }
+        return max(parts, key=parts.__getitem__)
+
+    @property
+    def error(self) -> float:
+        """Relative half-width of the band: kinds are independent, kernels of a kind are not."""
+        if self.measured_error is not None:
+            return self.measured_error
+        parts = (*self.kinds.items(), (HOST_ERROR, self.launches + self.host))
+        squares = sum([(kind.p90 * float(part)) ** 2 for kind, part in parts])
+        seconds = float(self.seconds)
+        return math.sqrt(squares) / seconds if seconds else 0.0
+
+    def band(self, seconds: float | None = None) -> Interval:
+        """The band of seconds of which this is a part, by default the whole, and the rest is exact.
+
+        Errors are ratios, so it never reaches 0. A measured error is one of all the seconds.
+        """
+        own, error = float(self.seconds), self.error
+        if seconds is None or self.measured_error is not None:
+            return Interval.within(own if seconds is None else seconds, error)
+        known = seconds - own
+        return Interval(low=own / (1 + error) + known, high=own * (1 + error) + known)
+
+    def mapped(self, change: Callable[[Figure], Figure]) -> Duration:
+        """A duration with every figure changed."""
+        kinds, *figures, error = self
+        changed = dict(zip(kinds, map(change, kinds.values()), strict=True))
+        return Duration._make([changed, *map(change, figures), error])
+
+    def times(self, factor: Figure) -> Duration:
+        """So many times the duration and its work."""
+        return self.mapped(partial(mul, factor))
+
+    def corrected(self, factor: float, error: float | None) -> Duration:
+        """The duration with its seconds times a factor, measured over predicted.
+
+        `error` is how far benchmarks disagree, as a ratio; None for a single one.
+        """
+        duration = self.times(factor)
+        # The same work is done, unless it takes longer: then the server was spared some of it.
+        return duration._replace(
+            least_compute=np.minimum(self.least_compute, duration.seconds),
+            least_memory=np.minimum(self.least_memory, duration.seconds),
+            measured_error=error,
+        )
+
+    def plus(self, other: Duration) -> Duration:
+        """This duration followed by another."""
+        kinds = dict(self.kinds)
+        for kind, seconds in other.kinds.items():
+            kinds[kind] = kinds.get(kind, 0.0) + seconds
+        figures = map(add, self[1:-1], other[1:-1])
+        return Duration._make([kinds, *figures, _error_of_both(self, other)])
+
+
+def _error_of_both(duration: Duration, other: Duration) -> float | None:
+    """The measured error of both: absolute errors add up (floats only, if they differ)."""
+    if duration.measured_error == other.measured_error:
+        return duration.measured_error
+    seconds = float(duration.seconds), float(other.seconds)
+    errors = duration.error * seconds[0] + other.error * seconds[1]
+    return errors / sum(seconds) if any(seconds) else None
+
+
+def total_duration(durations: Iterable[Duration]) -> Duration:
+    """All durations, one after the other."""
+    return reduce(Duration.plus, durations, Duration())
+
+
+def mean_step(step: Callable[[Size], Duration], first: Size, last: Size) -> Duration:
+    """Mean of decode steps from one number of cached tokens to another, by Simpson's rule.
+
+    A step's seconds are nearly linear in them.
+    """
+    ends = step(first).plus(step(last))
+    return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)

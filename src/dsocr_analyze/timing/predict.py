@@ -21,7 +21,7 @@ from dsocr_analyze.timing import (
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing, lengths_sentence
-from dsocr_analyze.timing.duration import Duration, total_duration
+from dsocr_analyze.timing.kernel_seconds import Duration, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, TimedModel
 from dsocr_analyze.workload import PageWorkload
 

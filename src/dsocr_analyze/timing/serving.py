@@ -5,6 +5,7 @@ Vision runs uncompiled, the prompt as compiled kernels, a decode step as one CUD
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
@@ -17,12 +18,11 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.tape import Size, ceil_div, maximum, minimum
-from dsocr_analyze.timing.duration import Duration, duration_of_kernels, stretch_times
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.kernel_seconds import Duration, Figure, kernel_seconds
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
-__all__ = ["ServedModel"]
+__all__ = ["ServedModel", "stretch_times"]
 
 _US: Final = 1e-6
 _CALLS: Final = attrgetter("calls")
@@ -87,7 +87,7 @@ class ServedModel:
         priced = kernel_seconds(kernels, self.device, self.precision)
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         host = chunks * sum(map(_CALLS, kernels)) * self.server.compiled_launch_us * _US
-        parts = [*self._vision(views), (stage, duration_of_kernels(priced).times(chunks), host)]
+        parts = [*self._vision(views), (stage, priced.duration().times(chunks), host)]
         durations: dict[str, Duration] = {}
         times = stretch_times([(each.seconds, issued) for _, each, issued in parts])
         for (name, duration, _), seconds in zip(parts, times, strict=True):
@@ -106,7 +106,7 @@ class ServedModel:
                 for stage, kernels in kernels_of.items():
                     priced = kernel_seconds(kernels, self.device, weights_between=between)
                     host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
-                    parts.append((stage, duration_of_kernels(priced), host))
+                    parts.append((stage, priced.duration(), host))
             self._encoded[views] = parts
         return self._encoded[views]
 
@@ -117,7 +117,7 @@ class ServedModel:
         """
         server = self.server
         priced = kernel_seconds(self.step_kernels(B, K), self.device, self.precision)
-        duration = duration_of_kernels(priced, launches=server.graph_us * _US)
+        duration = priced.duration(launches=server.graph_us * _US)
         hidden = (server.hidden_step_us + server.hidden_sequence_us * B) * _US
         serial = (server.step_us + server.sequence_us * B) * _US
         return duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
@@ -150,3 +150,19 @@ class ServedModel:
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
         pages: NDArray[np.int64] = np.maximum(free // page, 0.0).astype(np.int64)
         return pages
+
+
+def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
+    """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
+
+    A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them.
+    It ends when they have run, after the previous stretch, and no earlier than the last is issued.
+    """
+    issued: Figure = 0.0
+    end: Figure = 0.0
+    for device, host in stretches:
+        started = np.maximum(end, issued)
+        issued = issued + host
+        ended = np.maximum(started + device, issued)
+        yield ended - end
+        end = ended
