@@ -61,16 +61,16 @@ def test_the_usual_page_has_the_golden_matrix_flops(report):
     """`test_golden.py` has the others."""
     [golden] = [g for g in GOLDEN if g["page"] == [1191, 1684] and g["image_size"] == 640]
     matrix, decode = golden["matrix_flops"], golden["decode_step_matrix_flops"]
-    assert list(report.workload.grid) == golden["grid"]
-    assert report.workload.seq_len == golden["seq_len"]
+    given = list(report.workload.grid), report.workload.seq_len
+    assert given == (golden["grid"], golden["seq_len"])
     assert {name: stage.matrix_flops for name, stage in report.stages.items()} == {
         **{name: matrix[name] for name in ("sam", "clip", "projector")},
         "prefill": matrix["layers"] + matrix["lm_head"],
         "decode": decode["total"],
     }
-    assert report.stages["prefill"].by_module["lm_head"].matrix_flops == matrix["lm_head"]
-    assert report.stages["decode"].by_module["lm_head"].matrix_flops == decode["lm_head"]
-    assert report.total.matrix_flops == matrix["total"]
+    heads = [report.stages[name].by_module["lm_head"] for name in ("prefill", "decode")]
+    flops = [each.matrix_flops for each in (*heads, report.total)]
+    assert flops == [matrix["lm_head"], decode["lm_head"], matrix["total"]]
 
 
 def test_parameters_are_the_published_ones(report):
@@ -82,8 +82,8 @@ def test_parameters_are_the_published_ones(report):
         "prefill": 2_769_255_680,
         "decode": 165_478_400,
     }
-    assert report.unassigned.params == 2 * 1280
-    assert report.unassigned.names == ("model.image_newline", "model.view_seperator")
+    own = report.unassigned
+    assert (own.params, own.names) == (2 * 1280, ("model.image_newline", "model.view_seperator"))
     assert report.memory.weights_bytes == 2 * 3_336_106_240
 
 
@@ -131,9 +131,12 @@ def test_the_largest_batch_is_traced_and_no_larger_one(monkeypatch, small_sessio
         small_session.analyze(**page, batch_size=3)
 
 
-def test_the_kv_cache_is_61440_bytes_a_token_in_bf16(report):
-    tokens = report.workload.seq_len + 100 - 1
+def test_the_kv_cache_is_61440_bytes_a_token_in_bf16_and_no_operator_is_unknown(report):
+    tokens, ledger = report.workload.seq_len + 100 - 1, report.operator_ledger
     assert report.memory.kv_cache_bytes == 2 * 12 * 10 * 128 * 2 * tokens
+    assert (ledger.unknown, ledger.counted["linear"] > 2000, ledger.free["view"] > 0) == (
+        {}, True, True,
+    )  # fmt: skip
 
 
 @pytest.mark.exhaustive
@@ -150,13 +153,6 @@ def test_causality_could_save_just_under_half_of_attention_under_flash_attention
     )
     assert flash.bytes_read < eager.bytes_read
     assert flash.activations < eager.activations
-
-
-def test_no_operator_is_unknown(report):
-    ledger = report.operator_ledger
-    assert ledger.unknown == {}
-    assert ledger.counted["linear"] > 2000
-    assert ledger.free["view"] > 0
 
 
 @pytest.mark.exhaustive
@@ -197,8 +193,7 @@ def test_trace_and_closed_forms_agree_in_every_quantity_of_every_stage(report):
     assert all(all(stage.values()) for stage in agreement.stages.values())
     assert agreement.kv_cache_bytes is agreement.batch is True
     assert agreement.peak_activation_bytes.agrees is True
-    for stage in report.stages.values():
-        assert stage.flops_analytic == stage.flops
+    assert all(stage.flops_analytic == stage.flops for stage in report.stages.values())
 
 
 @pytest.fixture
@@ -218,9 +213,8 @@ def test_a_disagreement_is_a_warning_that_names_module_and_quantity(
     assert report.agreement.agrees is False
     [warning] = report.warnings
     assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning
-    stages = report.agreement.stages
-    assert [stages["sam"]["vector_flops"], stages["sam"]["macs"]] == [False, True]
-    assert stages["clip"]["vector_flops"] is True
+    sam, clip = (report.agreement.stages[name] for name in ("sam", "clip"))
+    assert (sam["vector_flops"], sam["macs"], clip["vector_flops"]) == (False, True, True)
 
 
 def test_an_operator_without_a_rule_is_a_warning(small_session, with_other_rules):
@@ -286,23 +280,18 @@ class TestSignatures:
 
 
 class TestPages:
-    @pytest.mark.parametrize("page", ["a4@200", "A4@200", "1654x2339", (1654, 2339), [1654, 2339]])
-    def test_a_page_is_a_paper_a_text_or_two_numbers(self, page):
-        assert plan_workload(page=page).page == (1654, 2339)
-
-    @pytest.mark.parametrize("given", [Path, str])
-    def test_an_image_is_a_page(self, tmp_path, given):
+    def test_a_page_is_a_paper_a_text_two_numbers_or_an_image(self, tmp_path):
+        for page in ("a4@200", "A4@200", "1654x2339", (1654, 2339), [1654, 2339]):
+            assert plan_workload(page=page).page == (1654, 2339)
         Image.new("L", (700, 900)).save(tmp_path / "a.png")
-        assert plan_workload(image=given(tmp_path / "a.png")).page == (700, 900)
+        for kind in (Path, str):
+            assert plan_workload(image=kind(tmp_path / "a.png")).page == (700, 900)
 
-    @pytest.mark.parametrize(
-        ("mode", "sizes"),
-        [("base", (1024, 1024, False)), ("Gundam-M", (1280, 1024, True))],
-    )
-    def test_a_mode_sets_the_sizes_of_an_a4_page(self, mode, sizes):
-        workload = plan_workload(mode=mode)
-        assert workload.page == (1240, 1754)
-        assert (workload.base_size, workload.image_size, workload.crop_mode) == sizes
+    def test_a_mode_sets_the_sizes_of_an_a4_page(self):
+        for mode, *sizes in (("base", 1024, 1024, False), ("Gundam-M", 1280, 1024, True)):
+            plan = plan_workload(mode=mode)
+            assert plan.page == (1240, 1754)
+            assert [plan.base_size, plan.image_size, plan.crop_mode] == sizes
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -328,21 +317,20 @@ class TestAnalyze:
         given = {"mode": "tiny", "page": "a5@100", "max_new_tokens": 3, "batch_size": 2}
         traced, closed = analyze(**given), analyze(**given, engine="analytic")
         session = DeepSeekOCRSession.from_local()
-        assert traced.agreement.agrees
-        assert closed.agreement is None
+        assert (traced.agreement.agrees, closed.agreement) == (True, None)
         assert closed.total.matrix_flops == traced.total.matrix_flops
-        assert session.analyze(**given).total == traced.total
-        assert session.analyze(session.plan(**given)).total == traced.total
+        for workload in ((), [session.plan(**given)]):
+            again = session.analyze(*workload, **({} if workload else given))
+            assert again.total == traced.total
 
-    def test_another_architecture_runs_in_its_own_mode(self):
-        found = analyze(architecture="deepseek-ocr-2", page="a4", engine="analytic")
+    def test_another_architecture_runs_in_its_own_mode_and_attention_as_asked(self, tiny):
+        found = analyze(
+            architecture="deepseek-ocr-2", page="a4", engine="analytic", flash_attention=True
+        )
         assert found.metadata.model.architecture == "deepseek-ocr-2"
         assert found.workload.image_size == 768
-
-    @pytest.mark.parametrize(("is_flash", "name"), [(False, "eager"), (True, "flash_attention_2")])
-    def test_attention_is_that_which_was_asked_for(self, is_flash, name):
-        report = analyze(mode="tiny", engine="analytic", flash_attention=is_flash)
-        assert report.metadata.attention == name
+        attention = tiny.metadata.attention, found.metadata.attention
+        assert attention == ("eager", "flash_attention_2")
 
     def test_a_workload_and_what_it_is_planned_from_are_refused_together(self, small_session):
         with pytest.raises(WorkloadError, match="was given as well as page, mode; give either"):
@@ -363,11 +351,8 @@ class TestAnalyze:
 
 
 class TestAttributesAndTables:
-    def test_figures_are_attributes(self, gundam):
+    def test_figures_are_attributes_and_tables_add_up_to_the_stages(self, gundam):
         assert gundam.total.matrix_flops == 4_568_380_069_376
-        assert gundam.stages["sam"].flops > gundam.stages["clip"].flops
-
-    def test_tables_add_up_to_the_stages(self, gundam):
         stages = {name: each.flops for name, each in gundam.stages.items()}
         of_stages, of_modules, of_operators = (
             gundam.to_pandas(by=by).set_index("stage") for by in ("stage", "module", "operator")
@@ -381,11 +366,11 @@ class TestAttributesAndTables:
         families = set(gundam.stages["sam"].operator_families)
         assert set(of_operators.loc["sam", "family"]) <= families
 
-    def test_another_grouping_is_refused(self, gundam):
+    def test_another_grouping_is_refused_and_without_pandas_the_extra_named(
+        self, gundam, monkeypatch
+    ):
         with pytest.raises(FormatError, match="give stage, module, operator"):
             gundam.to_pandas(by="layer")
-
-    def test_without_pandas_the_extra_is_named(self, gundam, monkeypatch):
         monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
         for without_pandas in (gundam, sweep_workloads()):
             with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
@@ -396,9 +381,8 @@ class TestComparisons:
     def test_configs_of_two_architectures_are_not_compared(self, gundam):
         other = analyze(architecture="unlimited-ocr", engine="analytic")
         found = compare({"one": gundam, "other": other})
-        assert found.config_differences == ()
-        architectures = [each.model.architecture for each in found.columns]
-        assert architectures == ["deepseek-ocr", "unlimited-ocr"]
+        names = [each.model.architecture for each in found.columns]
+        assert (found.config_differences, names) == ((), ["deepseek-ocr", "unlimited-ocr"])
 
     def test_a_report_may_be_called_like_a_column(self, tiny):
         table = compare({"key": tiny, "b": tiny}).to_pandas()
@@ -457,11 +441,12 @@ class TestSweeps:
 
     def test_a_row_is_a_report(self, gundam):
         rows = sweep_workloads(mode=["gundam"])
-        assert rows.opening.metadata.engine == "analytic"
         (row,) = rows.to_pandas().to_dict("records")
-        assert row["prefill_pass_flops"] == gundam.total.flops
-        assert row["peak_activation_bytes"] == gundam.memory.peak_activation_bytes
-        assert row["kv_cache_bytes"] == gundam.memory.kv_cache_bytes
+        names = ("prefill_pass_flops", "peak_activation_bytes", "kv_cache_bytes")
+        memory = gundam.memory
+        assert (rows.opening.metadata.engine, *map(row.get, names)) == (
+            "analytic", gundam.total.flops, memory.peak_activation_bytes, memory.kv_cache_bytes,
+        )  # fmt: skip
 
     @pytest.mark.parametrize(
         ("given", "message"),

@@ -68,20 +68,19 @@ class Job:
     def content(self) -> list[str]:
         """What the files hold, but for the time; `old` where nobody has written them."""
         texts = [(self.output / name).read_text() for name in REPORT]
-        if texts[0] != "old":
-            report = json.loads(texts[0])
-            created = report["metadata"].pop("created")
-            texts[0] = json.dumps(report)
-            texts[1] = texts[1].replace(created, "")
-        return texts
+        if texts[0] == "old":
+            return texts
+        created = json.loads(texts[0])["metadata"]["created"]
+        return [text.replace(created, "") for text in texts]
 
     def make_old(self) -> None:
         for name in REPORT:
             (self.output / name).write_text("old")
 
     def left(self) -> list[str]:
-        """What lies there besides the two files."""
-        return sorted({each.name for each in self.output.iterdir()} - set(REPORT))
+        """What lies there besides the two files, and should not."""
+        names = {each.name for each in self.output.iterdir()} - set(REPORT)
+        return [f"{name} stays" for name in sorted(names)]
 
 
 def killed(job: Job, draw: Random) -> Iterator[str]:
@@ -92,16 +91,9 @@ def killed(job: Job, draw: Random) -> Iterator[str]:
     job.end(process)
     for found, right in zip(job.content(), job.right, strict=True):
         if found not in ("old", right):
-            yield f"killed: a file of {len(found)} characters is neither old nor whole"
+            yield f"a file of {len(found)} characters is neither old nor whole"
     if job.left():
         assert job.finish() == 0
-        if job.left():
-            yield f"killed: {job.left()} stay"
-
-
-def _is_before_the_program(said: str) -> bool:
-    """Whether Python was interrupted while it started; by the signal itself it ends as often."""
-    return "Traceback" in said and "dsocr_analyze" not in said
 
 
 def interrupted(job: Job, draw: Random) -> Iterator[str]:
@@ -112,14 +104,14 @@ def interrupted(job: Job, draw: Random) -> Iterator[str]:
     process.send_signal(number)
     said = job.end(process)
     code = process.returncode
-    if code not in (_ENDS[number], -number, 0) and not _is_before_the_program(said):
-        yield f"interrupted: exit code {code}: {said[:200]!r}"
+    # Python may be interrupted while it starts; by the signal itself it ends as often.
+    is_before_the_program = "Traceback" in said and "dsocr_analyze" not in said
+    if code not in (_ENDS[number], -number, 0) and not is_before_the_program:
+        yield f"exit code {code}: {said[:200]!r}"
     if job.content() not in (["old", "old"], job.right):
-        yield "interrupted: the files do not belong together"
-    if job.left():
-        yield f"interrupted: {job.left()} stay"
+        yield "the files do not belong together"
     if code == _ENDS[number] and ("Traceback" in said or said.count("\n") > 1):
-        yield f"interrupted: {said[:200]!r}"
+        yield repr(said[:200])
 
 
 def full_disk(job: Job, draw: Random) -> Iterator[str]:
@@ -135,11 +127,9 @@ def full_disk(job: Job, draw: Random) -> Iterator[str]:
     if job.content() == job.right:
         return
     if process.returncode != 74 or said.count("\n") != 1:
-        yield f"full disk: exit code {process.returncode}: {said[:200]!r}"
+        yield f"exit code {process.returncode}: {said[:200]!r}"
     if job.content() != ["old", "old"]:
-        yield "full disk: the files do not belong together"
-    if job.left():
-        yield f"full disk: {job.left()} stay"
+        yield "the files do not belong together"
 
 
 def two_writers(job: Job, draw: Random) -> Iterator[str]:
@@ -151,40 +141,18 @@ def two_writers(job: Job, draw: Random) -> Iterator[str]:
     for process in (first, second):
         said = job.end(process)
         if process.returncode != 0:
-            yield f"two writers: exit code {process.returncode}: {said[:200]!r}"
+            yield f"exit code {process.returncode}: {said[:200]!r}"
     if job.content() != job.right:
-        yield "two writers: the files are not whole"
-    if job.left():
-        yield f"two writers: {job.left()} stay"
+        yield "the files are not whole"
 
 
-FAULTS: Final[dict[str, Callable[[Job, Random], Iterator[str]]]] = {
-    "killed": killed,
-    "interrupted": interrupted,
-    "full disk": full_disk,
-    "two writers": two_writers,
+FAULTS: Final[dict[str, tuple[Callable[[Job, Random], Iterator[str]], int]]] = {
+    "killed": (killed, 200),
+    "interrupted": (interrupted, 1000),
+    "full-disk": (full_disk, 200),
+    "two-writers": (two_writers, 50),
 }
-
-
-def faults(
-    counts: dict[str, int], seed: int, folder: Path
-) -> Iterator[tuple[str, list[str], Counter[int]]]:
-    """Runs faults: of each kind its name, which promises were broken, and exit codes.
-
-    Args:
-        counts: How many of each kind.
-        seed: Of the first of each kind.
-        folder: An empty one.
-    """
-    job = Job(folder)
-    for name, count in counts.items():
-        job.ended.clear()
-        broken = [
-            f"{finding} (--seed {seed + number})"
-            for number in range(count)
-            for finding in FAULTS[name](job, Random(seed + number))  # as above
-        ]
-        yield name, broken, job.ended
+"""What brings each about, and how often a campaign does."""
 
 
 _CASES_A_SIGN = 10_000
@@ -220,11 +188,17 @@ def fault_campaign(counts: dict[str, int], seed: int) -> int:
     """Runs so many faults of each kind, prints them, and returns how many broke a promise."""
     broken = 0
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
-        for name, findings, ended in faults(counts, seed, Path(folder, "job")):
-            codes = ", ".join(f"{count:,} with {code}" for code, count in sorted(ended.items()))
-            print(f"{name:>16}: {counts[name]:,} times; exit codes: {codes or 'none'}")
-            for finding in findings:
-                print(f"FOUND {finding}", flush=True)
+        job = Job(Path(folder, "job"))
+        for name, count in counts.items():
+            job.ended.clear()
+            findings = [
+                f"FOUND {name}: {finding} (--seed {number})"
+                for number in range(seed, seed + count)
+                for finding in (*FAULTS[name][0](job, Random(number)), *job.left())
+            ]
+            codes = ", ".join(f"{count:,} with {code}" for code, count in sorted(job.ended.items()))
+            print(f"{name:>16}: {count:,} times; exit codes: {codes or 'none'}", *findings,
+                  sep="\n", flush=True)  # fmt: skip
             broken += len(findings)
     print(f"{sum(counts.values()):,} faults, {broken:,} findings")
     return broken
@@ -237,11 +211,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first case; each has the next")
     parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="default: all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    for name, count in (("killed", 200), ("interrupted", 1000), ("full-disk", 200),
-                        ("two-writers", 50)):  # fmt: skip
+    for name, (_, count) in FAULTS.items():
         parser.add_argument(f"--{name}", type=int, default=count, help="default: %(default)s times")
     asked = parser.parse_args()
-    counts = {name: vars(asked)[name.replace(" ", "_")] for name in FAULTS}
+    counts = {name: vars(asked)[name.replace("-", "_")] for name in FAULTS}
     broken = campaign(asked.kind or list(KINDS), asked.cases, asked.seed, asked.processes)
     if any(counts.values()):
         broken += fault_campaign(counts, asked.seed)

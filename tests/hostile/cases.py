@@ -48,22 +48,17 @@ def mutated_bytes(data: bytes, draw: Random) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 3, 8))):
         start = draw.randrange(len(content) + 1)
         end = min(len(content), start + draw.choice((0, 1, 1, 2, 4, 16, 256)))
-        kind = draw.randrange(7)
-        if kind == 0:
-            content[start:end] = bytes(draw.randrange(256) for _ in range(end - start))
-        elif kind == 1:
-            content[start:end] = b""
-        elif kind == 2:
-            content[start:end] = content[start:end] * draw.choice((2, 3, 100))
-        elif kind == 3:
-            content[start:end] = draw.choice(_CHUNKS)
-        elif kind == 4:
-            del content[start:]
-        elif kind == 5:
-            other = draw.randrange(len(content) + 1)
-            content[start:end] = content[other : other + end - start]
-        elif start < len(content):
-            content[start] ^= 1 << draw.randrange(8)
+        other, piece = draw.randrange(len(content) + 1), bytes(content[start:end])
+        changed = draw.choice((
+            draw.randbytes(len(piece)),
+            b"",
+            piece * draw.choice((2, 3, 100)),
+            draw.choice(_CHUNKS),
+            None,
+            bytes(content[other : other + len(piece)]),
+            bytes(each ^ 1 << draw.randrange(8) for each in piece[:1]) + piece[1:],
+        ))  # fmt: skip
+        content[start : len(content) if changed is None else end] = changed or b""
     return bytes(content)
 
 
@@ -328,20 +323,15 @@ def parquet_case(draw: Random) -> Case:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def column() -> Any:
-        kind = draw.randrange(6)
-        if kind < 3:
-            return pa.array([draw.randrange(1, 5000) for _ in range(9)])
-        if kind == 3:
-            return pa.array([draw.choice((1.0, 5.5, float("nan"), 1e300)) for _ in range(9)])
-        if kind == 4:
-            return pa.array([draw.choice(("1", "x" * 9999, "", "9" * 400)) for _ in range(9)])
-        return pa.array([draw.choice((None, 3)) for _ in range(9)])
-
+    kinds = (
+        *[range(1, 5000)] * 3, (1.0, 5.5, float("nan"), 1e300), ("1", "x" * 9999, "", "9" * 400),
+        (None, 3),
+    )  # fmt: skip
     names = draw.choice(
         (("width", "height"), ("width", "height", "text_tokens"), ("width", "width"))
     )
-    table = pa.Table.from_arrays([column() for _ in names], names=names)
+    columns = [pa.array(draw.choices(draw.choice(kinds), k=9)) for _ in names]
+    table = pa.Table.from_arrays(columns, names=names)
     out = io.BytesIO()
     pq.write_table(table, out, compression=draw.choice(("none", "zstd", "snappy")))
     data = out.getvalue()
@@ -383,11 +373,6 @@ def _options() -> dict[str, list[tuple[str, bool]]]:
     }
 
 
-def options_of(command: str) -> list[tuple[str, bool]]:
-    """Options of a command, and whether they take a value."""
-    return _options()[command]
-
-
 def argument_value(draw: Random) -> str:
     """Something that an option may be given."""
     value = draw.choice(_WORDS) if draw.random() < 0.7 else draw.choice((*NAMES, *NUMBERS))
@@ -400,24 +385,17 @@ def arguments_case(draw: Random) -> Case:
     command = draw.choice(_QUICK)
     arguments = [command] if command else list(ANALYTIC)
     Path("pages.csv").write_text("width,height\n640,640\n1240,1754\n")
-    if command == "archive":
-        arguments += ["pages.csv"]
-    if command == "compare":
-        arguments += ["tiny", *ANALYTIC[:2]]
+    arguments += {"archive": ["pages.csv"], "compare": ["tiny", *ANALYTIC[:2]]}.get(command, [])
     for _ in range(draw.randrange(5)):
         own = draw.random() < 0.9
-        others = options_of(draw.choice(_QUICK))
-        option, takes = draw.choice((options_of(command) if own else others) or options_of(""))
-        if option == "--engine":
-            continue
-        arguments += [option, argument_value(draw)] if takes else [option]
+        others = _options()[draw.choice(_QUICK)]
+        option, takes = draw.choice((_options()[command] if own else others) or _options()[""])
+        if option != "--engine":
+            arguments += [option, argument_value(draw)] if takes else [option]
     if draw.random() < 0.4:
         arguments.append(argument_value(draw))
-    if draw.random() < 0.1:
-        arguments.append(
-            draw.choice(("--colour", "-Z", "--mode", "--page=", "--batch-size=", "-q"))
-        )
-    return arguments
+    odd = ("--colour", "-Z", "--mode", "--page=", "--batch-size=", "-q")
+    return arguments + ([draw.choice(odd)] if draw.random() < 0.1 else [])
 
 
 _REFERENCES: Final = (
@@ -444,15 +422,14 @@ def _add_something_odd(model: Path, draw: Random) -> None:
     if file.exists():
         return
     target = draw.choice(("/dev/zero", "/dev/tty", "/proc/self/mem", "..", "missing", name, "/"))
-    odd = draw.choice((
-        functools.partial(os.mkfifo, file),
-        functools.partial(file.symlink_to, target),
-        functools.partial(file.mkdir),
-        functools.partial(file.write_bytes, mutated_bytes(b"import os\n" * 40, draw)),
-        functools.partial((file / "/".join("d" * 60)).mkdir, parents=True),
-        functools.partial(file.touch, 0o000),
-    ))  # fmt: skip
-    odd()
+    draw.choice((
+        lambda: os.mkfifo(file),
+        lambda: file.symlink_to(target),
+        lambda: file.mkdir(),
+        lambda: file.write_bytes(mutated_bytes(b"import os\n" * 40, draw)),
+        lambda: (file / "/".join("d" * 60)).mkdir(parents=True),
+        lambda: file.touch(0o000),
+    ))()  # fmt: skip
 
 
 def directory_case(draw: Random) -> Case:
@@ -576,7 +553,7 @@ def traced_arguments_case(draw: Random) -> Case:
     arguments = [command] if command else list(_TRACE)
     arguments += ["--config", "config.json", *_TINY]
     for _ in range(draw.randrange(1, 3)):
-        option, takes = draw.choice(options_of(command))
+        option, takes = draw.choice(_options()[command])
         if option not in ("--engine", "--config", "--model", "--arch", "--device"):
             arguments += [option, argument_value(draw)] if takes else [option]
     return arguments

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from dsocr_analyze.kernels import Attention, Convolution, Gemm
-from dsocr_analyze.trace.call import (
+from dsocr_analyze.trace.rules import (
+    SOFTMAX_FLOPS,
     Call,
     Count,
     Rule,
@@ -22,7 +23,6 @@ from dsocr_analyze.trace.call import (
     nothing,
     per_output,
 )
-from dsocr_analyze.trace.vector_rules import SOFTMAX_FLOPS
 
 __all__ = ["MATRIX_RULES", "is_contraction", "keys_after_first", "keys_after_last"]
 
@@ -261,7 +261,6 @@ def _tokens_first(offsets_at: int, causal_at: int, call: Call) -> Attention:
 
 
 def _gemm(
-    reason: str,
     dimensions: Callable[[Call], Gemm],
     macs: Count | None = None,
     vector_flops: Count = nothing,
@@ -272,10 +271,10 @@ def _gemm(
     def product(call: Call) -> int:
         return math.prod(dimensions(call))
 
-    return Rule("gemm", reason, macs or product, vector_flops, bytes_read, dimensions=dimensions)
+    return Rule("gemm", macs or product, vector_flops, bytes_read, dimensions=dimensions)
 
 
-def _attention(dimensions: Callable[[Call], Attention], reason: str) -> Rule:
+def _attention(dimensions: Callable[[Call], Attention]) -> Rule:
     """Fused attention: q k^T and the product with v, the full T x K."""
 
     def macs(call: Call) -> int:
@@ -288,129 +287,67 @@ def _attention(dimensions: Callable[[Call], Attention], reason: str) -> Rule:
         per_score = 1 + SOFTMAX_FLOPS + size.masked
         return size.batch * size.heads * size.queries * size.keys * per_score
 
-    return Rule(
-        "attention", reason, macs, vector_flops, bytes_written=first_output, dimensions=dimensions
-    )
+    return Rule("attention", macs, vector_flops, bytes_written=first_output, dimensions=dimensions)
 
-
-_FUSED: Final = (
-    "two products, plus scale, mask and softmax per score; fused, so scores are neither read"
-    " nor written"
-)
-_PACKED: Final = (
-    "as scaled dot-product attention, on [B, T, H, D]; packed sequences all count as the"
-    " longest: an upper bound"
-)
 
 MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
+    # x W^T + b; fvcore's handle, plus one addition per output for the bias
+    (_gemm(_linear_dimensions, _linear_macs, _bias), "linear"),
+    # fvcore's handle, plus one addition per output for the bias
+    # Modules recorded by torch.jit.trace call `_convolution`.
     (
-        _gemm(
-            "x W^T + b; fvcore's handle, plus one addition per output for the bias",
-            _linear_dimensions,
-            _linear_macs,
-            _bias,
-        ),
-        "linear",
-    ),
-    (
-        Rule(
-            "convolution",
-            "fvcore's handle, plus one addition per output for the bias",
-            _convolution_macs,
-            _bias,
-            dimensions=_convolution_dimensions,
-        ),
-        # Modules recorded by torch.jit.trace call `_convolution`.
+        Rule("convolution", _convolution_macs, _bias, dimensions=_convolution_dimensions),
         "convolution _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d"
         " conv_transpose3d",
     ),
+    # fvcore's handle, for two matrices
+    (_gemm(_FACTORS, partial(fvcore_count, jit_handles.matmul_flop_jit, inputs=2)), "mm"),
+    # fvcore's handle
+    (_gemm(_FACTORS, partial(fvcore_count, jit_handles.bmm_flop_jit, inputs=2)), "bmm"),
+    # fvcore's handle, plus one addition per output for the added matrix
     (
         _gemm(
-            "fvcore's handle, for two matrices",
-            _FACTORS,
-            partial(fvcore_count, jit_handles.matmul_flop_jit, inputs=2),
-        ),
-        "mm",
-    ),
-    (
-        _gemm(
-            "fvcore's handle", _FACTORS, partial(fvcore_count, jit_handles.bmm_flop_jit, inputs=2)
-        ),
-        "bmm",
-    ),
-    (
-        _gemm(
-            "fvcore's handle, plus one addition per output for the added matrix",
-            _AFTER_ADDED,
-            partial(fvcore_count, jit_handles.addmm_flop_jit),
-            partial(per_output, 1),
+            _AFTER_ADDED, partial(fvcore_count, jit_handles.addmm_flop_jit), partial(per_output, 1)
         ),
         "addmm",
     ),
+    # as bmm, plus one addition per output for the added matrices
+    (_gemm(_AFTER_ADDED, vector_flops=partial(per_output, 1)), "baddbmm"),
+    # K products per output; batch dimensions broadcast
+    (_gemm(_FACTORS), "matmul mv dot vdot"),
+    # as mv, plus one addition per output
+    (_gemm(_AFTER_ADDED, vector_flops=partial(per_output, 1)), "addmv"),
+    # as mm of eight-bit factors, plus one operation per output for each scale and the bias
+    (_gemm(_FACTORS, vector_flops=_scaled_flops), "_scaled_mm"),
+    # the contraction's index space; labels of one operand are summed first
+    (_gemm(_einsum_dimensions, vector_flops=_einsum_vector_flops), "einsum"),
+    # one product per group of rows (experts of a mixture); each row meets one matrix, and an even
+    # split touches as many matrices as possible
+    (_gemm(_grouped_dimensions, bytes_read=_grouped_reads), "_grouped_mm"),
+    # two products, plus scale, mask and softmax per score; fused, so scores are neither read nor
+    # written
     (
-        _gemm(
-            "as bmm, plus one addition per output for the added matrices",
-            _AFTER_ADDED,
-            vector_flops=partial(per_output, 1),
-        ),
-        "baddbmm",
-    ),
-    (
-        _gemm("K products per output; batch dimensions broadcast", _FACTORS),
-        "matmul mv dot vdot",
-    ),
-    (
-        _gemm(
-            "as mv, plus one addition per output", _AFTER_ADDED, vector_flops=partial(per_output, 1)
-        ),
-        "addmv",
-    ),
-    (
-        _gemm(
-            "as mm of eight-bit factors, plus one operation per output for each scale and the bias",
-            _FACTORS,
-            vector_flops=_scaled_flops,
-        ),
-        "_scaled_mm",
-    ),
-    (
-        _gemm(
-            "the contraction's index space; labels of one operand are summed first",
-            _einsum_dimensions,
-            vector_flops=_einsum_vector_flops,
-        ),
-        "einsum",
-    ),
-    (
-        _gemm(
-            "one product per group of rows (experts of a mixture); each row meets one matrix, and"
-            " an even split touches as many matrices as possible",
-            _grouped_dimensions,
-            bytes_read=_grouped_reads,
-        ),
-        "_grouped_mm",
-    ),
-    (
-        _attention(partial(_heads_first, 5), _FUSED),
+        _attention(partial(_heads_first, 5)),
         "scaled_dot_product_attention _scaled_dot_product_fused_attention_overrideable",
     ),
+    # likewise; `is_causal` stands elsewhere
     (
-        _attention(partial(_heads_first, 4), _FUSED),
+        _attention(partial(_heads_first, 4)),
         "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu",
     ),
+    # likewise; `is_causal` stands elsewhere
     (
-        _attention(partial(_heads_first, 6), _FUSED),
+        _attention(partial(_heads_first, 6)),
         "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
     ),
-    (
-        _attention(
-            partial(_tokens_first, 3, 8),
-            "as scaled dot-product attention, on [B, T, H, D]; causality skips nothing",
-        ),
-        "flash_attention",
-    ),
-    (_attention(partial(_tokens_first, 3, 8), _PACKED), "_flash_attention_forward"),
-    (_attention(partial(_tokens_first, 3, 7), _PACKED), "torch_attn::_varlen_attn"),
-    (_attention(partial(_tokens_first, 4, 9), _PACKED), "_efficient_attention_forward"),
+    # as scaled dot-product attention, on [B, T, H, D]; causality skips nothing
+    (_attention(partial(_tokens_first, 3, 8)), "flash_attention"),
+    # as scaled dot-product attention, on [B, T, H, D]; packed sequences all count as the longest:
+    # an upper bound
+    (_attention(partial(_tokens_first, 3, 8)), "_flash_attention_forward"),
+    # likewise
+    (_attention(partial(_tokens_first, 3, 7)), "torch_attn::_varlen_attn"),
+    # likewise
+    (_attention(partial(_tokens_first, 4, 9)), "_efficient_attention_forward"),
 ]
 """Rules, and the names of the operators that each covers."""

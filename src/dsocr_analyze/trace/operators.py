@@ -23,18 +23,19 @@ from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.known_shapes import makes_tensors
 from dsocr_analyze.model.torch_calls import SEQUENCES, Arguments, Operator
-from dsocr_analyze.trace.call import (
+from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
+from dsocr_analyze.trace.rules import (
+    VECTOR_RULES,
     Call,
     Count,
     Rule,
     all_outputs,
+    complex_rule,
     first_output,
     inputs_but_first,
     nothing,
     occupied_bytes,
 )
-from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
-from dsocr_analyze.trace.vector_rules import VECTOR_RULES, complex_rule
 
 __all__ = [
     "COMPOSITE",
@@ -132,8 +133,9 @@ def _put(call: Call) -> int:
 
 
 _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
+    # reads its inputs and writes its outputs; computes nothing
     (
-        Rule("movement", "reads its inputs and writes its outputs; computes nothing"),
+        Rule("movement"),
         "clone _to_copy contiguous cat stack constant_pad_nd reflection_pad1d reflection_pad2d"
         " reflection_pad3d replication_pad1d replication_pad2d replication_pad3d repeat roll flip"
         " rot90 im2col col2im masked_fill masked_scatter masked_select repeat_interleave one_hot"
@@ -141,103 +143,78 @@ _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
         " channel_shuffle block_diag diag_embed complex _chunk_cat select_scatter slice_scatter"
         " diagonal_scatter as_strided_scatter",
     ),
+    # a copied view: reads as much as it writes, at most the whole input
     (
-        Rule(
-            "movement",
-            "a copied view: reads as much as it writes, at most the whole input",
-            bytes_read=_taken,
-        ),
+        Rule("movement", bytes_read=_taken),
         "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy"
         " select_copy slice_copy split_copy split_with_sizes_copy squeeze_copy t_copy"
         " transpose_copy unbind_copy unfold_copy unsqueeze_copy view_copy view_as_real_copy"
         " view_as_complex_copy",
     ),
+    # reads the source and writes the target
+    (Rule("movement", bytes_read=inputs_but_first), "copy"),
+    # to another device: reads the source there and writes the target here
+    (Rule("movement", bytes_read=_source), "transfer"),
+    # enlarged memory: its old contents are read and written once
+    (Rule("movement"), "grow"),
+    # writes a constant
     (
-        Rule("movement", "reads the source and writes the target", bytes_read=inputs_but_first),
-        "copy",
-    ),
-    (
-        Rule(
-            "movement",
-            "to another device: reads the source there and writes the target here",
-            bytes_read=_source,
-        ),
-        "transfer",
-    ),
-    (
-        Rule("movement", "enlarged memory: its old contents are read and written once"),
-        "grow",
-    ),
-    (
-        Rule("movement", "writes a constant", bytes_read=nothing),
+        Rule("movement", bytes_read=nothing),
         "zeros ones full arange zeros_like ones_like full_like new_zeros new_ones new_full"
         " zero eye scalar_tensor rand randn randint randperm rand_like"
         " randn_like randint_like tril_indices triu_indices",
     ),
+    # writes a constant, which may be a tensor
+    (Rule("movement", bytes_read=inputs_but_first), "fill"),
+    # writes a range or random numbers; reads their bounds or parameters
     (
-        Rule("movement", "writes a constant, which may be a tensor", bytes_read=inputs_but_first),
-        "fill",
-    ),
-    (
-        Rule(
-            "movement",
-            "writes a range or random numbers; reads their bounds or parameters",
-            bytes_read=_parameters,
-        ),
+        Rule("movement", bytes_read=_parameters),
         "linspace logspace normal uniform bernoulli poisson exponential cauchy log_normal geometric"
         " random",
     ),
+    # reads the rows it takes and the indices, not the whole table
+    # Each takes the table first, as in `embedding(weight, indices)`.
     (
-        # Each takes the table first, as in `embedding(weight, indices)`.
-        Rule(
-            "movement",
-            "reads the rows it takes and the indices, not the whole table",
-            bytes_read=_gathered,
-            bytes_written=first_output,
-        ),
+        Rule("movement", bytes_read=_gathered, bytes_written=first_output),
         "index index_select gather take_along_dim take embedding",
     ),
+    # reads the indices and the values, writes what they reach
     (
         Rule(
             "movement",
-            "reads the indices and the values, writes what they reach",
             bytes_read=partial(_reads, _scatter_values, nothing),
             bytes_written=partial(_written, _scattered),
         ),
         "scatter",
     ),
+    # reads the indices and the values, writes the rows they reach
     (
         Rule(
             "movement",
-            "reads the indices and the values, writes the rows they reach",
             bytes_read=partial(_reads, inputs_but_first, nothing),
             bytes_written=partial(_written, _filled_rows),
         ),
         "index_copy index_fill",
     ),
+    # reads the indices and the values, writes the rows they reach
     (
-        Rule(
-            "movement",
-            "reads the indices and the values, writes the rows they reach",
-            bytes_read=_put_reads,
-            bytes_written=partial(_written, _put),
-        ),
+        Rule("movement", bytes_read=_put_reads, bytes_written=partial(_written, _put)),
         "index_put _index_put_impl",
     ),
+    # one addition per index; reads and writes what they reach
     (
         Rule(
             "elementwise",
-            "one addition per index; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[2].numel()),
             bytes_read=partial(_reads, _scatter_values, _scattered),
             bytes_written=partial(_written, _scattered),
         ),
         "scatter_add scatter_reduce",
     ),
+    # one addition per source element; reads and writes what they reach
     (
         Rule(
             "elementwise",
-            "one addition per source element; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[3].numel()),
             bytes_read=partial(_reads, inputs_but_first, _added_rows),
             bytes_written=partial(_written, _added_rows),

@@ -38,7 +38,6 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 from dsocr_analyze.model.unused_imports import beside_compiler
-from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.memory import LiveTensors, cpu_as_cuda
 from dsocr_analyze.trace.modules import RunningModules
@@ -54,6 +53,7 @@ from dsocr_analyze.trace.operators import (
 )
 from dsocr_analyze.trace.record import Level, Trace
 from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition
+from dsocr_analyze.trace.rules import Call, Rule
 
 __all__ = ["Recorder"]
 
