@@ -9,10 +9,9 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.archive.setting import published_model
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
-from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import Duration
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict, times_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS

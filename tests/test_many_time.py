@@ -26,10 +26,10 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import (
     Assumptions,
+    OutputLengths,
     estimated_preprocessing,
     estimated_preprocessing_of_pages,
 )
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision

@@ -29,9 +29,8 @@ from dsocr_analyze.hardware.profile import (
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS

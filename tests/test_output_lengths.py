@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.assumptions import OutputLengths
 from dsocr_analyze.timing.length_files import read_lengths
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.workload import LARGEST_COUNT
 
 # The distribution --------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.assumptions import Assumptions
-from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision

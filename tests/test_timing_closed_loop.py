@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import first, sampled
 
-from dsocr_analyze.timing.closed_loop import LoopPoint, LoopTimes, closed_loop
+from dsocr_analyze.timing.serving import LoopPoint, LoopTimes, closed_loop
 
 
 def simulated(clients, times, pages, *, seed=0, spread=0.0):

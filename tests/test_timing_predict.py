@@ -15,10 +15,9 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.correction import Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import Duration, KindError, kernel_seconds
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
 from dsocr_analyze.timing.predict import predict, times_of
 from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision

@@ -44,8 +44,7 @@ from dsocr_analyze.report.table import (
     scaled,
 )
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import lengths_sentence
-from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.assumptions import OutputLengths
 from dsocr_analyze.workload import Mode, position_warnings
 
 __all__ = ["AdviceRequest", "advice_lines", "advice_notes", "advice_tables", "advise"]
@@ -373,7 +372,7 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
     notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
     # The lines above the tables say how many tokens each text takes.
     known = {
-        lengths_sentence(OutputLengths.fixed(text.max_new_tokens))
+        OutputLengths.fixed(text.max_new_tokens).sentence
         for mode in advice.modes
         for text in mode.by_text_tokens
     }

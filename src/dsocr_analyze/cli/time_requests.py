@@ -14,8 +14,8 @@ from dsocr_analyze.cli import kept_files, options, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import dtype_name
-from dsocr_analyze.timing import assumptions, runtimes
-from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing import runtimes
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import TimeRequest
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def time_request(
     seconds = None if asked["preprocess_ms"] is None else asked["preprocess_ms"] / 1e3
     runs = {"eager": (runtimes.EAGER, runtimes.NATIVE), "serving": (host, precision)}
     jobs = [
-        assumptions.Assumptions(
+        Assumptions(
             runtime, lengths, seconds, asked["workers"], served_in, asked["reserved"],
             asked["price"], asked["offline"], corrections,
         )
@@ -112,7 +112,7 @@ def of_many_pages(context: typer.Context) -> TimeRequested | None:
         check_precision(each, job.precision)
     said = "every page generates the most tokens it may"
     if lengths_are_given(context):
-        said = assumptions.lengths_sentence(job.lengths(1)) if mean is None else (
+        said = job.lengths(1).sentence if mean is None else (
             f"pages that end on their own generate {mean:g} tokens on average;"
             f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
         )  # fmt: skip

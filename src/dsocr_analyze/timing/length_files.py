@@ -21,7 +21,7 @@ from dsocr_analyze.row_files import (
     problem_text,
     whole_numbers,
 )
-from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.assumptions import OutputLengths
 from dsocr_analyze.workload import LARGEST_COUNT
 
 __all__ = ["read_lengths"]

@@ -19,10 +19,9 @@ from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
-from dsocr_analyze.timing.closed_loop import Integers, LoopPoint, LoopTimes, closed_loop
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.kernel_seconds import Duration, Figure, Floats, mean_step, total_duration
-from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.serving import Integers, LoopPoint, LoopTimes, ServedModel, closed_loop
 from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["ManyPages", "PageTimer", "PageTimes", "TimedModel"]

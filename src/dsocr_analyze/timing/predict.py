@@ -20,7 +20,7 @@ from dsocr_analyze.timing import (
     TimeStage,
     cost_per_thousand_pages,
 )
-from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing, lengths_sentence
+from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.kernel_seconds import Duration, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, TimedModel
 from dsocr_analyze.workload import PageWorkload
@@ -123,7 +123,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         price_per_hour=assumed.price_per_hour,
         correction=timer.correction.found,
         sentences=(
-            *assumed.sentences(lengths_sentence(lengths), [device], prepare),
+            *assumed.sentences(lengths.sentence, [device], prepare),
             *timer.correction.sentences(),
         ),
     )

@@ -100,6 +100,20 @@ class Host:
         """Whether it is the eager runtime's, with any figures."""
         return self.name == "eager"
 
+    def sentences(self) -> list[str]:
+        """Its figures, with their sources."""
+        if self.computes:
+            return [
+                f"host: {self.title}, on the CPU that runs the model; each operator adds"
+                f" {self.launch_us:.3g} us of Python ({self.source}), each step of generate"
+                f" {self.step_us:g} us (assumed)"
+            ]
+        return [
+            f"host: {self.title}; {self.launch_us:g} us to launch an operator ({self.source})",
+            f"pixel values of {self.pixel_bytes} bytes are copied to the GPU at"
+            f" {self.link_gb_s:g} GB/s ({self.link_source})",
+        ]
+
     def copy_seconds(self, views: Iterable[ViewBatch]) -> float:
         """Seconds to copy views to the GPU."""
         values = sum(_CHANNELS * view.count * view.resolution**2 for view in views)

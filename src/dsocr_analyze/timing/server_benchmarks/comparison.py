@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.timing import TimeEntry
+from dsocr_analyze.timing.assumptions import OutputLengths
 from dsocr_analyze.timing.correction import (
     LARGEST_FACTOR,
     NO_CORRECTIONS,
@@ -23,7 +24,6 @@ from dsocr_analyze.timing.correction import (
     KeptBenchmark,
     basis_of,
 )
-from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark, shown
