@@ -121,7 +121,7 @@ class TestChoice:
     def test_where_nothing_is_kept_nothing_changes(self):
         nothing = Corrections((kept(1.5),)).of(device("l4"), VLLM, "deepseek-ocr")
         assert (nothing, nothing.sentences()) == (Correction(), [])
-        assert nothing.prefill(SPAN) is nothing.decode(SPAN) is SPAN
+        assert nothing.corrected(SPAN, "first_token") is SPAN
         assert Corrections((NEW, kept())).of(H100, VLLM, "deepseek-ocr").other_versions == (
             "0.14.1",
         )

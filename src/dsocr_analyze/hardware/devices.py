@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import compress
 from typing import Final, TypeAlias
 
 from dsocr_analyze.dtypes import FLOAT32, Dtype
@@ -69,12 +70,8 @@ class Gpu:
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Data types that its matrix units support."""
-        found = ["float16"] if self.tensor_dtype == "float16" else ["bfloat16", "float16"]
-        if self.float8_tflops:
-            found.append("float8")
-        if self.int8_tops:
-            found.append("int8")
-        return tuple(found)
+        eight = compress(("float8", "int8"), (self.float8_tflops, self.int8_tops))
+        return *dict.fromkeys((self.tensor_dtype, "float16")), *eight
 
     @property
     def weight_dtypes(self) -> tuple[str, ...]:

@@ -158,7 +158,10 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
     _check_keys(table, _TOP, str(file))
-    _check(table, ["name"], f"{file}: ", "a lower-case string", _is_name)
+    _check(
+        table, ["name"], f"{file}: ", "a lower-case string",
+        lambda name: isinstance(name, str) and name != "" and name == name.lower(),
+    )  # fmt: skip
     _check(table, ["source", "licence", "system"], f"{file}: ", "a string", _is_text, "")
     name: str = table["name"]
     if "gpu" not in table and name not in known:
@@ -195,7 +198,9 @@ def check_gpu(entry: Any, where: str) -> None:
 def check_kinds(table: Table, where: str) -> None:
     """Raise DeviceError for what is wrong in a profile's kinds; messages name `where`."""
     for kind in COEFFICIENTS:
-        _check(table, [kind], f"{where}: ", "a table of data types", _is_table, {})
+        _check(
+            table, [kind], f"{where}: ", "a table of data types", lambda e: isinstance(e, dict), {}
+        )
         for dtype, entry in table.get(kind, {}).items():
             types = _PRODUCT_DTYPES if kind == "gemm" else _DTYPES
             if dtype not in types:
@@ -207,10 +212,12 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
     types = {field.name: str(field.type) for field in fields(record)}
     given = _given_coefficients(entry, _STATED, types, where, types)
     for name in given:
-        right = "a whole number" if types[name] == "int" else "above 0"
-        is_right = _is_count if types[name] == "int" else _is_positive
-        _check(given, [name], f"{where}.coefficients.", right, is_right)
-    _check(entry, ["derived"], f"{where}.", "a string naming the origin", _is_origin)
+        rule = ("a whole number", _is_count) if types[name] == "int" else ("above 0", _is_positive)
+        _check(given, [name], f"{where}.coefficients.", *rule)
+    _check(
+        entry, ["derived"], f"{where}.", "a string naming the origin",
+        lambda origin: origin is None or (isinstance(origin, str) and origin != ""),
+    )  # fmt: skip
     missing = [name for name in _ERRORS if name not in entry]
     if missing and ("derived" not in entry or len(missing) < len(_ERRORS)):
         raise DeviceError(
@@ -312,18 +319,6 @@ def _is_count(value: object) -> bool:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and value == value.lower()
-
-
-def _is_origin(value: object) -> bool:
-    return value is None or (isinstance(value, str) and value != "")
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 _FIELDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {

@@ -274,20 +274,17 @@ class Assumptions:
             for host, devices in (devices_of or {self.host: []}).items()
             for said in host.sentences()
         ]
-        computing = {host.computes for host in devices_of or [self.host]}
-        owner = "the machine's" if True in computing else "the GPU's"
-        if len(computing) > 1:
-            owner = "each device's"
+        owners = {"machine" if each.computes else "GPU" for each in devices_of or [self.host]}
+        owner = "each device's" if len(owners) > 1 else f"the {owners.pop()}'s"
         order = "before the first page runs" if self.is_offline else "while the GPU works"
         if self.host.is_eager:
             order = "before each batch runs"
-        preprocessing, seconds = "is estimated from each page's pixels", self.preprocess_seconds
+        given = self.preprocess_seconds
+        seconds = prepare if given is None else given
+        preprocessing = "is estimated from each page's pixels"
         if seconds is not None:
-            preprocessing = f"takes {1e3 * seconds:.1f} ms of CPU per page (given)"
-        elif prepare is not None:
-            preprocessing = (
-                f"takes {1e3 * prepare:.1f} ms of CPU per page (estimated from its pixels)"
-            )
+            origin = "estimated from its pixels" if given is None else "given"
+            preprocessing = f"takes {1e3 * seconds:.1f} ms of CPU per page ({origin})"
         return [
             lengths,
             f"preprocessing {preprocessing}, {self.workers} at a time, {order}",

@@ -98,31 +98,26 @@ class Correction:
         """The factors, their errors and sources; None without a benchmark."""
         if not self.benchmarks:
             return None
-        first_tokens, per_tokens = zip(
-            *((each.first_token, each.per_token) for each in self.benchmarks), strict=True
-        )
+        first_token, first_token_error = _mean_and_error([e.first_token for e in self.benchmarks])
+        per_token, per_token_error = _mean_and_error([e.per_token for e in self.benchmarks])
         return TimeCorrection(
             server_version=self.benchmarks[0].version,
-            first_token=_geometric_mean(first_tokens),
-            per_token=_geometric_mean(per_tokens),
-            first_token_error=_left_out_error(first_tokens),
-            per_token_error=_left_out_error(per_tokens),
+            first_token=first_token,
+            per_token=per_token,
+            first_token_error=first_token_error,
+            per_token_error=per_token_error,
             benchmarks=tuple(each.file for each in self.benchmarks),
             requests=sum(each.requests for each in self.benchmarks),
             kept=self.benchmarks[-1].kept,
         )
 
-    def prefill(self, duration: Duration) -> Duration:
-        """Correct a part of the time to the first token."""
-        if self.found is None:
+    def corrected(
+        self, duration: Duration, figure: Literal["first_token", "per_token"]
+    ) -> Duration:
+        """The duration of a part of the time to the first token, or of decode steps, corrected."""
+        if (found := self.found) is None:
             return duration
-        return duration.corrected(self.found.first_token, self.found.first_token_error)
-
-    def decode(self, duration: Duration) -> Duration:
-        """Correct the time of decode steps."""
-        if self.found is None:
-            return duration
-        return duration.corrected(self.found.per_token, self.found.per_token_error)
+        return duration.corrected(getattr(found, figure), getattr(found, f"{figure}_error"))
 
     def sentences(self) -> list[str]:
         """What was corrected, by which benchmarks, and what was left out."""
@@ -212,15 +207,11 @@ def basis_of(profile: Device, host: Host) -> str:
     return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
 
-def _geometric_mean(factors: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, factors)) / len(factors))
-
-
-def _left_out_error(factors: Sequence[float]) -> float | None:
-    """Largest ratio, less 1, of a factor to the mean of the others, if there are any."""
-    if len(factors) < 2:
-        return None
-    logarithms = [math.log(each) for each in factors]
+def _mean_and_error(factors: Sequence[float]) -> tuple[float, float | None]:
+    """Geometric mean, and largest ratio, less 1, of a factor to the mean of any others."""
+    logarithms = [*map(math.log, factors)]
     total, others = math.fsum(logarithms), len(factors) - 1
-    worst = max(abs(each - (total - each) / others) for each in logarithms)
-    return math.expm1(worst)
+    mean = math.exp(total / len(factors))
+    if not others:
+        return mean, None
+    return mean, math.expm1(max(abs(each - (total - each) / others) for each in logarithms))

@@ -12,11 +12,10 @@ from typing import Final
 import numpy as np
 
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.kernels import Dimensions, Kernel, Rows, Work
+from dsocr_analyze.kernels import Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import (
     Duration,
     Floats,
-    KernelSeconds,
     kernel_seconds,
     weight_bytes,
 )
@@ -29,17 +28,15 @@ _US: Final = 1e-6
 
 def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
     """The records in the assumed order: by module path, layers by number."""
-    return sorted(kernels, key=_place)
+    return sorted(
+        kernels, key=lambda k: (_layer(k.path), k.operator, k.dtype, k.dimensions, k.work)
+    )
 
 
 @cache
 def _layer(path: str) -> list[tuple[int, str]]:
     """A key that puts layer 2 before layer 10."""
     return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
-
-
-def _place(kernel: Kernel) -> tuple[list[tuple[int, str]], str, str, Dimensions, Work]:
-    return (_layer(kernel.path), kernel.operator, kernel.dtype, kernel.dimensions, kernel.work)
 
 
 def eager_pass(
@@ -50,31 +47,14 @@ def eager_pass(
     Raises:
         DeviceError: The GPU lacks a data type.
     """
-    if device.cpu is not None:
-        return {name: _on_cpu(kernels, device, host) for name, kernels in stages.items()}
-    clock = _Clock(host)
-    between = sum(map(weight_bytes, stages.values()))
-    return {
-        name: clock.run(kernel_seconds(launched(kernels), device, weights_between=between))
-        for name, kernels in stages.items()
-    }
+    clock, between = _Clock(device, host), sum(map(weight_bytes, stages.values()))
+    return {name: clock.run(kernels, between) for name, kernels in stages.items()}
 
 
 def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Duration:
     """A decode step of some sequences, and the work of `generate` before the next."""
-    if device.cpu is not None:
-        duration = _on_cpu(kernels, device, host)
-    else:
-        duration = _Clock(host).run(kernel_seconds(launched(kernels), device))
     between = (host.step_us + host.sequence_us * sequences) * _US
-    return duration.plus(Duration(host=between))
-
-
-def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Duration:
-    """The host computes: an operator starts when the previous one has ended."""
-    priced = kernel_seconds(launched(kernels), device)
-    calls = sum(kernel.calls for kernel in kernels)
-    return priced.duration(launches=calls * host.launch_us * _US)
+    return _Clock(device, host).run(kernels).plus(Duration(host=between))
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
@@ -99,13 +79,17 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
 
 
 class _Clock:
-    def __init__(self, host: Host) -> None:
-        self.host, self.issued, self.ended = host, 0.0, 0.0
+    def __init__(self, device: Device, host: Host) -> None:
+        self.device, self.host, self.issued, self.ended = device, host, 0.0, 0.0
 
-    def run(self, priced: KernelSeconds) -> Duration:
+    def run(self, kernels: Sequence[Kernel], weights_between: int | None = None) -> Duration:
         """The time of kernels from the end of the previous ones."""
+        priced = kernel_seconds(launched(kernels), self.device, weights_between=weights_between)
         began, waited, first = self.ended, 0.0, 0
         launch, seconds = self.host.launch_us * _US, priced.seconds
+        if self.device.cpu is not None:  # an operator starts when the previous one has ended
+            total = sum(each.calls for each in kernels)
+            return priced.duration(launches=total * self.host.launch_us * _US)
         for number, kernel in enumerate(priced.kernels):
             is_waited_for = _is_waited_for(kernel)
             if not is_waited_for and number < len(priced.kernels) - 1:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.row_files import (
-    RawRows,
     RowKind,
-    RowSource,
     columns_text,
     meant_columns,
     open_rows,
@@ -32,7 +29,7 @@ _LENGTH_COLUMN: Final = "new_tokens"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 
-def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> OutputLengths:
+def read_lengths(path: Path, *, warn: Callable[[str], None] = lambda _: None) -> OutputLengths:
     """The distribution of the lengths in a Parquet or CSV file.
 
     A row is a page, with its tokens in the column `new_tokens` or the only one. A CSV file has a
@@ -44,10 +41,19 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> Ou
     """
     pages = np.zeros(LARGEST_COUNT + 1, np.int64)
     source = open_rows(path, _KIND)
-    if warn is not None:
-        for warning in source.warnings:
-            warn(warning)
-    for lengths in _batches(path, source):
+    for warning in source.warnings:
+        warn(warning)
+    for rows in source.batches:
+        (name,) = rows.columns.schema.names
+        lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)
+        problems = [*rows.rejected.items()]
+        for row in np.flatnonzero(reasons)[:1].tolist():
+            reason, value = int(reasons[row]), rows.value(0, row)
+            said = problem_text(_LENGTH_COLUMN, reason, LARGEST_COUNT, value)
+            problems.append((int(rows.numbers[row]), said))
+        if problems:
+            number, problem = min(problems)
+            raise WorkloadError(f"row {number} of {str(path)!r}: {problem}")
         counted = np.bincount(lengths)
         pages[: len(counted)] += counted
     distinct = np.flatnonzero(pages)
@@ -55,25 +61,6 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> Ou
         raise WorkloadError(f"{str(path)!r} has no rows; {_KIND.right}")
     counts = zip(distinct.tolist(), pages[distinct].tolist(), strict=True)
     return OutputLengths.of_counts(dict(counts))
-
-
-def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
-    for rows in source.batches:
-        (name,) = rows.columns.schema.names
-        lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)
-        if rows.rejected or reasons.any():
-            number, problem = min(_problems(rows, reasons))
-            raise WorkloadError(f"row {number} of {str(path)!r}: {problem}")
-        yield lengths
-
-
-def _problems(rows: RawRows, reasons: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
-    """Rejected rows and what is wrong with them, and the first row without a length."""
-    yield from rows.rejected.items()
-    if reasons.any():
-        first = int(np.flatnonzero(reasons)[0])
-        reason, value = int(reasons[first]), rows.value(0, first)
-        yield int(rows.numbers[first]), problem_text(_LENGTH_COLUMN, reason, LARGEST_COUNT, value)
 
 
 def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:

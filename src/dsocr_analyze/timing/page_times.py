@@ -113,26 +113,21 @@ class PageTimer:
 
 def _check_model(model: TimedModel, *, is_eager: bool) -> None:
     """Raise DeviceError if no kernel times are known for a type, or the GPU lacks something."""
-    if model.device.cpu is not None:
-        if not is_eager:
-            raise DeviceError(
-                "serving engines are not predicted on a CPU; use runtime eager",
-                arguments=["runtime"],
-            )
-        if model.flash_attention:
-            raise DeviceError(
-                "a CPU has no FlashAttention-2; use flash_attention=False",
-                arguments=["flash_attention"],
-            )
-        return
-    if model.dtype == FLOAT32:
-        raise DeviceError(
-            "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
-            arguments=["dtype"],
-        )
-    # Serving engines have attention kernels of their own.
-    flash_attention = is_eager and model.flash_attention
-    check_features(model.device.gpu, model.dtype, flash_attention=flash_attention)
+    is_cpu = model.device.cpu is not None
+    for argument, is_wrong, said in (
+        ("runtime", is_cpu and not is_eager,
+         "serving engines are not predicted on a CPU; use runtime eager"),
+        ("flash_attention", is_cpu and model.flash_attention,
+         "a CPU has no FlashAttention-2; use flash_attention=False"),
+        ("dtype", not is_cpu and model.dtype == FLOAT32,
+         "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise DeviceError(said, arguments=[argument])
+    if not is_cpu:
+        # Serving engines have attention kernels of their own.
+        flash_attention = is_eager and model.flash_attention
+        check_features(model.device.gpu, model.dtype, flash_attention=flash_attention)
 
 
 _LENGTHS = attrgetter("mean", "running", "longest")
@@ -312,24 +307,28 @@ class _ServedTimes(PageTimes):
         steps = np.bincount(place, weights[rows] * self.steps[rows] / together)
         by_step = self._served.step(*np.divmod(pairs, width))
         decode = _weighted(by_step, np.arange(len(pairs)), steps)
-        return correction.prefill(first).plus(correction.decode(decode))
+        return correction.corrected(first, "first_token").plus(
+            correction.corrected(decode, "per_token")
+        )
 
     @property
     def stages(self) -> Mapping[str, Duration]:
         """Stages of pages that are all alike, corrected."""
         correction, [(_, _, prefill)] = self.timer.correction, self._passes
         stages = {
-            name: correction.prefill(_weighted(each, np.zeros(1, np.int64), np.ones(1)))
+            name: correction.corrected(
+                _weighted(each, np.zeros(1, np.int64), np.ones(1)), "first_token"
+            )
             for name, each in prefill.items()
         }
-        step = self._served.step(1, int(self._prompt[0]) + 1)
-        return {**stages, self.timer.model.architecture.stages[-1].name: correction.decode(step)}
+        step = correction.corrected(self._served.step(1, int(self._prompt[0]) + 1), "per_token")
+        return {**stages, self.timer.model.architecture.stages[-1].name: step}
 
     @cached_property
     def decode(self) -> Duration:
         """All decode steps of pages that are all alike, corrected."""
         step = self._served.step(1, int(self._keys[0]))
-        return self.timer.correction.decode(step.times(float(self.steps[0])))
+        return self.timer.correction.corrected(step.times(float(self.steps[0])), "per_token")
 
 
 def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:

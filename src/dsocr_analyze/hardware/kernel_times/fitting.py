@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import re
 from collections.abc import Sequence
 from itertools import product
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -71,10 +73,10 @@ class MeasuredRows:
 
 def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
     """Whether the group of each row is held out of a fit."""
-    known: dict[tuple[int, ...], bool] = {}
-    for group in set(groups):
-        digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
-        known[group] = digest[0] < _HELD_OUT_BELOW
+    known = {
+        group: hashlib.sha256(",".join(map(str, group)).encode()).digest()[0] < _HELD_OUT_BELOW
+        for group in set(groups)
+    }
     return np.array([known[group] for group in groups], dtype=bool)
 
 
@@ -133,11 +135,25 @@ _CLEARLY: Final = 0.975
 _SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
 _SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
 
-_LIMITS: Final = {"share": (0.02, 1.0), "l2_share": (0.3, 8.0), "us": (1e-3, 300.0),
-                  "norm": (0.05, 30.0), "late_keys": (10.0, 3000.0), "wide_memory": (1e-3, 1.0),
-                  "unaligned_ns": (1e-4, 3.0), "fallback_movement": (0.05, 1.0),
-                  "rate": (0.02, 20.0)}  # fmt: skip
-_EXPERT_LIMITS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb": (1e-4, 30.0)}
+_LIMITS: Final = (
+    # Libraries split keys so that SMs are evenly busy. The tables have only powers of two, which
+    # whole waves would fit just as well, with wrong times for the sizes in between.
+    (r"generation_attention\.whole_waves", (1e-4, 0.7)),
+    (r"experts\.l2_share", (0.5, 8.0)),
+    (r"experts\.l2_part", (0.3, 1.5)),
+    (r"experts\.ramp_mb", (1e-4, 30.0)),
+    (r".*\.(l2|movement|combine|quantize)_share", (0.3, 8.0)),
+    (r".*\..*share.*", (0.02, 1.0)),
+    (r".*\.rate.*", (0.02, 20.0)),
+    (r".*_us", (1e-3, 300.0)),
+    (r".*\.norm", (0.05, 30.0)),
+    (r".*\.late_keys", (10.0, 3000.0)),
+    (r".*\.wide_memory", (1e-3, 1.0)),
+    (r".*\.unaligned_ns", (1e-4, 3.0)),
+    (r".*\.fallback_movement", (0.05, 1.0)),
+    (r".*", (1e-4, 1e3)),
+)
+"""Smallest and largest value of a kind's coefficient; the first pattern that fits counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,25 +182,6 @@ def first_guess(kind: str, dtype: str) -> records.Coefficients:
     return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
 
 
-def _limits(name: str, kind: str) -> tuple[float, float]:
-    """Smallest and largest value of a coefficient."""
-    if (kind, name) == ("generation_attention", "whole_waves"):
-        # Libraries split keys so that SMs are evenly busy. The tables have only powers of two,
-        # which whole waves would fit just as well, with wrong times for the sizes in between.
-        return 1e-4, 0.7
-    if kind == "experts" and name in _EXPERT_LIMITS:
-        return _EXPERT_LIMITS[name]
-    if name in ("l2_share", "movement_share", "combine_share", "quantize_share"):
-        return _LIMITS["l2_share"]
-    if "share" in name:
-        return _LIMITS["share"]
-    if name.startswith("rate"):
-        return _LIMITS["rate"]
-    if name.endswith("_us"):
-        return _LIMITS["us"]
-    return _LIMITS.get(name, (1e-4, 1e3))
-
-
 def fitted(
     kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str, start: records.Coefficients,
     *, starts: int, evaluations: int,
@@ -198,7 +195,9 @@ def fitted(
 
     whole = {f.name for f in dataclasses.fields(start) if isinstance(getattr(start, f.name), int)}
     names = [f.name for f in dataclasses.fields(start) if f.name not in whole]
-    low, high = np.log(np.array([_limits(name, kind) for name in names])).T
+    limits = [next(found for pattern, found in _LIMITS if re.fullmatch(pattern, f"{kind}.{name}"))
+              for name in names]  # fmt: skip
+    low, high = np.log(np.array(limits)).T
     centre = np.clip(np.log([getattr(start, name) for name in names]), low + 1e-3, high - 1e-3)
     target = np.log(rows.seconds)
     random = np.random.default_rng(SEED)
@@ -210,17 +209,15 @@ def fitted(
         safe_point()
         return np.asarray(np.log(predicted(kind, rows, gpu, dtype, record(x))) - target)
 
-    best: tuple[float, NDArray[np.float64]] | None = None
+    found = []
     for number in range(starts):
         jitter = random.normal(0, 0.3, len(names)) if number else 0.0
         at = np.clip(centre + jitter, low + 1e-3, high - 1e-3)
-        found = least_squares(
+        found.append(least_squares(
             residuals, at, bounds=(low, high), loss="soft_l1", f_scale=0.06, max_nfev=evaluations
-        )
-        if best is None or found.cost < best[0]:
-            best = float(found.cost), found.x
-    assert best is not None
-    return record(np.array([float(f"{value:.6g}") for value in best[1]])), best[0]
+        ))  # fmt: skip
+    best = min(found, key=attrgetter("cost"))
+    return record(np.array([float(f"{value:.6g}") for value in best.x])), float(best.cost)
 
 
 def with_slow_sizes(
@@ -235,9 +232,9 @@ def with_slow_sizes(
     if not (training.sizes["m"] <= _FEW_ROWS).any():
         return fit
     best, least = fit, _CLEARLY * cost(fit)
+    plain = predicted("gemm", training, gpu, "bfloat16", fit)
     for columns, depth in product(_SLOW_COLUMNS, _SLOW_DEPTHS):
         tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
-        plain = predicted("gemm", training, gpu, "bfloat16", fit)
         inside = predicted("gemm", training, gpu, "bfloat16", tried) > 1.5 * plain
         if not inside.any():
             continue

@@ -69,7 +69,7 @@ class _Fields:
 
     def table(self, key: str) -> _Fields:
         """The table under a key; an empty one if it is missing."""
-        value = self.values.get(key) if self.has(key) else {}
+        value = self.values[key] if self.has(key) else {}
         if not isinstance(value, dict):
             raise self.wrong(key, "a table")
         return _Fields(value, self.where, f"{self.path}{key}.")
@@ -246,14 +246,12 @@ def read_benchmarks(path: Path) -> list[ServerBenchmark]:
 
 
 def _text(path: Path) -> str:
-    named = repr(str(path))
     try:
-        text = read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig")
+        return read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         right = _WITHOUT_DETAILS if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
-        raise BenchmarkError(f"cannot read {named}: {reason}; {right}") from error
-    return text
+        raise BenchmarkError(f"cannot read {str(path)!r}: {reason}; {right}") from error
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
@@ -288,11 +286,9 @@ def _parsed(text: str, where: str) -> _Fields:
 
 
 def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
-    fields = _parsed(text, where)
-    digest = hashlib.sha256(text.strip().encode()).hexdigest()
-    for script in (_VLLM, _SGLANG):
-        if script.recognises(fields):
-            return script.benchmark(fields, file, digest)
+    fields, digest = _parsed(text, where), hashlib.sha256(text.strip().encode()).hexdigest()
+    if program := _serving_script(fields):
+        return _of_serving_script(program, fields, file, digest)
     if any(isinstance(fields.values.get(metric), dict) for metric in _METRICS):
         return _of_genai_perf(fields, file, digest)
     keys = ", ".join(shown(key) for key in list(fields.values)[:8]) or "none"
@@ -303,105 +299,85 @@ def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
 
 
 _VERSION: Final = re.compile(r"v?[0-9]+(\.[0-9a-z+-]+)+", re.ASCII | re.IGNORECASE)
-
 _LONGEST_VERSION: Final = 64
 
 
-@dataclass(frozen=True)
-class _ServingScript:
-    """One of the two programs.
-
-    Attributes:
-        marks: Keys of which only its results have any.
-        request_ms: Key of the time of a whole request, which vLLM need not write.
-        engine: What it measures if `backend` does not say; None for any.
-    """
-
-    program: str
-    marks: tuple[str, ...]
-    request_ms: str
-    engine: str | None
-
-    def recognises(self, fields: _Fields) -> bool:
-        """Whether a result is from this program."""
-        values = fields.values
-        is_of_both = "mean_ttft_ms" in values or "request_throughput" in values
-        # AIPerf uses some of these names for tables.
-        return is_of_both and any(
-            mark in values and not isinstance(values[mark], dict) for mark in self.marks
-        )
-
-    def benchmark(self, fields: _Fields, file: str, digest: str) -> ServerBenchmark:
-        """The benchmark in a result; raises BenchmarkError."""
-        for key in ("spec_decode_acceptance_length", "accept_length"):
-            accepted = fields.values.get(key)
-            if isinstance(accepted, int | float) and accepted > 1:
-                wanted = "absent: speculative decoding is not predicted; switch it off"
-                raise fields.wrong(key, wanted)
-        server, requests = fields.table("server_info"), fields.count("completed")
-        tokens = fields.count("total_output_tokens") / requests
-        prompt = fields.some_number("total_input_tokens")
-        failed = fields.some_count("failed", least=0)
-        if failed is None:
-            failed = max(0, (fields.some_count("num_prompts") or 0) - requests)
-        _check_rate(fields)
-        limit, request_ms = (
-            fields.some_count("max_concurrency"),
-            fields.some_number(self.request_ms),
-        )
-        new_tokens = _mean_new_tokens(fields, "total_output_tokens", tokens)
-        concurrency, is_steady = _in_flight(fields, requests, failed, limit)
-        backend = fields.text("backend") or fields.text("endpoint_type") or ""
-        # Many engines have the OpenAI API.
-        named = "" if backend.startswith("openai") else backend.split("-")[0]
-        return ServerBenchmark(
-            file=file,
-            where=fields.where,
-            program=self.program,
-            digest=digest,
-            date=fields.text("date"),
-            model=_first_text(fields, "model_id")
-            or _first_text(server, "served_model_name", "model_path"),
-            engine=named or self.engine,
-            version=_version(fields, "server_version", "vllm_version", "sglang_version")
-            or _version(server, "version"),
-            requests=requests,
-            failed=failed,
-            concurrency=concurrency,
-            is_steady=is_steady,
-            prompt_tokens=None if prompt is None else prompt / requests,
-            new_tokens=new_tokens,
-            requests_per_second=fields.number("request_throughput"),
-            tokens_per_second=fields.number("output_throughput"),
-            ttft_seconds=fields.number("mean_ttft_ms") / 1e3,
-            tpot_seconds=fields.number("mean_tpot_ms") / 1e3,
-            measured_seconds=None if request_ms is None else request_ms / 1e3,
-        )
-
-
-_VLLM: Final = _ServingScript(
-    program="vllm bench serve",
-    marks=("total_token_throughput", "tokenizer_id", "num_prompts", "endpoint_type"),
-    request_ms="mean_e2el_ms",
-    engine=None,
+_SCHEDULED: Final = (
+    "requests sent on a schedule are not predicted; measure with --request-rate inf and"
+    " --max-concurrency N"
 )
-_SGLANG: Final = _ServingScript(
-    program="sglang.bench_serving",
-    marks=("mean_e2e_latency_ms", "total_output_tokens_retokenized"),
-    request_ms="mean_e2e_latency_ms",
-    engine="sglang",
-)
+_SERVING_SCRIPTS: Final[dict[str, tuple[tuple[str, ...], str, str | None]]] = {
+    "vllm bench serve": (
+        ("total_token_throughput", "tokenizer_id", "num_prompts", "endpoint_type"),
+        "mean_e2el_ms", None,
+    ),
+    "sglang.bench_serving": (
+        ("mean_e2e_latency_ms", "total_output_tokens_retokenized"),
+        "mean_e2e_latency_ms", "sglang",
+    ),
+}  # fmt: skip
+"""Keys of which only a program's results have any, its key of the time of a whole request, which
+vLLM need not write, and what it measures if `backend` does not say."""
 
 
-def _check_rate(fields: _Fields) -> None:
-    why = (
-        "requests sent on a schedule are not predicted; measure with --request-rate inf and"
-        " --max-concurrency N"
-    )
+def _serving_script(fields: _Fields) -> str | None:
+    """Which of the two programs wrote a result, if any."""
+    values = fields.values
+    if "mean_ttft_ms" not in values and "request_throughput" not in values:
+        return None
+    # AIPerf uses some of these names for tables.
+    return next(
+        (program for program, (marks, _, _) in _SERVING_SCRIPTS.items()
+         if any(mark in values and not isinstance(values[mark], dict) for mark in marks)),
+        None,
+    )  # fmt: skip
+
+
+def _of_serving_script(program: str, fields: _Fields, file: str, digest: str) -> ServerBenchmark:
+    for key in ("spec_decode_acceptance_length", "accept_length"):
+        accepted = fields.values.get(key)
+        if isinstance(accepted, int | float) and accepted > 1:
+            raise fields.wrong(key, "absent: speculative decoding is not predicted; switch it off")
+    server, requests = fields.table("server_info"), fields.count("completed")
+    tokens = fields.count("total_output_tokens") / requests
+    prompt = fields.some_number("total_input_tokens")
+    failed = fields.some_count("failed", least=0)
+    if failed is None:
+        failed = max(0, (fields.some_count("num_prompts") or 0) - requests)
     if fields.values.get("request_rate") not in (None, "inf", math.inf):
-        raise fields.wrong("request_rate", f"inf: {why}")
+        raise fields.wrong("request_rate", f"inf: {_SCHEDULED}")
     if fields.has("ramp_up_strategy"):
-        raise fields.wrong("ramp_up_strategy", f"left out: {why}")
+        raise fields.wrong("ramp_up_strategy", f"left out: {_SCHEDULED}")
+    _, of_request, engine = _SERVING_SCRIPTS[program]
+    limit, request_ms = fields.some_count("max_concurrency"), fields.some_number(of_request)
+    new_tokens = _mean_new_tokens(fields, "total_output_tokens", tokens)
+    concurrency, is_steady = _in_flight(fields, requests, failed, limit)
+    backend = fields.text("backend") or fields.text("endpoint_type") or ""
+    # Many engines have the OpenAI API.
+    named = "" if backend.startswith("openai") else backend.split("-")[0]
+    return ServerBenchmark(
+        file=file,
+        where=fields.where,
+        program=program,
+        digest=digest,
+        date=fields.text("date"),
+        model=_first_text(fields, "model_id")
+        or _first_text(server, "served_model_name", "model_path"),
+        engine=named or engine,
+        version=_version(fields, "server_version", "vllm_version", "sglang_version")
+        or _version(server, "version"),
+        requests=requests,
+        failed=failed,
+        concurrency=concurrency,
+        is_steady=is_steady,
+        prompt_tokens=None if prompt is None else prompt / requests,
+        new_tokens=new_tokens,
+        requests_per_second=fields.number("request_throughput"),
+        tokens_per_second=fields.number("output_throughput"),
+        ttft_seconds=fields.number("mean_ttft_ms") / 1e3,
+        tpot_seconds=fields.number("mean_tpot_ms") / 1e3,
+        measured_seconds=None if request_ms is None else request_ms / 1e3,
+    )
 
 
 def _first_text(fields: _Fields, *keys: str) -> str | None:
@@ -409,10 +385,9 @@ def _first_text(fields: _Fields, *keys: str) -> str | None:
 
 
 def _version(fields: _Fields, *keys: str) -> str | None:
-    text = _first_text(fields, *keys)
-    if text is None or len(text) > _LONGEST_VERSION or not _VERSION.fullmatch(text):
-        return None
-    return text.removeprefix("v")
+    text = _first_text(fields, *keys) or ""
+    is_version = len(text) <= _LONGEST_VERSION and _VERSION.fullmatch(text)
+    return text.removeprefix("v") if is_version else None
 
 
 # --- genai-perf and AIPerf --------------------------------------------------------------------
