@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from operator import attrgetter
 
@@ -23,14 +22,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import Tape, ceil_log2
 from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written
 from dsocr_analyze.tape.modules import rms_norm
-from dsocr_analyze.tape.polynomial import (
-    Bounds,
-    Polynomial,
-    Symbol,
-    Values,
-    highest,
-    worth_comparing,
-)
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol, Values, highest, worth_comparing
 
 PUBLISHED = ModelDirectory.read(DEFAULT.reference).dimensions()
 NUMBERS = {"B": 3, "T": 7, "K": 11, "d": 24, "f": 10, "H": 4, "D": 6, "E": 8, "k": 2, "r": 5,
@@ -314,34 +306,3 @@ def test_values_are_of_integers_and_of_arrays(size, b, expected):
     assert [Values({"a": a, "b": b}).of(size) for a in (3, 4)] == expected
     found = Values({"a": np.array([3, 4]), "b": b}).of(size)
     assert np.broadcast_to(found, 2).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "bound"),
-    [
-        (2 * A * B - 3 * A + 1, 40 + 12 + 1),  # what a value subtracts is added
-        *((3 * derived("x", most, lambda a, b: a // b, A, A), 3 * bound)
-          for most, bound in ((None, 1), (7, 7), (A, 4))),
-        (5 * A * B, 100),
-        *((size, None) for size in (5 * A * B + 1, 5 * A * B - A)),
-        (derived("x", 1, lambda _: 1, 6 * A * B), None),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_bound_is_never_exceeded_and_none_is_beyond_the_limit(size, bound):
-    bounds = Bounds({"a": 4, "b": 5}, 100)
-    if bound is None:
-        with pytest.raises(OverflowError):
-            bounds.of(size)
-    else:
-        assert bounds.of(size) == bound
-
-
-def test_no_smaller_sizes_exceed_a_bound():
-    draw = random.Random(1)
-    for _ in range(200):
-        size = Polynomial.sum(
-            draw.randint(-9, 9) * draw.choice([A * B, A * A, B, A * B * B]) for _ in range(4)
-        )
-        value = Values({"a": draw.randint(3, 9), "b": draw.randint(3, 9)}).of(size)
-        assert abs(value) <= Bounds({"a": 9, "b": 9}, 10**9).of(size)

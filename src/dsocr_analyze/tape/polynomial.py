@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from dsocr_analyze.tape import Size, maximum
 
 __all__ = [
-    "Bounds",
     "Monomial",
     "Polynomial",
     "Symbol",
@@ -327,30 +326,6 @@ class Values:
         if size.function is None:
             raise KeyError(f"no value for {size}")
         return size.function(*map(self.of, size.sizes))
-
-
-class Bounds(Values):
-    """Bounds of sizes for all values up to these integers; none exceeds a limit.
-
-    That of a polynomial, the sum of its terms' amounts, bounds its partial sums too.
-    """
-
-    def __init__(self, sizes: Mapping[str, int], limit: int) -> None:
-        super().__init__(sizes)
-        self._limit = limit
-
-    def of(self, size: Size) -> int:
-        """The bound of a size; raises OverflowError if it, or one that it needs, is too large."""
-        terms = Polynomial.of(size).terms
-        most: int = sum(abs(each) * self._product(monomial) for monomial, each in terms.items())
-        if most > self._limit:
-            raise OverflowError(f"{size} may exceed {self._limit}")
-        return most
-
-    def _derived(self, size: Symbol) -> Size:
-        # A function without a stated limit grows with each of its sizes; these need bounds anyway.
-        most = super()._derived(size)
-        return most if size.most is None else self.of(size.most)
 
 
 def highest(sizes: Sequence[Polynomial], values: Values) -> Size:

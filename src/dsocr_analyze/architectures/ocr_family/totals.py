@@ -29,7 +29,7 @@ from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
-from dsocr_analyze.tape.polynomial import Bounds, Values, highest
+from dsocr_analyze.tape.polynomial import Values, highest
 
 __all__ = ["page_totals"]
 
@@ -134,30 +134,16 @@ def _checked_pages(given: Iterable[Size]) -> tuple[list[Size], int]:
 
 
 def _checked(name: str, values: Size) -> Size:
-    """An integer or an int64 array `[n]`, with no value too small."""
-    if isinstance(values, int) and not isinstance(values, bool):
-        least = values
-    else:
-        values = np.asarray(values)
-        if values.ndim == 0 and values.dtype.kind in "iu":
-            return _checked(name, int(values))
-        if values.ndim != 1 or values.dtype.kind not in "iu":
-            raise WorkloadError(
-                f"{name} is a {values.ndim}-dimensional array of {values.dtype}; give one dimension"
-                " of whole numbers",
-                arguments=(name,),
-            )
-        if values.size and values.dtype.kind == "u" and int(values.max()) > _LARGEST:
-            raise WorkloadError(
-                f"{name}: {values.max()} is too large; give at most {_LARGEST}", arguments=(name,)
-            )
-        values = values.astype(np.int64, copy=False)
-        least = int(values.min()) if values.size else _LEAST[name]
-    if least < _LEAST[name]:
+    """An integer or an int64 array `[n]`, with no value too small or too large."""
+    array, least = np.asarray(values), _LEAST[name]
+    is_whole = array.ndim < 2 and array.dtype.kind in "iu"
+    if not is_whole or (array.size and not least <= array.min() <= array.max() <= _LARGEST):
         raise WorkloadError(
-            f"{name}: {least} is too small; give at least {_LEAST[name]}", arguments=(name,)
+            f"{name} is {values}; give whole numbers from {least} to {_LARGEST}, one or an array of"
+            " one dimension",
+            arguments=(name,),
         )
-    return values
+    return array.astype(np.int64, copy=False) if array.ndim else int(array)
 
 
 # --- views -----------------------------------------------------------------------------------
@@ -183,28 +169,20 @@ def _table(values: tuple[int, ...], *, is_exact: bool) -> Size:
 
 
 class _Costs(NamedTuple):
-    """A model, and how it runs.
-
-    Attributes:
-        is_bound: Whether arguments are the largest of many, and results are bounds.
-    """
+    """A model, and how it runs."""
 
     model: OcrModel
     c: ModelDimensions
     dtype: Dtype
     flash: bool
-    is_bound: bool = False
 
     def exceeds_int64(self, found: list[tuple[int, ...]], text: Size, B: Size, new: Size) -> bool:
-        """Whether a value may not fit if every argument has its largest value."""
-        look = ViewsCost.of([max(each) for each in zip(*found, strict=True)])
-        most, costs = largest(B), self._replace(is_bound=True)
-        try:
-            figures = costs.totals(
-                costs.without_steps(look, largest(text), most), most, largest(new)
-            )
-        except OverflowError:
-            return True
+        """Whether a value may not fit: each grows with every argument, so the largest of all do.
+
+        What wraps around on the way to a sum that fits does no harm.
+        """
+        look, most = ViewsCost.of([max(each) for each in zip(*found, strict=True)]), largest(B)
+        figures = self.totals(self.without_steps(look, largest(text), most), most, largest(new))
         works = (Work(*figures[start : start + 5]) for start in (0, 5, 10))
         sums = [count for work in works for count in (work.flops, work.bytes_moved)]
         most_of_all: int = max(*sums, *figures)
@@ -237,12 +215,9 @@ class _Costs(NamedTuple):
         visual_tokens, T, expected, most, *works = without_steps
         window, steps = self.c.decoder.sliding_window, new - 1
         kept = T + (steps if window is None else minimum(steps, window))
-        cache = self._values(B=B, T=kept).of(self._prompt(int(largest(B) > 1)).cache_bytes)
+        cache = Values({"B": B, "T": kept}).of(self._prompt(int(largest(B) > 1)).cache_bytes)
         batch = self._with_steps(Work(*works[:5]), works[10:], T, steps)
         return [*works[:10], *batch, visual_tokens, T, cache, expected, most]
-
-    def _values(self, **sizes: Size) -> Values:
-        return Bounds(sizes, _LARGEST) if self.is_bound else Values(sizes)
 
     # --- prompts
 
@@ -252,7 +227,7 @@ class _Costs(NamedTuple):
         return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
 
     def _prompts_of_kind(self, kind: int, B: Size, T: Size) -> list[Size]:
-        prompt, values = self._prompt(kind), self._values(B=B, T=T)
+        prompt, values = self._prompt(kind), Values({"B": B, "T": T})
         levels = highest(prompt.layers, values), highest(prompt.head, values)
         return [*map(values.of, prompt.work), *levels]
 
@@ -275,7 +250,7 @@ class _Costs(NamedTuple):
         return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond_counted]
 
     def _steps_of_kind(self, kind: int, B: Size) -> list[Size]:
-        has_window, values = self.c.decoder.sliding_window is not None, self._values(B=B)
+        has_window, values = self.c.decoder.sliding_window is not None, Values({"B": B})
         stretches = 1 + (has_window or changes_with_length(self.c))
         steps = (
             step(
@@ -299,19 +274,13 @@ class _Costs(NamedTuple):
         window, trained = self.c.decoder.sliding_window, self.c.decoder.max_position_embeddings
         if window is None and not changes_with_length(self.c):
             return [(steps, _cached(T, steps))]
-        if window is None and self.is_bound:  # shorter prompts have more steps in the first stretch
-            return 2 * [(steps, _cached(T, steps))]
         first = minimum(steps, maximum(trained - T, 0) if window is None else window)
         rest = steps - first
         cached = _cached(T + first, rest) if window is None else rest * (T + window - 1)
         return [(first, _cached(T, first)), (rest, cached)]
 
     def _by_kind(self, function: Callable[..., list[Size]], kind: Size, *sizes: Size) -> list[Size]:
-        """`function(kind, *sizes)` by element; for a bound, the largest of all kinds."""
-        if self.is_bound:
-            kinds = [each for each in range(kind + 1) if each % 2 <= kind % 2]
-            bounds = [function(each, *sizes) for each in kinds]
-            return [max(each) for each in zip(*bounds, strict=True)]
+        """`function(kind, *sizes)` by element."""
         if isinstance(kind, int):
             return function(kind, *sizes)
         pages = np.bincount(kind.astype(np.int64), minlength=1)
