@@ -15,7 +15,6 @@ from traced_passes import traced
 from dsocr_analyze.architectures import deepseek_ocr, deepseek_ocr_2
 from dsocr_analyze.architectures.ocr_family import (
     attention,
-    clip,
     decoder,
     passes,
     projector,
@@ -25,7 +24,7 @@ from dsocr_analyze.tape import modules
 
 FORWARDS = (
     passes, deepseek_ocr, deepseek_ocr_2, decoder, attention, sam,
-    clip, projector, modules,
+    projector, modules,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from sampling import first, sampled
 
 from dsocr_analyze import analyze, archive
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
-from dsocr_analyze.architectures.page_pixels import page_in_views
+from dsocr_analyze.architectures.views import page_in_views
 from dsocr_analyze.archive.advice import AdviceRequest, advise
 from dsocr_analyze.archive.advice_document import published_accuracy
 from dsocr_analyze.dtypes import dtype_named

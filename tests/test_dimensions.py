@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions, ClipModelDimensions
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     PROJECTOR_TYPES,
-    ClipDimensions,
     DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,

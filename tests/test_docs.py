@@ -410,7 +410,7 @@ def test_a_page_with_a_wrong_forward_is_not_written(monkeypatch):
     for name, each in ARCHITECTURES.items():  # what others remember stays right
         monkeypatch.setitem(ARCHITECTURES, name, type(each)())
     monkeypatch.setattr(
-        "dsocr_analyze.architectures.ocr_family.clip.quick_gelu", lambda t, x: t.map("mul", x)
+        "dsocr_analyze.architectures.deepseek_ocr.quick_gelu", lambda t, x: t.map("mul", x)
     )
     page = Library(Sources()).page("NoTPFeedForward")
     with pytest.raises(DocumentError, match=r"^NoTPFeedForward \(.*\): .* on the tape, .* in the"):

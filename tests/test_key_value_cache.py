@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.key_value_cache import CacheStep, GrowingCache, lengthened
+from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
 from dsocr_analyze.model import generate_calls
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.generation import empty_cache

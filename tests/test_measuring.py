@@ -27,7 +27,7 @@ from process_state import process_settings
 from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.architectures.page_pixels import pixel_work
+from dsocr_analyze.architectures.views import pixel_work
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.coefficients import Fitted

@@ -42,7 +42,7 @@ from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.architectures.key_value_cache import GrowingCache
+from dsocr_analyze.architectures.architecture import GrowingCache
 from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Work, merged

@@ -14,8 +14,7 @@ from taped_passes import WholeTape
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Work, merged, total_work
-from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.arrays import ArrayTape
+from dsocr_analyze.tape import ArrayTape, Operand, Tape
 from dsocr_analyze.tape.modules import linear, rms_norm
 from dsocr_analyze.tape.polynomial import Polynomial, Values
 from dsocr_analyze.tape.symbolic import SymbolicTape

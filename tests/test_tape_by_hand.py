@@ -10,6 +10,8 @@ from taped import alone, attend, decoder, features, latent, own, params, summed
 
 from dsocr_analyze import tape
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions
+from dsocr_analyze.architectures.deepseek_ocr import _attention as clip_attention
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     _check_positions,
@@ -19,7 +21,6 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     rotated,
     swiglu,
 )
-from dsocr_analyze.architectures.ocr_family.clip import _attention as clip_attention
 from dsocr_analyze.architectures.ocr_family.decoder import (
     _gate,
     lm_head,
@@ -27,7 +28,6 @@ from dsocr_analyze.architectures.ocr_family.decoder import (
     rotary_embedding,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
-    ClipDimensions,
     DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,

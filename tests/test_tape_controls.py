@@ -17,8 +17,8 @@ import pytest
 from edited_forwards import FORWARDS, POOL, noticed, run_as, with_trace
 from sampling import named, sampled
 
-from dsocr_analyze.architectures import deepseek_ocr_2
-from dsocr_analyze.architectures.ocr_family import attention, clip, decoder, passes, sam
+from dsocr_analyze.architectures import deepseek_ocr, deepseek_ocr_2
+from dsocr_analyze.architectures.ocr_family import attention, decoder, passes, sam
 from dsocr_analyze.tape import modules
 
 
@@ -219,7 +219,7 @@ CONTROLS = {
     ),
     "weights that never run are left out": Control(
         324,
-        clip,
+        deepseek_ocr,
         {'    t.idle("patch_embedding", methodcaller(': "    (("},
         {"weights"},
     ),
@@ -364,8 +364,12 @@ def freed_early(name: Name) -> str | None:
 # Held as the vendor's code holds them, though no operator follows for which it matters.
 HELD_TO_THE_LAST = {
     *("decoder-_additive_mask-causal", "attention-rotary_tables-sin", "sam-_block-shortcut"),
-    *("sam-_attention-fused", "sam-_relative_positions-table", "clip-absolute_positions-patches"),
-    *("clip-clip-hidden_states", "deepseek_ocr_2-qwen2_encoder-x_combined"),
+    *(
+        "sam-_attention-fused",
+        "sam-_relative_positions-table",
+        "deepseek_ocr-absolute_positions-patches",
+    ),
+    *("deepseek_ocr-clip-hidden_states", "deepseek_ocr_2-qwen2_encoder-x_combined"),
     *("deepseek_ocr_2-_attention-key", "deepseek_ocr_2-_attention-value", "modules-_laplace-x"),
 }
 NAMES = [pytest.param(*each, id=str(each[0])) for each in local_names()]

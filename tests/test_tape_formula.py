@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr import clip
 from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, swiglu
-from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.decoder import latent_attention, mixture
 from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
 from dsocr_analyze.architectures.ocr_family.sam import sam

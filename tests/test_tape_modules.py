@@ -32,18 +32,17 @@ from torch import nn
 from tracing import Calls
 from transformers.activations import ACT2FN
 
+from dsocr_analyze.architectures.architecture import GrowingCache
+from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions, clip
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
 from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
-from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.architectures.ocr_family.attention import Pass, rotary_tables, rotated, swiglu
-from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.decoder import _gate, rotary_embedding
 from dsocr_analyze.architectures.ocr_family.dimensions import (
-    ClipDimensions,
     ProjectorDimensions,
     SamDimensions,
 )

@@ -15,7 +15,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
-from dsocr_analyze.tape.arrays import ArrayTape
+from dsocr_analyze.tape import ArrayTape
 from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED
 from dsocr_analyze.timing.runtimes import NATIVE, SERVERS, Precision
 from dsocr_analyze.timing.serving import ServedModel

@@ -19,8 +19,8 @@ from unlimited import META, REFERENCE, Generation, decoder, load, small, traced,
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.architecture import CacheStep, lengthened
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
-from dsocr_analyze.architectures.key_value_cache import CacheStep, lengthened
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import modeling_deepseekv2
 from dsocr_analyze.errors import ConfigError, ModelCodeError

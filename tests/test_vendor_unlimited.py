@@ -28,7 +28,7 @@ from unlimited import (
 from vendor_checkout import VENDOR_UNLIMITED, assert_same_passes, digests, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.key_value_cache import CacheStep
+from dsocr_analyze.architectures.architecture import CacheStep
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.forward import running

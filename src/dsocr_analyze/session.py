@@ -24,7 +24,7 @@ from dsocr_analyze.architectures import (
     PageSize,
     described_architecture,
 )
-from dsocr_analyze.architectures.key_value_cache import CacheStep
+from dsocr_analyze.architectures.architecture import CacheStep
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.figures import (

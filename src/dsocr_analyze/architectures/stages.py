@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dsocr_analyze.figures import MemoryFigures, Parameters, StageFigures
 from dsocr_analyze.kernels import Work
+from dsocr_analyze.tape import Size
 
-__all__ = ["Composition", "IncidentalOperators", "StageScope", "owner_among"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Composition", "IncidentalOperators", "PageTotals", "StageScope", "owner_among"]
 
 Role = Literal["vision", "prefill", "decode"]
 
@@ -62,3 +67,29 @@ class Composition:
     batch: Work
     causal_savable_flops: int
     memory: MemoryFigures
+
+
+@dataclass(frozen=True)
+class PageTotals:
+    """What n workloads cost; every count is an integer for all, or an array `[n]`.
+
+    Attributes:
+        prefill: The prefill pass of the batch.
+        decode_step: One step of the batch over a cache of `seq_len` tokens.
+        batch: The prefill pass and all decode steps.
+        visual_tokens: Per page.
+        seq_len: Tokens per prompt.
+        kv_cache_bytes: Cache of the batch including its last token.
+        decode_step_bytes_read_expected: Bytes read by a step that touches the expected number of
+            routed experts; floats.
+        peak_activation_bytes: Most bytes alive in the prefill pass, besides weights and inputs.
+    """
+
+    prefill: Work
+    decode_step: Work
+    batch: Work
+    visual_tokens: Size
+    seq_len: Size
+    kv_cache_bytes: Size
+    decode_step_bytes_read_expected: float | NDArray[np.float64]
+    peak_activation_bytes: Size

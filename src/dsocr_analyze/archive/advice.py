@@ -11,7 +11,7 @@ from msgspec.structs import asdict, astuple
 
 from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.page_pixels import page_in_views
+from dsocr_analyze.architectures.views import page_in_views
 from dsocr_analyze.archive.advice_document import (
     ALL_KINDS,
     AdviceDocument,

@@ -14,7 +14,7 @@ import torch
 
 from dsocr_analyze import analysis
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.page_pixels import page_in_views
+from dsocr_analyze.architectures.views import page_in_views
 from dsocr_analyze.cli import kept_files, printing, streams, words
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.dtypes import dtype_named

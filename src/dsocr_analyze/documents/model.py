@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from dsocr_analyze.architectures import deepseek_ocr
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family import attention, clip, dimensions, sam
+from dsocr_analyze.architectures.ocr_family import attention, dimensions, sam
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.architectures.ocr_family.passes import (
     OcrModel,
@@ -414,7 +415,14 @@ def _clip_positions(model: DocumentedModel) -> Iterator[Run]:
         table = Operand(positions * taped.width, BFLOAT16)
         inputs = _tensor(1, (c.image_size // c.patch_size) ** 2 + 1, c.width), q * q + 1
         yield _by_hand(
-            label, part, function, inputs, clip.absolute_positions, table, side, part.dimensions
+            label,
+            part,
+            function,
+            inputs,
+            deepseek_ocr.absolute_positions,
+            table,
+            side,
+            part.dimensions,
         )
 
 
@@ -498,7 +506,7 @@ def _layer_norm_fp32(model: DocumentedModel) -> Iterator[Run]:
         rows, d = views * (side * side + 1), part.dimensions.width
         yield _by_hand(
             label, part, model.get("LayerNormfp32")(c.width), (_tensor(N, q * q + 1, c.width),),
-            clip.layer_norm_fp32, Operand(rows * d, BFLOAT16), rows, d,
+            deepseek_ocr.layer_norm_fp32, Operand(rows * d, BFLOAT16), rows, d,
         )  # fmt: skip
 
 
@@ -512,7 +520,7 @@ def _own_convolution(model: DocumentedModel) -> Iterator[Run]:
         part,
         module,
         (_tensor(1, 3, c.image_size, c.image_size), None),
-        clip.embeddings_of_pixels,
+        deepseek_ocr.embeddings_of_pixels,
         named["N"],
         named["q"],
         part.dimensions,

@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 import torch
 import transformers
 
-from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.key_value_cache import CacheStep, GrowingCache, KeyValueCache
+from dsocr_analyze.architectures.architecture import (
+    Architecture,
+    CacheStep,
+    GrowingCache,
+    KeyValueCache,
+)
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from dsocr_analyze.architectures.page_pixels import PixelWork, pixel_work, pixel_work_of_pages
+from dsocr_analyze.architectures.views import PixelWork, pixel_work, pixel_work_of_pages
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision

@@ -1,14 +1,20 @@
-"""DeepSeek-OCR: SAM and CLIP encoders, a projector, and a mixture-of-experts decoder."""
+"""DeepSeek-OCR: SAM and CLIP encoders, a projector, and a mixture-of-experts decoder.
+
+CLIP's vision transformer runs on SAM's features, which take the place of its own patches.
+
+Source: `VitModel` and its parts (`deepencoder.py`), in whose order operators and names stand;
+Vaswani et al. 2017, eq. 1.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.ocr_family.clip import clip
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
     PROJECTOR_KEYS,
@@ -16,7 +22,7 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     key_table,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
-    ClipDimensions,
+    LARGEST_IMAGE,
     DecoderDimensions,
     ModelDimensions,
     ProjectorDimensions,
@@ -35,17 +41,32 @@ from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
-from dsocr_analyze.dtypes import INT64
+from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.tape import Operand, Tape
+from dsocr_analyze.kernels import Attention
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import (
+    bicubic,
+    conv2d,
+    embedding,
+    fused_attention,
+    layer_norm,
+    linear,
+    quick_gelu,
+)
 from dsocr_analyze.workload import Mode, ViewBatch
 
 __all__ = [
     "DEEPSEEK_OCR",
     "MODES",
     "PUBLISHED_SECTIONS",
+    "ClipDimensions",
     "ClipModelDimensions",
     "DeepSeekOCR",
+    "absolute_positions",
+    "clip",
+    "embeddings_of_pixels",
+    "layer_norm_fp32",
 ]
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
@@ -107,6 +128,44 @@ MODES: Final[dict[str, Mode]] = {
 """The modes of the paper."""
 
 
+# --- dimensions ------------------------------------------------------------------------------
+
+_CLIP_SECTION: Final = "vision_config.width.clip-l-14-224"
+
+
+@dataclass(frozen=True, slots=True)
+class ClipDimensions:
+    """CLIP encoder (`VitModel`), `vision_config.width["clip-l-14-224"]`.
+
+    Attributes:
+        width: Features per token.
+        image_size: Pixels per side of the learned position table.
+        patch_size: Pixels per side of a patch of its own convolution, which never runs.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    image_size: int
+    patch_size: int
+
+    @classmethod
+    def from_config(cls, config: Config) -> ClipDimensions:
+        """Reads a whole `config.json`; raises ConfigError."""
+        keys = ConfigKeys(config).section(_CLIP_SECTION)
+        width = keys.integer("width", most=LARGEST_WIDTH)
+        heads = keys.integer("heads")
+        keys.check(width % heads == 0, "heads", f"a divisor of '{_CLIP_SECTION}.width', {width}")
+        image_size = keys.integer("image_size", most=LARGEST_IMAGE)
+        patch_size = keys.integer("patch_size")
+        keys.check(
+            patch_size <= image_size,
+            "patch_size",
+            f"at most {image_size}, the 'image_size' beside it",
+        )
+        return cls(width, keys.integer("layers", most=MOST_LAYERS), heads, image_size, patch_size)
+
+
 @dataclass(frozen=True, slots=True)
 class ClipModelDimensions(ModelDimensions):
     """Every dimension of a model with SAM and CLIP."""
@@ -129,6 +188,99 @@ class ClipModelDimensions(ModelDimensions):
         check_projector(projector, clip.width + channels, origin, decoder)
         return cls(sam=sam, clip=clip, projector=projector, decoder=decoder)
 
+
+# --- CLIP ------------------------------------------------------------------------------------
+
+_CHANNELS = 3
+
+
+def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
+    """SAM's features of N views, `[N, d, q, q] -> [N, 1 + q q, d]` (`VitModel`)."""
+    x = t.call("embeddings", embeddings, features, N, q, c)
+    hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
+    output = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
+    t.hold(x, hidden_states)
+    return output
+
+
+def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
+    """The class token before the patches, plus positions (`CLIPVisionEmbeddings`)."""
+    d, positions = c.width, (c.image_size // c.patch_size) ** 2 + 1
+    t.idle("patch_embedding", methodcaller("weight", _CHANNELS * d * c.patch_size**2))
+    tokens = t.move("cat", t.weight(d, "class_embedding"), features, n=N * (q * q + 1) * d)
+    ids = t.input(positions, INT64)
+    return t.map(
+        "add",
+        tokens,
+        absolute_positions(t, t.call("position_embedding", embedding, ids, positions, d), q, c),
+    )
+
+
+def embeddings_of_pixels(t: Tape, N: Size, q: int, c: ClipDimensions) -> Operand:
+    """The same with patches of its own convolution, which DeepSeek-OCR never runs."""
+    side = q * c.patch_size
+    pixels = t.input(N * _CHANNELS * side * side, t.dtype)
+    sizes = pixels, N, side, _CHANNELS, c.width, c.patch_size
+    patches = t.call("patch_embedding", conv2d, *sizes, stride=c.patch_size)
+    return embeddings(t, patches, N, q, c)
+
+
+def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> Operand:
+    """`[1 + s s, d] -> [1 + q q, d]`, the class token's position first (`get_abs_pos`)."""
+    d, side = c.width, c.image_size // c.patch_size
+    if side == q:
+        return abs_pos
+    grid: Operand = t.view(abs_pos, side * side * d)
+    if side > 1:
+        grid = t.move("clone", grid)  # channels first
+    grid = t.cast(grid, FLOAT32)
+    patches = bicubic(t, grid, side, q, d)
+    joined = t.cat(t.view(abs_pos, d), patches)
+    t.hold(grid, patches)
+    return joined
+
+
+def layer_norm_fp32(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
+    """A norm in fp32, which DeepSeek-OCR's config does not ask for (`LayerNormfp32`)."""
+    return t.cast(layer_norm(t, t.cast(x, FLOAT32), rows, d), t.dtype)
+
+
+def _transformer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
+    """All layers in turn, `[N, T, d]` (`NoTPTransformer`)."""
+    for index in range(c.layers):
+        x = t.again(f"layers.{index}", _layer, x, N, T, c)
+    return x
+
+
+def _layer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
+    """`h = x + attention(norm(x))`, `h + mlp(norm(h))` (`NoTPTransformerBlock`)."""
+    n, d = N * T, c.width
+    residual = t.call("self_attn", _attention, t.call("layer_norm1", layer_norm, x, n, d), N, T, c)
+    h = t.map("add", x, residual)
+    out = t.map("add", h, t.call("mlp", _mlp, t.call("layer_norm2", layer_norm, h, n, d), n, c))
+    t.hold(residual)
+    return out
+
+
+def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
+    """`softmax(q k^T / sqrt(D)) v`, whose kernel merges the heads (`NoTPAttention`)."""
+    n, d, H, D = N * T, c.width, c.heads, c.width // c.heads
+    qkv = t.call("qkv_proj", linear, x, n, d, 3 * d, bias=True)
+    output = fused_attention(t, "scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv)
+    output = t.call("out_proj", linear, output, n, d, d, bias=True)
+    t.hold(qkv)
+    return output
+
+
+def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:
+    """`W_2 quick_gelu(W_1 x)`, four times as wide inside (`NoTPFeedForward`, `vit_model_cfg`)."""
+    d, f = c.width, 4 * c.width
+    hidden = t.call("fc1", linear, x, n, d, f, bias=True)
+    hidden = quick_gelu(t, hidden)
+    return t.call("fc2", linear, hidden, n, f, d, bias=True)
+
+
+# --- the architecture --------------------------------------------------------------------------
 
 _CLIP: Final = StageScope(
     "clip",

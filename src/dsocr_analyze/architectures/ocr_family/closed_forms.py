@@ -34,7 +34,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     prefill,
     step,
 )
-from dsocr_analyze.architectures.stages import Composition, IncidentalOperators
+from dsocr_analyze.architectures.stages import Composition, IncidentalOperators, PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, RoutedExperts, StageFigures
@@ -44,7 +44,6 @@ from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.served import Served
-    from dsocr_analyze.architectures.page_totals import PageTotals
     from dsocr_analyze.architectures.views import CropRule
 
 __all__ = ["ClosedForms"]

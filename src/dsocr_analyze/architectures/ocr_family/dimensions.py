@@ -19,8 +19,8 @@ from dsocr_analyze.tape.modules import ACTIVATIONS
 
 __all__ = [
     "DECODER_DEFAULTS",
+    "LARGEST_IMAGE",
     "PROJECTOR_TYPES",
-    "ClipDimensions",
     "DecoderDimensions",
     "ModelDimensions",
     "ProjectorDimensions",
@@ -32,9 +32,8 @@ __all__ = [
 # --- the encoders ----------------------------------------------------------------------------
 
 _SAM: Final = "vision_config.width.sam_vit_b"
-_CLIP: Final = "vision_config.width.clip-l-14-224"
 _SAM_PATCH: Final = 16
-_LARGEST_IMAGE: Final = 16_384
+LARGEST_IMAGE: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class SamDimensions:
         keys.check(len(set(blocks)) == len(blocks), "global_attn_indexes", "each block once")
         channels = keys.integers("downsample_channels", most=LARGEST_WIDTH)
         keys.check(len(channels) == 2, "downsample_channels", "two whole numbers, e.g. [512, 1024]")
-        image_size = vision.integer("image_size", least=_SAM_PATCH, most=_LARGEST_IMAGE)
+        image_size = vision.integer("image_size", least=_SAM_PATCH, most=LARGEST_IMAGE)
         vision.check(
             image_size % _SAM_PATCH == 0,
             "image_size",
@@ -84,39 +83,6 @@ class SamDimensions:
         return cls(
             width, layers, heads, tuple(sorted(blocks)), (channels[0], channels[1]), image_size
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ClipDimensions:
-    """CLIP encoder (`VitModel`), `vision_config.width["clip-l-14-224"]`.
-
-    Attributes:
-        width: Features per token.
-        image_size: Pixels per side of the learned position table.
-        patch_size: Pixels per side of a patch of its own convolution, which never runs.
-    """
-
-    width: int
-    layers: int
-    heads: int
-    image_size: int
-    patch_size: int
-
-    @classmethod
-    def from_config(cls, config: Config) -> ClipDimensions:
-        """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section(_CLIP)
-        width = keys.integer("width", most=LARGEST_WIDTH)
-        heads = keys.integer("heads")
-        keys.check(width % heads == 0, "heads", f"a divisor of '{_CLIP}.width', {width}")
-        image_size = keys.integer("image_size", most=_LARGEST_IMAGE)
-        patch_size = keys.integer("patch_size")
-        keys.check(
-            patch_size <= image_size,
-            "patch_size",
-            f"at most {image_size}, the 'image_size' beside it",
-        )
-        return cls(width, keys.integer("layers", most=MOST_LAYERS), heads, image_size, patch_size)
 
 
 # --- the projector -----------------------------------------------------------------------------

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
+from dsocr_analyze.architectures.architecture import (
+    Architecture,
+    CacheStep,
+    ForwardInputs,
+    KeyValueCache,
+    lengthened,
+)
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, OcrModel
@@ -23,8 +29,6 @@ from dsocr_analyze.workload.page import check_page
 
 if TYPE_CHECKING:
     import torch
-
-    from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
 
 __all__ = ["FamilyMember"]
 
@@ -215,9 +219,6 @@ class FamilyMember(OcrModel, Architecture):
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a decode step finds, which holds every token."""
-        # Imported here because only a trace needs it.
-        from dsocr_analyze.architectures.key_value_cache import lengthened
-
         return lengthened(cache, step)
 
 

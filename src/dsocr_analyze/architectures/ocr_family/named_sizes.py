@@ -7,9 +7,9 @@ from fractions import Fraction
 from functools import singledispatch
 from typing import Any, Final, TypeAlias
 
+from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions
 from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions
 from dsocr_analyze.architectures.ocr_family.dimensions import (
-    ClipDimensions,
     DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,

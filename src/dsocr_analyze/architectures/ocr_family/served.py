@@ -34,8 +34,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged
-from dsocr_analyze.tape import Operand, Size, Tape, maximum
-from dsocr_analyze.tape.arrays import ArrayTape
+from dsocr_analyze.tape import ArrayTape, Operand, Size, Tape, maximum
 from dsocr_analyze.tape.modules import embedding, fused_attention, linear
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 

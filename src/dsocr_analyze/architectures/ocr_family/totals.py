@@ -24,7 +24,7 @@ from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     prompt,
     step,
 )
-from dsocr_analyze.architectures.page_totals import PageTotals
+from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work

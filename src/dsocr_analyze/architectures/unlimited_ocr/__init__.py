@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from dsocr_analyze.architectures.architecture import CacheStep, KeyValueCache
 from dsocr_analyze.architectures.config_file import (
     USED,
     Conditional,
@@ -30,9 +31,6 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 )
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.key_value_cache import CacheStep, KeyValueCache
 
 __all__ = ["UNLIMITED_OCR"]
 
