@@ -95,7 +95,7 @@ class TestCalls:
 
     def test_an_idle_module_has_weights_alone(self, t):
         t.idle("spare", linear, features(t, 6), 2, 3, 4)
-        t.idle_each("experts", 2, 4, linear, features(t, 6), 2, 3, 4)
+        t.idle("experts", linear, features(t, 6), 2, 3, 4, indices=(2, 4))
         assert t.weights == [(path, "weight", 12) for path in ("spare", "experts.2", "experts.3")]
         assert (t.kernels, t.calls, t.alive, t.peak) == ([], [], 0, Peak(0, ""))
 
@@ -315,7 +315,7 @@ class TestSymbols:
 
     def test_it_declares_no_weights(self, s):
         s.idle("child", linear, s.input(N, BFLOAT16), N, 3, 5)
-        s.idle_each("experts", 0, N, linear, s.input(N, BFLOAT16), N, 3, 5)
+        s.idle("experts", linear, s.input(N, BFLOAT16), N, 3, 5, indices=(0, N))
         s.call("child", linear, s.input(3 * N, BFLOAT16), N, 3, 5)
         assert (s.work("").macs, s.weights) == (15 * N, [])
 

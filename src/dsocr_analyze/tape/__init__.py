@@ -290,25 +290,22 @@ class Tape:
             yield count - 2
         self._times = times
 
-    def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
-        """Declares the weights of a child that exists but is not called."""
-        if self._times and self._has_weights:
-            t = Tape(self.dtype)
-            t.call(f"{self.path}.{name}".strip("."), forward, *inputs)
-            self.weights += t.weights
-
-    def idle_each(
+    def idle(
         self,
         name: str,
-        start: Size,
-        stop: Size,
-        forward: Callable[[Tape, *Given], Operand],
+        forward: Callable[[Tape, *Given], Output],
         *inputs: *Given,
+        indices: tuple[Size, Size] | None = None,
     ) -> None:
-        """Declares the weights of equal children that exist but are not called."""
-        if self._has_weights:
-            for index in range(start, stop):
-                self.idle(f"{name}.{index}", forward, *inputs)
+        """Declares the weights of a child that exists but is not called.
+
+        With `indices`, of equal children from the first to below the second.
+        """
+        if self._times and self._has_weights:
+            for child in [name] if indices is None else map(f"{name}.{{}}".format, range(*indices)):
+                t = Tape(self.dtype)
+                t.call(f"{self.path}.{child}".strip("."), forward, *inputs)
+                self.weights += t.weights
 
     # --- memory
 

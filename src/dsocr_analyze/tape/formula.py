@@ -353,24 +353,19 @@ class FormulaTape(Tape):
         output = t.call(f"{self.path}.{name}".strip("."), forward, *inputs)
         return t.root.children[0].call, output
 
-    def idle(self, name: str, forward: Callable[[Tape, *Given], Output], *inputs: *Given) -> None:
-        """Adds the parameters of a child that is not called."""
-        if self._times:
-            call, _ = self._apart(name, forward, *inputs)
-            self._module.children.append(Child(name, None, self._copies, call))
-
-    def idle_each(
+    def idle(
         self,
         name: str,
-        start: Size,
-        stop: Size,
-        forward: Callable[[Tape, *Given], Operand],
+        forward: Callable[[Tape, *Given], Output],
         *inputs: *Given,
+        indices: tuple[Size, Size] | None = None,
     ) -> None:
-        """Adds the parameters of equal children that are not called."""
-        self._copies = stop - start
-        self.idle(f"{name}.{value_of(start)}", forward, *inputs)
-        self._copies = 1
+        """Adds the parameters of a child that is not called, or of equal ones."""
+        if self._times:
+            start, stop = indices or (0, 1)
+            name += f".{value_of(start)}" if indices else ""
+            call, _ = self._apart(name, forward, *inputs)
+            self._module.children.append(Child(name, None, stop - start, call))
 
     def derived(
         self,

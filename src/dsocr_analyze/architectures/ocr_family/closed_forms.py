@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.config_file import (
     findings_of,
 )
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, experts_touched, lm_head
+from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.passes import (
     DECODE,
@@ -39,7 +39,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, RoutedExperts, StageFigures
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
-from dsocr_analyze.tape import Size, Tape
+from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
@@ -329,11 +329,6 @@ def _layers_cached(path: str, layers: int) -> int:
 
 
 def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:
-    """Bytes of a pass's logits, in all types that exist at once."""
-    t = Tape(dtype, records=False)
-    hidden = t.input(p.tokens * c.decoder.hidden_size, dtype)
-    logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
-    wide = t.cast(logits, FLOAT32)
-    del logits, wide
-    t.check_nothing_is_left()
-    return t.peak.nbytes
+    """Bytes of a pass's logits, in the model's type and, unless it is the same, in fp32."""
+    logits: int = p.tokens * c.decoder.vocab_size
+    return logits * (dtype.nbytes + (FLOAT32.nbytes if dtype != FLOAT32 else 0))

@@ -457,7 +457,8 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
     # No token chooses an expert twice.
     share = t.derived("floor({} / {})", floordiv, choices, touched, least=1, most=p.tokens)
     longer, n_longer = choices - touched * share, share + 1  # experts, and their tokens
-    t.idle_each("experts", touched, E, swiglu, t.view(tokens, share * d), share, *sizes)
+    x = t.view(tokens, share * d)
+    t.idle("experts", swiglu, x, share, *sizes, indices=(touched, E))
     x = t.view(tokens, n_longer * d)
     outputs = t.each("experts", 0, longer, swiglu, x, n_longer, *sizes, most=E)
     x = t.view(tokens, share * d)

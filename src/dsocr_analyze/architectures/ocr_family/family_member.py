@@ -53,7 +53,10 @@ class FamilyMember(OcrModel, Architecture):
     routed_expert = ROUTED_EXPERT
 
     def __init__(self) -> None:
-        self.closed_forms = ClosedForms(self)
+        self.closed_forms, self.begins = ClosedForms(self), {}
+        for stage in self.stages:
+            if stage.role == "vision":
+                self.begins |= dict.fromkeys(stage.prefixes, stage.name)
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""

@@ -95,24 +95,17 @@ class OcrModel(ABC):
 
     Attributes:
         stages: In order; the last is the decode step.
+        begins: Names of vision stages by the path at which each begins.
         base_size: Default pixels per side of the global view.
         image_size: Default pixels per side of a local view, or of the only one.
     """
 
     stages: tuple[StageScope, ...]
+    begins: dict[str, str]
     crop: ClassVar[CropRule]
     base_size: ClassVar[int]
     image_size: ClassVar[int]
     config_table: ClassVar[KeyTable]
-
-    @property
-    def begins(self) -> dict[str, str]:
-        """Names of vision stages by the path at which each begins."""
-        begins: dict[str, str] = {}
-        for stage in self.stages:
-            if stage.role == "vision":
-                begins |= dict.fromkeys(stage.prefixes, stage.name)
-        return begins
 
     @abstractmethod
     def read_dimensions(self, config: Config) -> ModelDimensions:
