@@ -3,10 +3,13 @@
 import dataclasses
 import itertools
 import json
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from both_engines import (
@@ -19,15 +22,19 @@ from both_engines import (
 )
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sampling import first, named, sampled
+from sampling import every, first, named, sampled
 
 from dsocr_analyze import analytic
-from dsocr_analyze.architectures import DEFAULT, plan_workload
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
-from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.kernels import total_work, work_by
-from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.architectures.ocr_family.symbolic_passes import affine
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
+from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.kernels import Work, total_work, work_by
+from dsocr_analyze.model.directory import ModelDirectory, read_config
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.workload import LARGEST_COUNT, LARGEST_VIEW
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
 STAGES = DEFAULT.stage_names
@@ -99,16 +106,6 @@ def test_the_published_model_agrees_with_its_trace(flash):
     assert_agreement(by_both_engines(directory_with(), flash=flash, page=(1191, 1684)))
 
 
-PAGES = {
-    "one view": {"page": (500, 500), "base_size": 256},
-    "odd views": {"page": (1000, 1500), "base_size": 205, "image_size": 133},
-    "one token a view": {"page": (2000, 500), "base_size": 79, "image_size": 64},
-    "a column of views": {"page": (300, 900), "base_size": 224, "image_size": 224},
-    "windows that fit": {"page": (500, 500), "base_size": 448},
-    "no resizing": {"page": (500, 500), "base_size": 1024},
-    "long text": {"page": (500, 500), "base_size": 128, "text_tokens": 700},
-}
-
 DECODERS = {
     "published shape": {},
     "dense": {"n_routed_experts": None},
@@ -168,12 +165,6 @@ def test_another_config_agrees(name, flash):
     directory = small_directory(**DECODERS[name])
     page = {"page": (1000, 700), "base_size": 256, "image_size": 192, "batch_size": 2}
     assert_agreement(by_both_engines(directory, flash=flash, **page))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", PAGES)
-def test_another_page_agrees(name):
-    assert_agreement(by_both_engines(small_directory(), **PAGES[name]))
 
 
 sizes = st.one_of(st.integers(4, 60).map(lambda patches: 16 * patches), st.integers(64, 960))
@@ -238,64 +229,6 @@ def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name,
     assert page.analytic.batch == total_work(passes)
 
 
-DENSE = {"n_routed_experts": None, "intermediate_size": 4000}
-HEAD = ("", "lm_head")
-
-
-def rotary(kind, trained, size):
-    """Rotary frequencies that a layer works out are alive to the end.
-
-    At the logits they are in every layer; with many of them, a layer's tables are the peak.
-    """
-    return {
-        **LATENT,
-        "num_hidden_layers": 4,
-        "qk_rope_head_dim": size,
-        "max_position_embeddings": trained,
-        "rope_scaling": {"type": kind, "factor": 2.0},
-        "vocab_size": 20_000 if size == 16 else 50,
-    }
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("changes", "text_tokens", "flash", "modules", "size", "dtype"),
-    [
-        *(
-            (*case, 256, dtype)
-            for case in (
-                ({}, 10, False, ["model.sam_model.blocks.0.attn.proj"]),
-                ({"vocab_size": 90_000}, 300, False, HEAD),
-                ({}, 1500, False, ["model.layers.2.self_attn"]),
-                (LATENT, 1500, False, ["model.layers.2.self_attn"]),
-                ({"n_routed_experts": 512}, 3000, True, ["model.layers.2.mlp"]),
-                (DENSE, 2000, True, ["model.layers.2.mlp"]),
-            )
-            for dtype in (torch.bfloat16, torch.float32)
-        ),
-        *(
-            (rotary(kind, trained, size), 200, True, modules, 64, torch.bfloat16)
-            for kind in ("linear", "dynamic", "yarn")
-            for trained in (50, 8192)
-            for size, modules in ((16, HEAD), (2000, ["model.layers.3.self_attn"]))
-        ),
-    ],
-)
-def test_the_peak_is_the_traced_one_and_so_is_its_module(
-    changes, text_tokens, flash, modules, size, dtype
-):
-    page = by_both_engines(
-        small_directory(**changes),
-        dtype=dtype,
-        flash=flash,
-        page=(500, 500),
-        base_size=size,
-        text_tokens=text_tokens,
-    )
-    assert page.analytic.memory.peak == page.traced.memory.peak
-    assert page.analytic.memory.peak.path in modules
-
-
 def test_modules_sum_to_their_stage_in_python_integers():
     figures = figures_of(workload_of(GOLDENS[0], max_new_tokens=1 << 20))
     for stage in figures.stages.values():
@@ -351,3 +284,356 @@ def test_neither_torch_nor_numpy_is_imported_before_arrays_ask_for_it():
         "check('torch', 'transformers', 'fvcore')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- many pages at once, by passes on symbols: equal to one at a time, exact or refused, and quick
+
+page_totals = DEFAULT.forms.page_totals
+DTYPES = ("bfloat16", "float16", "float32")
+PUBLISHED = ModelDirectory.read(DEFAULT.reference).dimensions()
+LONG = directory_with(
+    **LATENT, rope_scaling={"type": "dynamic", "factor": 2.0}, max_position_embeddings=900
+).dimensions()
+ONE_VIEW = {"base_size": 1024, "whole_resolution": 1024}
+
+flashes = pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+dimensions_ = sampled("dimensions", [PUBLISHED, LONG], first(1), ids=["published", "latent"])
+
+
+def assert_totals(pages, dimensions=PUBLISHED, dtype=BFLOAT16, *, flash=False, arch=DEFAULT):
+    """Every workload costs what its report says; returns the totals."""
+    columns = {
+        "base_size": [page.base_size for page in pages],
+        "whole_resolution": [page.global_view.resolution for page in pages],
+        "local_resolution": [page.image_size for page in pages],
+        "columns": [page.grid[0] for page in pages],
+        "rows": [page.grid[1] for page in pages],
+        **{
+            name: [getattr(page, name) for page in pages]
+            for name in ("text_tokens", "max_new_tokens", "batch_size")
+        },
+    }
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    totals = arch.forms.page_totals(dimensions, **arrays, dtype=dtype, flash_attention=flash)
+    for index, page in enumerate(pages):
+        assert_total(totals, index, page, dimensions, dtype, flash=flash, arch=arch)
+    return totals
+
+
+def assert_total(totals, index, page, dimensions, dtype=BFLOAT16, *, flash=False, arch=DEFAULT):
+    one = arch.forms.compose(dimensions, page, dtype, flash)
+    *prefill, step = (stage.work for stage in one.stages.values())
+
+    def at(count):
+        return int(count if isinstance(count, int) else count[index])
+
+    assert Work(*map(at, totals.prefill)) == total_work(prefill), page
+    assert Work(*map(at, totals.decode_step)) == step, page
+    assert Work(*map(at, totals.batch)) == one.batch, page
+    assert at(totals.visual_tokens) == page.visual_tokens
+    assert at(totals.seq_len) == page.seq_len
+    assert at(totals.kv_cache_bytes) == one.memory.kv_cache_bytes, page
+    assert at(totals.peak_activation_bytes) == one.memory.peak.nbytes, page
+
+
+def alone(size, **lengths):
+    """A page in one view, of any lengths."""
+    page = DEFAULT.plan(page=(9, 9), base_size=size, image_size=size, crop_mode=False)
+    return dataclasses.replace(page, **{"max_new_tokens": 1} | lengths)
+
+
+# --- equal to one at a time
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@flashes
+def test_every_count_is_the_reports_in_every_mode_and_type(name, flash):
+    arch, draw = ARCHITECTURES[name], random.Random(f"{name} {flash}")
+    if flash and name == "unlimited-ocr":
+        pytest.skip("its attention is eager only")
+    dimensions = ModelDirectory.read(arch.reference).dimensions()
+    for mode, dtype in itertools.product(arch.modes.values(), DTYPES):
+        pages = [
+            arch.plan(
+                page=(draw.randint(100, 4000), draw.randint(100, 4000)),
+                base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode,
+                text_tokens=draw.choice([1, 10, draw.randint(1, 3000), 9000]),
+                max_new_tokens=draw.choice([1, 2, 100, 128, 129, 130, 5000]),
+                batch_size=draw.choice([1, 1, 2, 3, 64]),
+            )
+            for _ in range(5)
+        ]  # fmt: skip
+        assert_totals(pages, dimensions, dtype_named(dtype), flash=flash, arch=arch)
+
+
+PAGES = st.lists(
+    st.tuples(
+        st.sampled_from([64, 128, 320, 640]), st.sampled_from([1, 2, 5, 290, 600]),
+        st.integers(1, 5), st.sampled_from([1, 2, 3, 40, 400]), st.booleans(),
+        st.integers(100, 3000),
+    ),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+def planned(arch, pages):
+    return [
+        arch.plan(
+            page=(width, 1000), base_size=size, image_size=size, crop_mode=is_cut,
+            text_tokens=text, batch_size=batch, max_new_tokens=new,
+        )
+        for size, text, batch, new, is_cut, width in pages
+    ]  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=60, deadline=None)
+@given(changes=decoders(), dtype=st.sampled_from(DTYPES), flash=st.booleans(), pages=PAGES)
+def test_every_count_is_the_reports_for_any_decoder(changes, dtype, flash, pages):
+    dimensions = directory_with(**changes).dimensions()
+    assert_totals(planned(DEFAULT, pages), dimensions, dtype_named(dtype), flash=flash)
+
+
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 3000}
+FEW = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_shared_experts": None, "vocab_size": 9}
+"""One of the few experts holds the most."""
+DYNAMIC = {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 20}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "flash"),
+    [
+        ("deepseek-ocr", EXPERTS, False),
+        ("deepseek-ocr", {**EXPERTS, **FEW}, False),
+        ("deepseek-ocr", {**LATENT, **DYNAMIC}, True),
+        ("deepseek-ocr", {**LATENT, **DYNAMIC, **EXPERTS}, False),
+        ("unlimited-ocr", {**EXPERTS, "sliding_window_size": 3}, False),
+    ],
+    ids=["experts", "few-experts", "dynamic", "dynamic-experts", "window"],
+)
+def test_every_count_is_the_reports_in_every_regime(name, changes, flash):
+    """One prompt and several; up to, across and beyond the trained length; a full window."""
+    arch = ARCHITECTURES[name]
+    config = small_directory(num_hidden_layers=2, **changes).config
+    lengths = [
+        *((1, 1), (2, 1), (9, 3), (12, 9), (16, 1), (16, 2), (17, 1), (17, 9), (18, 9), (40, 20)),
+        (900, 2),
+    ]
+    pages = [(64, text, batch, new, False, 500) for text, new in lengths for batch in (1, 3)]
+    dimensions = arch.forms.dimensions(config)
+    assert_totals(planned(arch, pages), dimensions, FLOAT32, flash=flash, arch=arch)
+
+
+@dimensions_
+@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
+@sampled("count", [14, 40], first(1), ids=["few", "many"])
+def test_many_pages_cost_what_each_costs(dimensions, flash, count):
+    draw = random.Random(0)
+    pages = [
+        DEFAULT.plan(
+            page=(draw.randint(200, 3000), draw.randint(200, 3000)),
+            base_size=draw.choice([64, 224, 640, 1031]),
+            image_size=draw.choice([64, 100, 448]),
+            crop_mode=draw.random() < 0.6,
+            text_tokens=draw.randint(1, 500),
+            batch_size=draw.choice([1, 1, 2, 7]),
+            max_new_tokens=draw.choice([1, 2, 500]),
+        )
+        for _ in range(count)
+    ]
+    assert_totals(pages, dimensions, FLOAT32, flash=flash)
+
+
+@pytest.mark.exhaustive
+def test_integers_for_all_pages_and_for_one():
+    page = DEFAULT.plan(page=(1191, 1684), max_new_tokens=7)
+    cut = dict(zip(("columns", "rows"), page.grid, strict=True))
+    totals = page_totals(
+        PUBLISHED, **ONE_VIEW, **cut, local_resolution=640, text_tokens=10, max_new_tokens=7
+    )
+    assert_total(totals, 0, page, PUBLISHED)
+    counts = vars(totals) | {"decode_step_bytes_read_expected": 0}
+    assert {type(each) for each in counts.values()} == {int, Work}
+    lengths = page_totals(PUBLISHED, **ONE_VIEW, text_tokens=np.array([10, 11]))
+    assert lengths.batch.macs.shape == (2,)
+    none = page_totals(PUBLISHED, **ONE_VIEW, text_tokens=np.array([], dtype=int))
+    assert len(none.batch.macs) == 0
+
+
+def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
+    """Three channels summed to one number; a page that is cut has no blank patch."""
+    sizes, columns = np.array([640, 64, 640, 64]), np.array([1, 1, 2, 2])
+    prefill = page_totals(
+        PUBLISHED, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
+    ).prefill
+    pixels = 3 * (640**2 - 64**2)
+    differences = [np.diff(count)[[0, 2]].tolist() for count in prefill]
+    assert differences == [[0, 0], [-pixels, 0], [0, 0], [-4 * pixels, 0], [0, 0]]
+
+
+@pytest.mark.exhaustive
+def test_pages_beyond_the_cache_are_cut_into_chunks():
+    """So many distinct lengths that they are evaluated directly, chunk by chunk."""
+    lengths = np.arange(1, 140_001)
+    totals = page_totals(PUBLISHED, base_size=512, whole_resolution=512, text_tokens=lengths)
+    for index in (0, (1 << 16) - 1, 1 << 16, 139_999):
+        assert_total(totals, index, alone(512, text_tokens=index + 1), PUBLISHED)
+
+
+def test_a_size_derived_from_the_cache_is_not_affine_in_it():
+    K, T = Polynomial.size("K"), Polynomial.size("T")
+    assert affine(3 * K * T + 2 * T + 5, "K") == (2 * T + 5, 3 * T)
+    root = Polynomial({(Symbol("root", 1, None, None, (K + 1,)),): 1})
+    for size in (K * K, root, root * K, T * root):
+        with pytest.raises(ArithmeticError, match="not affine in K"):
+            affine(size, "K")
+    assert affine(root, "T") == (root, 0)
+
+
+# --- exact
+
+
+@pytest.mark.parametrize(
+    ("pages", "is_exact"),
+    [
+        ([alone(1024, batch_size=10**7, max_new_tokens=n) for n in (10**9, 1, 3 * 10**9)], True),
+        ([alone(size, text_tokens=10**8, batch_size=10**4) for size in (64, 640)], True),
+        ([alone(1024, text_tokens=n) for n in (10, 10**9)], True),
+        ([alone(1280, text_tokens=1 << 16, max_new_tokens=1 << 16)], False),
+    ],
+    ids=["steps", "views alone differ", "peak", "within"],
+)
+def test_counts_beyond_64_bits_are_exact(pages, is_exact):
+    totals = assert_totals(pages)
+    assert totals.batch.macs.dtype == (object if is_exact else np.int64)
+    beyond = (totals.peak_activation_bytes, *totals.batch, *totals.prefill)
+    assert (max(int(np.max(each)) for each in beyond) > 2**63) == is_exact
+
+
+@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
+@sampled("batch", [7, 1, 1000, LARGEST_COUNT], first(1))
+@pytest.mark.parametrize("argument", ["text_tokens", "max_new_tokens", "batch_size"])
+def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, flash):
+    """The last counts in 64 bits fill half of them at least, in FLOPs or in bytes moved."""
+    given = {"text_tokens": 10, "max_new_tokens": 2, "batch_size": batch}
+
+    def totals(value):
+        rows = given | {argument: np.array([value])}
+        return page_totals(PUBLISHED, **ONE_VIEW, flash_attention=flash, **rows)
+
+    fits, exact = 1, 2**40
+    while exact - fits > 1:
+        middle = (fits + exact) // 2
+        if totals(middle).batch.macs.dtype == object:
+            exact = middle
+        else:
+            fits = middle
+    works = totals(fits).prefill, totals(fits).batch
+    sums = [count for work in works for count in (work.flops, work.bytes_moved)]
+    assert 2**62 < max(int(np.max(count)) for count in sums) < 2**63
+    for value in (fits - 1, fits, exact, exact + 1):
+        found = assert_totals([alone(1024, **given | {argument: value})], flash=flash)
+        assert found.batch.macs.dtype == (np.int64 if value <= fits else object)
+
+
+@sampled(
+    ("batch", "text", "new", "flash"),
+    itertools.product((1, LARGEST_COUNT), (1, LARGEST_COUNT), (1, LARGEST_COUNT), (False, True)),
+    every(5),
+)
+@dimensions_
+def test_the_largest_sizes_are_exact(dimensions, batch, text, new, flash):
+    lengths = {"batch_size": batch, "text_tokens": text, "max_new_tokens": new}
+    pages = [alone(size, **lengths) for size in (LARGEST_VIEW, 64)]
+    assert_totals(pages, dimensions, FLOAT32, flash=flash)
+
+
+# --- refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"text_tokens": np.array([1.0, 2.0])}, "text_tokens is"),
+        ({"text_tokens": np.array([1, 0])}, r"text_tokens is \[1 0\]; give .* from 1 to"),
+        ({"text_tokens": True}, "text_tokens is True"),
+        ({"whole_resolution": 63}, "whole_resolution is 63; give .* from 64 to"),
+        ({"base_size": 63}, "base_size is 63"),
+        ({"text_tokens": np.array([2**63, 1], dtype=np.uint64)}, f"text_tokens is .* {2**63 - 1}"),
+        ({"text_tokens": np.ones((2, 2), dtype=int)}, "(?s)text_tokens is .*one dimension"),
+        ({"max_new_tokens": np.array([1, 2, 3])}, "2, 3 pages"),
+    ],
+)
+def test_arrays_that_are_no_pages_are_refused(changes, said):
+    with pytest.raises(WorkloadError, match=said):
+        page_totals(PUBLISHED, **ONE_VIEW | {"text_tokens": np.array([1, 2])} | changes)
+
+
+DYNAMIC_PLAIN = dataclasses.replace(
+    PUBLISHED,
+    decoder=dataclasses.replace(
+        PUBLISHED.decoder, rope_scaling="dynamic", max_position_embeddings=400
+    ),
+)
+DIVIDING = dataclasses.replace(
+    LONG, decoder=dataclasses.replace(LONG.decoder, qk_rope_head_dim=2, head_dim=50)
+)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "fits", "beyond", "says"),
+    [
+        # Plain attention has no closed form beyond the trained length: of 273 + text.
+        *(
+            (DYNAMIC_PLAIN, [row], [beyond], "'max_position_embeddings', 400; .* reaches 401")
+            for row, beyond in (
+                ((100, 28), (100, 29)), ((126, 2), (127, 2)), ((126, 1), (127, 1)),
+            )
+        ),
+        # The longest row decides, not the longest of each column.
+        (DYNAMIC_PLAIN, [(1, 120), (110, 2)], [(1, 228), (110, 2)], "reaches 501"),
+        (DIVIDING, [(1, 1)], [(900, 1)], "'qk_rope_head_dim' of 2 beyond"),
+    ],
+)  # fmt: skip
+def test_lengths_without_a_closed_form_are_refused(dimensions, fits, beyond, says):
+    def pages(rows):
+        return [alone(1024, text_tokens=text, max_new_tokens=new) for text, new in rows]
+
+    assert_totals(pages(fits), dimensions)
+    with pytest.raises(ConfigError, match=says):
+        assert_totals(pages(beyond), dimensions)
+    with pytest.raises(ConfigError, match=says):
+        DEFAULT.forms.compose(dimensions, pages(beyond)[0], BFLOAT16, False)
+
+
+# --- quick
+
+
+@pytest.mark.benchmark
+def test_a_million_workloads_a_second():
+    rng = np.random.default_rng(0)
+    n, batch = 1 << 20, 1 << 16
+    modes = np.array([(512, 640, 0), (640, 640, 0), (1024, 640, 1), (1280, 1024, 1)])
+    mode = modes[rng.integers(0, 4, n)]
+    cut = mode[:, 2] == 1
+    pages = {
+        "base_size": mode[:, 0],
+        "whole_resolution": mode[:, 0],
+        "local_resolution": mode[:, 1],
+        "columns": np.where(cut, rng.integers(1, 4, n), 1),
+        "rows": np.where(cut, rng.integers(1, 4, n), 1),
+        "text_tokens": rng.integers(1, 4000, n),
+        "batch_size": rng.integers(1, 64, n),
+        "max_new_tokens": rng.integers(1, 2000, n),
+    }
+
+    def run():
+        for start in range(0, n, batch):
+            rows = {name: values[start : start + batch] for name, values in pages.items()}
+            page_totals(PUBLISHED, **rows)
+
+    run()
+    began = time.perf_counter()
+    run()
+    assert n / (time.perf_counter() - began) >= 1_000_000
