@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_vendor_memory import Alive
+from alive_tensors import Alive
 from transformers import DynamicCache
 from unlimited import (
     CPU,
