@@ -1,10 +1,9 @@
-"""DeepSeek-OCR-2 and Unlimited-OCR: both engines against records, and against each other."""
+"""The relatives: both engines against records, and against each other."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -13,34 +12,29 @@ import torch
 from drawn_passes import directory, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import every, first, sampled
+from sampling import first, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
-from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.passes import step
-from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import building
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape import Tape
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.trace.passes import trace_module
 
 META = torch.device("meta")
 DATA = Path(__file__).parent / "data"
 OCR2, UNLIMITED = (ARCHITECTURES[name] for name in ("deepseek-ocr-2", "unlimited-ocr"))
-DIRECTORY = {each.name: ModelDirectory.read(each.reference) for each in (OCR2, UNLIMITED)}
+DIRECTORY = {each.name: ModelDirectory.read(each.reference) for each in (DEFAULT, OCR2, UNLIMITED)}
 GOLDENS = [
     pytest.param(name, row, id=f"{name}-{number}")
     for name, file in (
+        (DEFAULT.name, "golden_workloads.json"),
         (OCR2.name, "golden2_ocr2_workloads.json"),
         (UNLIMITED.name, "golden2_unlimited_workloads.json"),
     )
@@ -74,6 +68,7 @@ def test_golden_workloads(name, row):
         "decode": row["decode_step_matrix_flops"]["total"],
     }
     assert figures.prefill_pass.matrix_flops == golden["total"]
+    assert figures.stages["prefill"].own["lm_head"].matrix_flops == golden["lm_head"]
 
 
 @sampled("row", [p.values[1] for p in GOLDENS if p.values[0] == UNLIMITED.name], first(1))
@@ -184,35 +179,6 @@ def test_decode_steps_under_a_window_are_summed_exactly():
         p = Pass(2, 1, cached, overwrites=is_full)
         kernels = step(UNLIMITED, dimensions, p, FLOAT32).kernels
         expected = expected.plus(total_work(kernel.total for kernel in kernels))
-
-
-# --- memory of the encoder -------------------------------------------------------------------
-
-
-@sampled("seed", range(30), every(10))
-def test_the_encoders_peak(seed):
-    """Alone: in a page it hides behind SAM's."""
-    draw = random.Random(seed)
-    size = draw.choice([64, 128, 192, 256, 384])
-    q = tokens_per_side(size)
-    heads = draw.choice([1, 2, 4, 6])
-    kv_heads = draw.choice([k for k in (1, 2, 3, 4, 6) if heads % k == 0])
-    width = heads * draw.choice([2, 4, 8])
-    layers, inner = draw.choice([1, 2, 3, 5]), draw.choice([2, 20, 300])
-    encoder = EncoderDimensions(width, layers, heads, kv_heads, inner, (size,))
-    views, dtype = draw.choice([1, 2, 3, 5]), draw.choice([BFLOAT16, FLOAT32])
-    torch_dtype = getattr(torch, dtype.name)
-    with building(META, torch_dtype):
-        module = deepencoderv2.Qwen2Decoder2Encoder(
-            layers, width, heads, kv_heads, inner, 400, view_sizes=(size,)
-        )
-    features = torch.empty(views, width, q, q, device=META, dtype=torch_dtype)
-    trace, _ = trace_module(module, META, features)
-    t = Tape(dtype, records=False)
-    encoded = t.call("", qwen2_encoder, t.input(features.numel(), dtype), views, q, encoder)
-    assert t.peak.nbytes == trace.peak.nbytes
-    # The encoded queries are half of the last layer's output.
-    assert t.alive == 2 * encoded.nbytes == 2 * features.numel() * dtype.nbytes
 
 
 # --- refusals --------------------------------------------------------------------------------
