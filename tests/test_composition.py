@@ -29,14 +29,14 @@ from dsocr_analyze.architectures.ocr_family.symbolic_passes import affine
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.kernels import Work, total_work, work_by
-from dsocr_analyze.model.directory import ModelDirectory, read_config
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.workload import LARGEST_COUNT, LARGEST_VIEW
 
 PAGE = DEFAULT.plan(page=(1024, 1024))
 STAGES = DEFAULT.stage_names
-DIMENSIONS = ClipModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
+DIMENSIONS = PUBLISHED.dimensions()
 
 
 def assert_agreement(page):
@@ -269,17 +269,16 @@ def test_neither_torch_nor_numpy_is_imported_before_arrays_ask_for_it():
 
 page_totals = DEFAULT.forms.page_totals
 DTYPES = ("bfloat16", "float16", "float32")
-PUBLISHED = ModelDirectory.read(DEFAULT.reference).dimensions()
 LONG = directory_with(
     **LATENT, rope_scaling={"type": "dynamic", "factor": 2.0}, max_position_embeddings=900
 ).dimensions()
 ONE_VIEW = {"base_size": 1024, "whole_resolution": 1024}
 
 flashes = pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
-dimensions_ = sampled("dimensions", [PUBLISHED, LONG], first(1), ids=["published", "latent"])
+dimensions_ = sampled("dimensions", [DIMENSIONS, LONG], first(1), ids=["published", "latent"])
 
 
-def assert_totals(pages, dimensions=PUBLISHED, dtype=BFLOAT16, *, flash=False, arch=DEFAULT):
+def assert_totals(pages, dimensions=DIMENSIONS, dtype=BFLOAT16, *, flash=False, arch=DEFAULT):
     """Every workload costs what its report says; returns the totals."""
     columns = {
         "base_size": [page.base_size for page in pages],
@@ -429,14 +428,14 @@ def test_integers_for_all_pages_and_for_one():
     page = DEFAULT.plan(page=(1191, 1684), max_new_tokens=7)
     cut = dict(zip(("columns", "rows"), page.grid, strict=True))
     totals = page_totals(
-        PUBLISHED, **ONE_VIEW, **cut, local_resolution=640, text_tokens=10, max_new_tokens=7
+        DIMENSIONS, **ONE_VIEW, **cut, local_resolution=640, text_tokens=10, max_new_tokens=7
     )
-    assert_total(totals, 0, page, PUBLISHED)
+    assert_total(totals, 0, page, DIMENSIONS)
     counts = vars(totals) | {"decode_step_bytes_read_expected": 0}
     assert {type(each) for each in counts.values()} == {int, Work}
-    lengths = page_totals(PUBLISHED, **ONE_VIEW, text_tokens=np.array([10, 11]))
+    lengths = page_totals(DIMENSIONS, **ONE_VIEW, text_tokens=np.array([10, 11]))
     assert lengths.batch.macs.shape == (2,)
-    none = page_totals(PUBLISHED, **ONE_VIEW, text_tokens=np.array([], dtype=int))
+    none = page_totals(DIMENSIONS, **ONE_VIEW, text_tokens=np.array([], dtype=int))
     assert len(none.batch.macs) == 0
 
 
@@ -444,7 +443,7 @@ def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
     """Three channels summed to one number; a page that is cut has no blank patch."""
     sizes, columns = np.array([640, 64, 640, 64]), np.array([1, 1, 2, 2])
     prefill = page_totals(
-        PUBLISHED, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
+        DIMENSIONS, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
     ).prefill
     pixels = 3 * (640**2 - 64**2)
     differences = [np.diff(count)[[0, 2]].tolist() for count in prefill]
@@ -455,9 +454,9 @@ def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
     lengths = np.arange(1, 140_001)
-    totals = page_totals(PUBLISHED, base_size=512, whole_resolution=512, text_tokens=lengths)
+    totals = page_totals(DIMENSIONS, base_size=512, whole_resolution=512, text_tokens=lengths)
     for index in (0, (1 << 16) - 1, 1 << 16, 139_999):
-        assert_total(totals, index, alone(512, text_tokens=index + 1), PUBLISHED)
+        assert_total(totals, index, alone(512, text_tokens=index + 1), DIMENSIONS)
 
 
 def test_a_size_derived_from_the_cache_is_not_affine_in_it():
@@ -499,7 +498,7 @@ def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, fl
 
     def totals(value):
         rows = given | {argument: np.array([value])}
-        return page_totals(PUBLISHED, **ONE_VIEW, flash_attention=flash, **rows)
+        return page_totals(DIMENSIONS, **ONE_VIEW, flash_attention=flash, **rows)
 
     fits, exact = 1, 2**40
     while exact - fits > 1:
@@ -546,13 +545,13 @@ def test_the_largest_sizes_are_exact(dimensions, batch, text, new, flash):
 )
 def test_arrays_that_are_no_pages_are_refused(changes, said):
     with pytest.raises(WorkloadError, match=said):
-        page_totals(PUBLISHED, **ONE_VIEW | {"text_tokens": np.array([1, 2])} | changes)
+        page_totals(DIMENSIONS, **ONE_VIEW | {"text_tokens": np.array([1, 2])} | changes)
 
 
 DYNAMIC_PLAIN = dataclasses.replace(
-    PUBLISHED,
+    DIMENSIONS,
     decoder=dataclasses.replace(
-        PUBLISHED.decoder, rope_scaling="dynamic", max_position_embeddings=400
+        DIMENSIONS.decoder, rope_scaling="dynamic", max_position_embeddings=400
     ),
 )
 DIVIDING = dataclasses.replace(
@@ -610,7 +609,7 @@ def test_a_million_workloads_a_second():
     def run():
         for start in range(0, n, batch):
             rows = {name: values[start : start + batch] for name, values in pages.items()}
-            page_totals(PUBLISHED, **rows)
+            page_totals(DIMENSIONS, **rows)
 
     run()
     began = time.perf_counter()

@@ -204,7 +204,7 @@ def values_of(name, path):
     return BESIDES[name].get(path) or others(at(DIRECTORY[name].config, path))
 
 
-@sampled(("name", "path"), OF_ALL, every(6))
+@sampled(("name", "path"), OF_ALL, every(9))
 def test_a_changed_key_is_never_silent(name, path):
     for value in values_of(name, path):
         config = changed(DIRECTORY[name].config, path, value)
@@ -235,7 +235,7 @@ CHECKED = {("max_position_embeddings",), ("pad_token_id",)}
 """Keys whose impossible values are refused although no figure depends on them."""
 
 
-@sampled(("name", "path"), OF_ALL, every(5))
+@sampled(("name", "path"), OF_ALL, every(8))
 def test_a_missing_key_is_a_default_or_is_refused_by_name(name, path):
     config = DIRECTORY[name].config
     found = outcome(config if path in BESIDES[name] else without(config, path), name)

@@ -609,7 +609,7 @@ sizes = st.fixed_dictionaries({
 
 
 @pytest.mark.parametrize("name", list(forwards(NUMBERS)))
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(numbers=sizes)
 def test_every_figure_has_the_value_of_the_forward_on_numbers(name, numbers):
     numbers["k"] = min(numbers["k"], numbers["E"])
@@ -636,7 +636,7 @@ def decisions_of(call):
 
 
 @pytest.mark.parametrize(("forward", "part"), [(sam, "sam"), (clip, "clip")])
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(N=st.integers(1, 4), M=st.integers(1, 4), q=st.integers(1, 24), other=st.integers(1, 24))
 def test_a_formula_holds_wherever_its_conditions_do(forward, part, N, M, q, other):
     """Formulas of one size of view, evaluated for another that gives the same answers."""
