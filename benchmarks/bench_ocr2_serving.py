@@ -29,7 +29,7 @@ from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import server_named
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload import parse_page
 
 MEASURED = {"before": (2.36, 4.193), "after": (4.31, 2.283)}
 CONCURRENCY, PAGE = 10, "a4"

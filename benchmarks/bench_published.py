@@ -35,7 +35,7 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimat
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import server_named
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload import parse_page
 
 PUBLISHED = {"pages per second": 200_000 / 86_400, "tokens per second": 2_500.0}
 TOKENS, CONCURRENCY, PAGE = 1_080, 100, "a4@144"

@@ -33,8 +33,7 @@ from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import Mode
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload import Mode, parse_page
 
 INPUTS = (
     "page_width", "page_height", "mode", "base_size", "image_size", "crop_mode", "dtype",

@@ -16,9 +16,8 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.workload import Mode, ViewBatch, position_warnings, text_parts
+from dsocr_analyze.workload import Mode, ViewBatch, parse_page, position_warnings, text_parts
 from dsocr_analyze.workload.image_file import page_of_image
-from dsocr_analyze.workload.page import parse_page
 
 DATA = Path(__file__).parent / "data"
 crop_grid, GRIDS, notes_of = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.notes_of

@@ -17,8 +17,7 @@ from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload, parse_page
 
 __all__ = [
     "ARCHITECTURES",

@@ -15,8 +15,7 @@ from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
-from dsocr_analyze.workload import Mode
-from dsocr_analyze.workload.page import check_page, parse_page
+from dsocr_analyze.workload import Mode, check_page, parse_page
 
 if TYPE_CHECKING:
     import numpy as np

@@ -45,8 +45,7 @@ from dsocr_analyze.row_files import (
     problem_text,
     whole_numbers,
 )
-from dsocr_analyze.workload import BOUNDS, check_count
-from dsocr_analyze.workload.page import LARGEST_SIDE
+from dsocr_analyze.workload import BOUNDS, LARGEST_SIDE, check_count
 
 __all__ = [
     "REPORTED_ROWS",

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.input_files import opened
-from dsocr_analyze.workload.page import check_page
+from dsocr_analyze.workload import check_page
 
 __all__ = ["DEFAULT_PDF_DPI", "INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
 

@@ -23,8 +23,7 @@ from dsocr_analyze.report.opening import (
     Options,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import AnyWorkload, Mode
-from dsocr_analyze.workload.page import LARGEST_SIDE
+from dsocr_analyze.workload import LARGEST_SIDE, AnyWorkload, Mode
 
 __all__ = [
     "CountMetadata",

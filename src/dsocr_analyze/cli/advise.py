@@ -16,8 +16,7 @@ from dsocr_analyze.archive.setting import warnings_of_modes
 from dsocr_analyze.cli import exits, options, page_options, printing, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
-from dsocr_analyze.workload import LARGEST_COUNT
-from dsocr_analyze.workload.page import paper_dpi, parse_page
+from dsocr_analyze.workload import LARGEST_COUNT, paper_dpi, parse_page
 
 __all__ = ["advise"]
 

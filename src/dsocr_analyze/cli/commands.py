@@ -21,7 +21,7 @@ from dsocr_analyze.cli import options, words
 from dsocr_analyze.cli.analyze import analyze
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.interruption import interruptible
-from dsocr_analyze.workload.page import parse_page
+from dsocr_analyze.workload import parse_page
 
 __all__ = ["BESIDE", "COMMANDS", "app", "application"]
 

@@ -16,7 +16,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import is_mode_or_sizes, mode_or_sizes, parse_modes
 from dsocr_analyze.archive.setting import Setting
-from dsocr_analyze.cli import list_options, options, page_options, printing, streams, words
+from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import exists, is_folder, is_regular
@@ -103,8 +103,8 @@ def compare(
     executable = trust_remote_code or engine == "analytic"
     models = _Models(model, arch, _named_files(config or ()), executable, sliding_window)
     columns = _columns_of(
-        what or (), mode, models, list_options.dtypes_from(dtype),
-        list_options.attentions_from(use_flash_attn),
+        what or (), mode, models, options.dtypes_from(dtype),
+        options.switches("flash_attention", use_flash_attn),
     )  # fmt: skip
     if plot is not None:
         _check_picture(plot, quantity or _QUANTITIES[0], columns, time)

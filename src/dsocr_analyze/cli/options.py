@@ -11,7 +11,7 @@ import typer
 from dsocr_analyze import architectures, dtypes, input_files, names
 from dsocr_analyze.analysis import ENGINES
 from dsocr_analyze.errors import OutputError, WorkloadError
-from dsocr_analyze.workload.page import PAPERS
+from dsocr_analyze.workload import PAPERS
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.opening import OptionValue
@@ -33,6 +33,7 @@ __all__ = [
     "check_files",
     "check_quiet",
     "chosen",
+    "dtypes_from",
     "given_options",
     "gpu_names",
     "gpus_asked",
@@ -41,6 +42,7 @@ __all__ = [
     "option",
     "options_used",
     "switch",
+    "switches",
 ]
 
 Added: TypeAlias = dict[str, tuple[Any, Any]]
@@ -403,11 +405,30 @@ def chosen(option: str, value: str, choices: Sequence[str]) -> str:
     return found
 
 
-def gpu_names(*given: Sequence[str] | None) -> list[str]:
-    """The names in arguments and options, each a comma-separated list."""
+def _listed(argument: str, text: str) -> tuple[str, ...]:
     from dsocr_analyze.archive.axes import parse_names
 
-    return [name for texts in given for text in texts or () for name in parse_names("gpu", text)]
+    return parse_names(argument, text)
+
+
+def gpu_names(*given: Sequence[str] | None) -> list[str]:
+    """The names in arguments and options, each a comma-separated list."""
+    return [name for texts in given for text in texts or () for name in _listed("gpu", text)]
+
+
+def dtypes_from(text: str) -> tuple[dtypes.Dtype, ...]:
+    """The distinct data types in `--dtype`."""
+    return tuple(dict.fromkeys(map(dtypes.dtype_named, _listed("dtype", text))))
+
+
+def switches(argument: str, text: str) -> tuple[bool, ...]:
+    """The distinct values of an option like `--use-flash-attn 0,1`; raises WorkloadError."""
+    names = _listed(argument, text)
+    if wrong := [name for name in names if name not in SWITCH]:
+        raise WorkloadError(
+            f"{argument} {wrong[0]!r} is invalid; give 0, 1 or 0,1", arguments=[argument]
+        )
+    return tuple(dict.fromkeys(name == "1" for name in names))
 
 
 def check_quiet(results: Mapping[str, object]) -> None:

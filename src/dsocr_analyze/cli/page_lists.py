@@ -13,7 +13,7 @@ import typer
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.archive import pages, plots, setting, shown, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
-from dsocr_analyze.cli import list_options, options, page_options, printing, words
+from dsocr_analyze.cli import options, page_options, printing, words
 from dsocr_analyze.cli.streams import LateProgress
 from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
 from dsocr_analyze.errors import FormatError, WorkloadError
@@ -69,9 +69,9 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     architecture = asked.architecture
     modes = parse_modes("mode", given["mode"] or architecture.default_mode, architecture)
     settings = setting.settings_of(
-        modes=modes, windows=list_options.windows_from(architecture, given["sliding_window"]),
-        attentions=list_options.attentions_from(given["use_flash_attn"]),
-        dtypes=list_options.dtypes_from(given["dtype"]),
+        modes=modes, windows=page_options.windows_from(architecture, given["sliding_window"]),
+        attentions=options.switches("flash_attention", given["use_flash_attn"]),
+        dtypes=options.dtypes_from(given["dtype"]),
     )  # fmt: skip
     modes = tuple(dict.fromkeys(modes))
     _check(given, time, histogram, len(modes))

@@ -32,9 +32,9 @@ __all__ = [
     "model_directory_from",
     "page_of_file",
     "page_request",
-    "refuse_window",
     "request_with_report",
     "undescribed_model",
+    "windows_from",
     "with_window",
 ]
 
@@ -119,7 +119,7 @@ def model_directory_from(
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
     """The directory with its sliding window on or off."""
     architecture = architectures.architecture_of(directory.config)
-    refuse_window(architecture, str(sliding_window))
+    _refuse_window(architecture, str(sliding_window))
     return (
         directory
         if sliding_window
@@ -127,7 +127,15 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
     )
 
 
-def refuse_window(architecture: Architecture, value: str) -> None:
+def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ...]:
+    """Whether the sliding window is on, for each value; raises WorkloadError if there is none."""
+    if text is None:
+        return (True,)
+    _refuse_window(architecture, text)
+    return options.switches("sliding_window", text)
+
+
+def _refuse_window(architecture: Architecture, value: str) -> None:
     """Raises WorkloadError if the architecture has no sliding window."""
     if not architecture.has_window:
         raise WorkloadError(

@@ -11,8 +11,7 @@ from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, options
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload import BOUNDS
-from dsocr_analyze.workload.page import PAPERS
+from dsocr_analyze.workload import BOUNDS, PAPERS
 
 __all__ = ["sweep"]
 

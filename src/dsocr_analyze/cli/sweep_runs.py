@@ -17,7 +17,7 @@ from dsocr_analyze.archive.setting import (
     opening_of,
     warnings_of_modes,
 )
-from dsocr_analyze.cli import list_options, options, page_options, printing, words
+from dsocr_analyze.cli import options, page_options, printing, words
 from dsocr_analyze.cli.streams import LateProgress, complain
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
@@ -39,12 +39,12 @@ def run(context: typer.Context, time: TimeRequested | None, quantity: str) -> No
     counted = CountedModel.from_directory(directory)
     architecture, windows = counted.architecture, given["sliding_window"]
     if windows is not None:
-        windows = list_options.windows_from(architecture, windows)
+        windows = page_options.windows_from(architecture, windows)
     combinations = sweep_over(
         architecture, page=given["page"] or "a4", mode=given["mode"],
         text_tokens=given["text_tokens"] or None, max_new_tokens=given["max_new_tokens"],
         batch_size=given["batch_size"] or "1", dtype=given["dtype"],
-        flash_attention=list_options.attentions_from(given["use_flash_attn"]),
+        flash_attention=options.switches("flash_attention", given["use_flash_attn"]),
         sliding_window=windows, time=time,
     )  # fmt: skip
     if given["new_tokens_from"] is not None and len(combinations.lengths["max_new_tokens"]) > 1:

@@ -22,7 +22,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.input_files import opened
-from dsocr_analyze.workload.page import check_page
+from dsocr_analyze.workload import check_page
 
 __all__ = ["MOST_FRAMES", "ImagePages", "page_of_image"]
 

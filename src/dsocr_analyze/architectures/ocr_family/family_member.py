@@ -24,8 +24,8 @@ from dsocr_analyze.workload import (
     PageWorkload,
     ViewBatch,
     check_count,
+    check_page,
 )
-from dsocr_analyze.workload.page import check_page
 
 if TYPE_CHECKING:
     import torch
