@@ -14,15 +14,14 @@ from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.commands import app
+from dsocr_analyze.cli.commands import application
 from dsocr_analyze.cli.exits import main
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.names import did_you_mean, in_any_case, near_to
 from dsocr_analyze.timing.runtimes import SERVERS
 
-ROOT = typer.main.get_command(app)
-COMMANDS = {"": ROOT, **ROOT.commands}
+COMMANDS = {"": application, **application.commands}
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,13 @@ from pathlib import Path
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
-import typer
 from command_line import run
 from PIL import Image
 from sampling import every, sampled
 
 from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import documents
-from dsocr_analyze.cli.commands import app
+from dsocr_analyze.cli.commands import application
 from dsocr_analyze.cli.documents import DOCUMENTS
 from dsocr_analyze.report.opening import dump_json, schema_of
 
@@ -80,7 +79,7 @@ OF_OTHER_TESTS = {
 
 class TestSchemas:
     def test_every_command_has_a_schema_or_says_why_not(self):
-        commands = typer.main.get_command(app).commands
+        commands = application.commands
         assert {"", *commands} == DOCUMENTS.keys() | NO_DOCUMENT.keys()
         for name, command in commands.items():
             formats = [each.metavar for each in command.params if "--format" in each.opts]

@@ -357,11 +357,8 @@ _LEFT_OUT: Final = frozenset({"--yes", "--debug", "--help", "--install-completio
 @cache
 def _options() -> dict[str, list[tuple[str, bool]]]:
     """Options of each command, and whether they take a value; under "" those of the main one."""
-    import typer
+    from dsocr_analyze.cli.commands import application
 
-    from dsocr_analyze.cli.commands import app
-
-    group: Any = typer.main.get_command(app)
     return {
         name: [
             (opt, not getattr(each, "is_flag", False))
@@ -369,7 +366,7 @@ def _options() -> dict[str, list[tuple[str, bool]]]:
             for opt in (*each.opts, *each.secondary_opts)
             if opt.startswith("-") and opt not in _LEFT_OUT
         ]
-        for name, command in {"": group, **group.commands}.items()
+        for name, command in {"": application, **application.commands}.items()
     }
 
 

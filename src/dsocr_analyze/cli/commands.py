@@ -23,7 +23,7 @@ from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.workload import parse_page
 
-__all__ = ["BESIDE", "COMMANDS", "app", "application"]
+__all__ = ["BESIDE", "COMMANDS", "application"]
 
 _NAME = "dsocr-analyze"
 
@@ -141,10 +141,6 @@ class _Command(_Parsed, TyperCommand):
 class _Commands(_Parsed, TyperGroup):
     """The commands, found in any case."""
 
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = _CommandsByName(dict.fromkeys(COMMANDS))
-
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that the first argument names; raises WorkloadError with suggestions."""
         word = args[0]
@@ -197,14 +193,15 @@ def _meant(word: str) -> str:
     return f"did you mean {_NAME} {meant}? "
 
 
-app = typer.Typer(
+_app = typer.Typer(
     name=_NAME,
     cls=_Commands,
     help="What a page costs on DeepSeek-OCR: FLOPs, bytes and memory, stage by stage.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback(invoke_without_command=True)(_declared(analyze, loops=False))
+_app.callback(invoke_without_command=True)(_declared(analyze, loops=False))
 
-application: Final[Any] = typer.main.get_command(app)
+application: Final[Any] = typer.main.get_command(_app)
 """What parses a command line and runs its command."""
+application.commands = _CommandsByName(dict.fromkeys(COMMANDS))

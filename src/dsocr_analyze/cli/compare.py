@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
 from dsocr_analyze.analysis import Engine
-from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import is_mode_or_sizes, mode_or_sizes, parse_modes
 from dsocr_analyze.archive.setting import Setting
@@ -29,7 +29,6 @@ from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
-    from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.timing.predict import TimeRequest
 
 __all__ = ["compare"]
@@ -98,19 +97,17 @@ def compare(
 ) -> None:  # fmt: skip
     """Put architectures, modes, configs and saved reports side by side."""
     options.check_files(html=html_file)
-    time = page_options.request_with_report(context)
-    # The analytic engine reads a directory's config without executing its code.
-    executable = trust_remote_code or engine == "analytic"
-    models = _Models(model, arch, _named_files(config or ()), executable, sliding_window)
+    time, stacked = page_options.request_with_report(context), quantity or _QUANTITIES[0]
+    models = _Models(context.params, _named_files(config or ()))
     columns = _columns_of(
         what or (), mode, models, options.dtypes_from(dtype),
         options.switches("flash_attention", use_flash_attn),
     )  # fmt: skip
     if plot is not None:
-        _check_picture(plot, quantity or _QUANTITIES[0], columns, time)
+        _check_picture(plot, stacked, columns, time)
     elif quantity is not None:
         raise WorkloadError(f"--quantity {quantity} is for a picture; give --plot FILE too")
-    _compare(context, engine, time, models, columns, quantity or _QUANTITIES[0])
+    _compare(context, time, models, columns, stacked)
 
 
 def _check_picture(
@@ -118,10 +115,12 @@ def _check_picture(
 ) -> None:
     """Raises, before any work, if `--plot` cannot be drawn."""
     options.check_files(None, plot)
-    bars = [1] * len(columns)
-    if stacked == "seconds":  # one bar per GPU and runtime
-        counted = 0 if time is None else len(time.profiles) * len(time.jobs)
-        bars = [len(each.report.time) if isinstance(each, _Saved) else counted for each in columns]
+    predicted = 0 if time is None else len(time.profiles) * len(time.jobs)
+    bars = [  # for seconds, one per GPU and runtime
+        1 if stacked != "seconds"
+        else len(each.report.time) if isinstance(each, _Saved) else predicted
+        for each in columns
+    ]  # fmt: skip
     if 0 in bars:
         each = columns[bars.index(0)]
         right = (
@@ -135,7 +134,6 @@ def _check_picture(
 
 def _compare(
     context: typer.Context,
-    engine: str,
     time: TimeRequest | None,
     models: _Models,
     columns: Sequence[_Counted | _Saved],
@@ -146,18 +144,10 @@ def _compare(
     used = dict.fromkeys(each.model for each in counted)
     for each in used:
         words.print_config_findings(
-            context, each.directory, by_closed_forms=engine == "analytic",
+            context, each.directory, by_closed_forms=given["engine"] == "analytic",
             name=(each.config or each.directory.architecture.name) if len(used) > 1 else None,
         )  # fmt: skip
-    requests = {}
-    for column in counted:
-        directory, setting, sizes = column.model.directory, column.setting, column.setting.mode
-        requests[column] = page_options.page_request(
-            given, directory, mode=None, base_size=sizes.base_size, image_size=sizes.image_size,
-            crop_mode=sizes.crop_mode, dtype=setting.dtype.name,
-            flash_attention=setting.flash_attention, engine=engine,
-        )  # fmt: skip
-        _ = requests[column].workload  # raises before anything is said
+    requests = {column: _request(given, column) for column in counted}
     for request in requests.values():
         words.warn(context, request.architecture.warnings_of(request.workload))
     engines = {
@@ -176,6 +166,7 @@ def _compare(
         {name: read_config(file) for name, file in configs.items()},
         options=options.options_used(context),
     )
+    files = [each.model.config if isinstance(each, _Counted) else None for each in columns]
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in counted}
     headline = found.headline(with_page=len(ways) > 1)
     shown = [*configs] if len(configs) > 1 else []
@@ -185,11 +176,6 @@ def _compare(
 
         return render_html(comparison_contents(found, reports, headline, shown))
 
-    def picture() -> Picture:
-        files = [each.model.config if isinstance(each, _Counted) else None for each in columns]
-        charted = list(map(stage_chart.ChartedReport, found.names, reports, files))
-        return stage_chart.stage_picture(charted, stacked)
-
     said = printing.Said(
         f"{headline}\n{found.opening()}", list(found.tables(shown)),
         [printing.assumptions(found.assumptions)], [given["plot"]],
@@ -197,8 +183,22 @@ def _compare(
     )  # fmt: skip
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
-        picture=picture,
+        picture=lambda: stage_chart.stage_picture(
+            list(map(stage_chart.ChartedReport, found.names, reports, files)), stacked
+        ),
     )  # fmt: skip
+
+
+def _request(given: Mapping[str, Any], column: _Counted) -> PageRequest:
+    """What a column asks; raises AnalyzeError."""
+    setting, sizes = column.setting, column.setting.mode
+    asked = page_options.page_request(
+        given, column.model.directory, mode=None, base_size=sizes.base_size,
+        image_size=sizes.image_size, crop_mode=sizes.crop_mode, dtype=setting.dtype.name,
+        flash_attention=setting.flash_attention,
+    )  # fmt: skip
+    _ = asked.workload  # raises before anything is said
+    return asked
 
 
 # --- the models -----------------------------------------------------------------------------------
@@ -216,42 +216,40 @@ class _Model:
 class _Models:
     """The models that options and items name, each read when first needed.
 
-    `configs` has the files of `--config` by name.
+    `given` has the command's parameters, `configs` the files of `--config` by name.
     """
 
-    model: str | None
-    arch: str | None
+    given: Mapping[str, Any]
     configs: Mapping[str, Path]
-    trust_remote_code: bool
-    sliding_window: int | None
     _others: dict[str, _Model] = field(default_factory=dict)
 
     @cached_property
     def named(self) -> list[_Model]:
         """Those that a bare mode applies to: one per config."""
-        files: list[tuple[str | None, Path | None]] = [*self.configs.items()] or [(None, None)]
-        return [self._read(self.model, self.arch, *each) for each in files]
+        files: Mapping[Any, Any] = self.configs or {None: None}
+        return [self._read(self.given["model"], *each) for each in files.items()]
 
     def of(self, architecture: Architecture) -> list[_Model]:
         """Those of an architecture, or else its default."""
         found = [each for each in self.named if each.directory.architecture is architecture]
-        name = architecture.name
+        name, model = architecture.name, self.given["model"]
         if not found and name not in self._others:
-            self._others[name] = self._read(self.model if self.model == "reference" else None, name)
+            self._others[name] = self._read(model if model == "reference" else None, arch=name)
         return found or [self._others[name]]
 
     def refuse_unused(self, used: Sequence[_Model]) -> None:
         """Raises for options without effect on what is compared."""
-        if self.sliding_window is not None and not any(
-            each.directory.architecture.has_window for each in used
-        ):
+        given, window = self.given, self.given["sliding_window"]
+        if window is not None and not any(each.directory.architecture.has_window for each in used):
             raise WorkloadError(
-                f"--sliding-window {self.sliding_window} has no effect: nothing that is compared"
-                " has a sliding window; leave it out"
+                f"--sliding-window {window} has no effect: nothing that is compared has a sliding"
+                " window; leave it out"
             )
-        model = None if self.model == "reference" else self.model
-        asked = (("--model", model), ("--arch", self.arch))
-        named = [f"{name} {value}" for name, value in asked if value is not None]
+        named = [
+            f"--{name} {given[name]}"
+            for name in ("model", "arch")
+            if given[name] is not None and (name, given[name]) != ("model", "reference")
+        ]
         for each in self.named if named or self.configs else ():
             option = named[0] if each.config is None else f"--config {self.configs[each.config]}"
             if each not in used:
@@ -261,13 +259,20 @@ class _Models:
                 )
 
     def _read(
-        self, model: str | None, arch: str | None, name: str | None = None, file: Path | None = None
+        self,
+        model: str | None,
+        name: str | None = None,
+        file: Path | None = None,
+        arch: str | None = None,
     ) -> _Model:
+        given, window = self.given, self.given["sliding_window"]
+        # The analytic engine reads a directory's config without executing its code.
+        executable = given["trust_remote_code"] or given["engine"] == "analytic"
         directory = page_options.model_directory_from(
-            model, arch, file, trust_remote_code=self.trust_remote_code
+            model, arch or given["arch"], file, trust_remote_code=executable
         )
-        if self.sliding_window is not None and directory.architecture.has_window:
-            directory = page_options.with_window(directory, self.sliding_window)
+        if window is not None and directory.architecture.has_window:
+            directory = page_options.with_window(directory, window)
         return _Model(directory, name)
 
 

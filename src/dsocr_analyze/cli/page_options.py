@@ -106,7 +106,7 @@ def model_directory_from(
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
         if "auto_map" in values:
             _check_arch(arch, values, f"--config {config}")
-        known = architectures.recognized_architecture(values) if values else None
+        known = architectures.recognized_architecture(values) if values and arch is None else None
         if arch is not None:
             known = architectures.architecture_named(arch)
         directory = _unnamed(
@@ -231,10 +231,11 @@ def page_request(
         "flash_attention": bool(asked["use_flash_attn"]),
         **instead,
     }
-    given: dict[str, Any] = {}
-    for each in dataclasses.fields(PageRequest):
-        if values.get(each.name) is not None:
-            given[each.name] = values[each.name]
+    given = {
+        each.name: values[each.name]
+        for each in dataclasses.fields(PageRequest)
+        if values.get(each.name) is not None
+    }
     if (prompt := values.get("prompt")) is not None:
         if "text_tokens" in given or "seq_len" in given:
             raise WorkloadError(

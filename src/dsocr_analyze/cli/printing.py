@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -111,14 +112,9 @@ def emit(
         json_file, printed = None, "json"
     elif given.get("quiet"):
         printed = None
+    render = cache(partial(_rendered, document, said))
     formats = {**(files or {}), instead: printed, json_file and Path(json_file): "json"}
-    rendered: dict[str, str] = {}
-    texts: dict[Path, str] = {}
-    for path, each in formats.items():
-        if path and each:
-            if each not in rendered:
-                rendered[each] = _rendered(each, document, said)
-            texts[path] = rendered[each]
+    texts = {path: render(each) for path, each in formats.items() if path and each}
     drawn = picture() if picture and given["plot"] else None
     if texts or drawn:
         context.obj.begin_writing()
@@ -130,7 +126,7 @@ def emit(
     if printed == on_terminal:
         show(said)
     else:
-        sys.stdout.write(rendered.get(printed) or _rendered(printed, document, said))
+        sys.stdout.write(render(printed))
         for path in filter(None, aside):
             complain(f"wrote {path}")
 
@@ -149,7 +145,7 @@ def show(said: Readable) -> None:
             print(line.text)
 
 
-def _rendered(output_format: str, document: object, said: Readable) -> str:
+def _rendered(document: object, said: Readable, output_format: str) -> str:
     if output_format == "json":
         return opening.dump_json(document)
     # A table is laid out for a terminal; a file has Markdown instead.

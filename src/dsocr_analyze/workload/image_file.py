@@ -10,7 +10,7 @@ import struct
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -67,8 +67,7 @@ def page_of_image(path: str | PathLike[str]) -> tuple[int, int]:
     Reads only the header. An EXIF orientation that turns the image on its side swaps the two, as
     in the vendor's `load_image`.
     """
-    size, _, _ = _header(Path(path))
-    return check_page(*size)
+    return check_page(*_header(Path(path))[0])
 
 
 @dataclass
@@ -136,16 +135,27 @@ def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
             logging.getLogger("PIL").addHandler(silence)
             Image.MAX_IMAGE_PIXELS = None
             with opened(file) as raw, _Bounded(raw.raw) as content, Image.open(content) as image:
-                is_tiff = isinstance(image, TiffImageFile)
                 if isinstance(image, TiffImageFile):
                     # Some versions swap a TIFF's size on opening; its own tags are as stored.
-                    width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
-                    orientation = image.tag_v2.get(_ORIENTATION)
-                else:
-                    width, height = image.size
-                    orientation = _exif_orientation(image)
-                size = (height, width) if orientation in _SIDEWAYS else (width, height)
-                return size, is_tiff, not is_tiff and _has_more_frames(image)
+                    tags = image.tag_v2
+                    size = _displayed(tags[_WIDTH], tags[_HEIGHT], tags.get(_ORIENTATION))
+                    return size, True, False
+                # By the base class's method: PNG's decodes the pixels to find metadata after them.
+                # A broken orientation counts as none, as in `load_image`.
+                turned = _if_intact(lambda: Image.Image.getexif(image).get(_ORIENTATION))
+                has_more = _if_intact(lambda: getattr(image, "is_animated", False))
+                return _displayed(*image.size, turned), False, bool(has_more)
+
+
+def _displayed(width: int, height: int, orientation: object) -> tuple[int, int]:
+    return (height, width) if orientation in _SIDEWAYS else (width, height)
+
+
+def _if_intact(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except _DAMAGE:
+        return None
 
 
 _MOST_READS: Final = 1_000_000
@@ -162,25 +172,6 @@ class _Bounded(io.BufferedReader):
         if self._reads > _MOST_READS:
             raise OSError(errno.EFBIG, "its header does not end")
         return super().read(size)
-
-
-def _exif_orientation(image: Image.Image) -> object:
-    """Orientation of an opened image; None if missing or, as in `load_image`, broken.
-
-    By the base class's method: PNG's decodes the pixels to find metadata after them.
-    """
-    try:
-        return Image.Image.getexif(image).get(_ORIENTATION)
-    except _DAMAGE:
-        return None
-
-
-def _has_more_frames(image: Image.Image) -> bool:
-    """Whether an opened image has several frames that can be read."""
-    try:
-        return bool(getattr(image, "is_animated", False))
-    except _DAMAGE:
-        return False
 
 
 def _reason(error: Exception, name: str) -> str:
@@ -241,9 +232,8 @@ def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
         (offset,) = _unpacked(file, pointer)
         if _WIDTH not in values or _HEIGHT not in values:
             raise ValueError("a directory without width and height")
-        size = values[_WIDTH], values[_HEIGHT]
-        is_copy = bool(values.get(_NEW_SUBFILE_TYPE, 0) & 0b101)
-        yield size[::-1] if values.get(_ORIENTATION) in _SIDEWAYS else size, is_copy
+        size = _displayed(values[_WIDTH], values[_HEIGHT], values.get(_ORIENTATION))
+        yield size, bool(values.get(_NEW_SUBFILE_TYPE, 0) & 0b101)
 
 
 def _values(file: BinaryIO, entry: str, count: int) -> dict[int, int]:
