@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.documents.model import Case, DocumentedModel
     from dsocr_analyze.documents.seconds import TimedPage
 
-__all__ = ["Library", "ModulePage", "definition_of", "filled_documents", "folded_paths"]
+__all__ = ["Library", "ModulePage", "filled_documents"]
 
 _Value = TypeVar("_Value")
 _Section = tuple[str, str, str]
