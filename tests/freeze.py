@@ -4,29 +4,26 @@
 value. Modules that are alike are one entry, and their records are a digest beside the total work
 and the calls of each operator, so that a difference names the module and the quantity.
 
-    python tests/freeze.py           every difference from what is frozen
-    python tests/freeze.py --write   freezes what is true now; read the difference first
+    pytest -m "" tests/test_freeze.py   every difference from what is frozen
+    python tests/freeze.py [GROUP ...]  freezes what is true now; read the difference first
 
 A figure that is meant to change is listed in `EXPECTED`, with its reason.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import lzma
 import math
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsocr_analyze.kernels import Kernel, Work
 
@@ -35,54 +32,50 @@ DATA = Path(__file__).parent / "data" / "freeze"
 Value = Any
 """A JSON value."""
 
-
-@dataclass(frozen=True)
-class Expected:
-    """Differences that are meant.
-
-    Attributes:
-        group: The group of cases.
-        case: Pattern of the names of the cases (as of files: `*`, `?`, `[...]`).
-        place: Pattern of the places within them, whose parts are joined by ` | `.
-        reason: Why these figures change.
-    """
-
-    group: str
-    case: str
-    place: str
-    reason: str
-
-
 _CODE = "names the digest of the built-in reference's files, whose docstrings are shorter"
 
-EXPECTED: tuple[Expected, ...] = (
-    Expected("commands", "compare *", "document | ran | *", _CODE),
-    Expected("commands", "check", "document | workloads | 0 | title", _CODE),
-)
+EXPECTED = {
+    "commands | compare * | document | ran | *": _CODE,
+    "commands | check | document | workloads | 0 | title": _CODE,
+}
+"""Differences that are meant, by patterns of their places (as of files: `*`, `?`), and why."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One place of a case that has another value than it had."""
+# --- comparing ----------------------------------------------------------------------------------
 
-    group: str
-    case: str
+
+class Difference(NamedTuple):
+    """One place that has another value than it had: group, case and keys, joined by ` | `."""
+
     place: str
     then: Value
     now: Value
 
-    def __str__(self) -> str:
-        return (
-            f"{self.case}\n    {self.place or '(all of it)'}:"
-            f"\n      then {_short(self.then)}\n      now  {_short(self.now)}"
-        )
 
-    def is_meant_by(self, expected: Expected) -> bool:
-        return (
-            expected.group == self.group
-            and fnmatchcase(self.case, expected.case)
-            and fnmatchcase(self.place, expected.place)
-        )
+def differences(then: Value, now: Value, *place: str) -> Iterator[Difference]:
+    """Every place at which two values differ; floats may by the order of their operations."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in [*then, *(key for key in now if key not in then)]:
+            yield from differences(then.get(key), now.get(key), *place, key)
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for number, pair in enumerate(zip(then, now, strict=True)):
+            yield from differences(*pair, *place, str(number))
+    elif type(then) is not type(now) or not (
+        math.isclose(then, now, rel_tol=1e-9) if isinstance(then, float) else then == now
+    ):
+        yield Difference(" | ".join(place), then, now)
+
+
+def told(found: Iterable[Difference]) -> str:
+    """Differences, those at one place of several cases together."""
+    by_place: dict[str, list[Difference]] = {}
+    for each in found:
+        by_place.setdefault(each.place.split(" | ", 2)[-1], []).append(each)
+    return "\n".join(
+        f"{first.place}:\n      then {_short(first.then)}\n      now  {_short(first.now)}"
+        + (f"\n      and in {len(others)} more cases" if others else "")
+        for first, *others in by_place.values()
+    )
 
 
 def _short(value: Value) -> str:
@@ -90,56 +83,16 @@ def _short(value: Value) -> str:
     return text if len(text) <= 400 else f"{text[:400]}..."
 
 
-# --- comparing ----------------------------------------------------------------------------------
-
-
-def differences(group: str, case: str, then: Value, now: Value) -> list[Difference]:
-    """Every place at which two values of a case differ."""
-    return [
-        Difference(group, case, " | ".join(place), one, other)
-        for place, one, other in _unequal(then, now, ())
-    ]
-
-
-def _unequal(
-    then: Value, now: Value, place: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Value, Value]]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        for key in [*then, *(key for key in now if key not in then)]:
-            yield from _unequal(then.get(key), now.get(key), (*place, key))
-    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        for number, pair in enumerate(zip(then, now, strict=True)):
-            yield from _unequal(*pair, (*place, str(number)))
-    elif type(then) is not type(now) or not _is_same(then, now):
-        yield place, then, now
-
-
-def _is_same(then: Value, now: Value) -> bool:
-    """Whether leaves are equal; floats but for the order of their operations."""
-    return math.isclose(then, now, rel_tol=1e-9) if isinstance(then, float) else then == now
-
-
-def told(found: Iterable[Difference]) -> str:
-    """Differences, those at one place of several cases together."""
-    by_place: dict[str, list[Difference]] = {}
-    for each in found:
-        by_place.setdefault(each.place, []).append(each)
-    return "\n".join(
-        f"{alike[0]}" + (f"\n      and in {len(alike) - 1} more cases" if alike[1:] else "")
-        for alike in by_place.values()
-    )
-
-
 def unexpected(found: Iterable[Difference]) -> list[Difference]:
     """The differences that no entry of `EXPECTED` means."""
-    return [each for each in found if not any(each.is_meant_by(entry) for entry in EXPECTED)]
+    return [each for each in found if not any(fnmatchcase(each.place, entry) for entry in EXPECTED)]
 
 
-def unused(group: str, found: Iterable[Difference]) -> list[Expected]:
+def unused(group: str, found: Iterable[Difference]) -> list[str]:
     """Entries of `EXPECTED` for a group that mean none of the differences of all its cases."""
-    known = list(found)
-    entries = [entry for entry in EXPECTED if entry.group == group]
-    return [entry for entry in entries if not any(each.is_meant_by(entry) for each in known)]
+    places = [each.place for each in found]
+    entries = [entry for entry in EXPECTED if entry.startswith(f"{group} | ")]
+    return [entry for entry in entries if not any(fnmatchcase(each, entry) for each in places)]
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -235,12 +188,11 @@ def frozen(group: str) -> dict[str, Value]:
     return json.loads(lzma.decompress((DATA / f"{group}.json.xz").read_bytes()))
 
 
-def write(group: str, values: Mapping[str, Value]) -> int:
-    """Freezes the values of all cases of a group; returns the bytes of its file."""
-    DATA.mkdir(exist_ok=True)
+def write(group: str, values: Mapping[str, Value]) -> None:
+    """Freezes the values of all cases of a group."""
     text = json.dumps(values, separators=(",", ":"))
     # Cases repeat each other from afar: gzip, which looks back 32 KiB, makes six times as much.
-    return (DATA / f"{group}.json.xz").write_bytes(lzma.compress(text.encode()))
+    (DATA / f"{group}.json.xz").write_bytes(lzma.compress(text.encode()))
 
 
 def value_now(value: Callable[[], Value]) -> Value:
@@ -251,44 +203,8 @@ def value_now(value: Callable[[], Value]) -> Value:
         return {"raised": f"{type(error).__name__}: {error}"}
 
 
-def main() -> int:
+if __name__ == "__main__":
     from frozen_cases import GROUPS
 
-    parser = argparse.ArgumentParser(description="Compare with what is frozen.")
-    parser.add_argument("--write", action="store_true", help="freeze what is true now")
-    parser.add_argument("groups", nargs="*", help=f"some of {', '.join(GROUPS)}")
-    arguments = parser.parse_args()
-    say, exit_code = sys.stdout.write, 0
-    for group in arguments.groups or GROUPS:
-        start = time.process_time()
-        cases = GROUPS[group]()
-        values = {
-            name: value() if arguments.write else value_now(value) for name, value in cases.items()
-        }
-        seconds = time.process_time() - start
-        say(f"{group}: {len(values)} cases in {seconds:.0f} s of CPU\n")
-        if arguments.write:
-            say(f"  {write(group, values):,} bytes\n")
-            continue
-        found = differences_of_group(group, values)
-        if unexpected(found):
-            say(f"{told(unexpected(found))}\n")
-        for entry in unused(group, found):
-            say(f"no longer differs: {entry}\n")
-        exit_code |= bool(unexpected(found) or unused(group, found))
-    return exit_code
-
-
-def differences_of_group(group: str, values: Mapping[str, Value]) -> list[Difference]:
-    """All differences of a whole group, cases that came or went among them."""
-    then = frozen(group)
-    names = [*then, *(name for name in values if name not in then)]
-    return [
-        each
-        for name in names
-        for each in differences(group, name, then.get(name), values.get(name))
-    ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for group in sys.argv[1:] or GROUPS:
+        write(group, {name: value() for name, value in GROUPS[group]().items()})

@@ -8,9 +8,7 @@ import json
 import os
 import re
 import shutil
-import struct
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,11 +16,12 @@ from typing import Any
 from unittest import mock
 
 from freeze import Value, digest, folded
-from frozen_configs import ONE, TWO, UNLIMITED
+from PIL import Image
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
 
+ONE, TWO, UNLIMITED = ARCHITECTURES
 BENCHMARK = Path(__file__).parent / "data" / "bench_vllm.json"
 
 _LEFT_OUT = ("created", "kept", "versions", "code_digest")
@@ -161,21 +160,10 @@ def _folder() -> Iterator[Path]:
         shutil.copy(BENCHMARK, folder)
         (folder / "scans").mkdir()
         for number, (width, height) in enumerate(pages[:12]):
-            (folder / "scans" / f"{number:02}.png").write_bytes(_png(width, height))
+            Image.new("1", (width, height)).save(folder / "scans" / f"{number:02}.png")
         own = {"XDG_CONFIG_HOME": f"{name}/own", "COLUMNS": "80", "GITHUB_STEP_SUMMARY": ""}
         with mock.patch.dict(os.environ, own):
             yield folder
-
-
-def _png(width: int, height: int) -> bytes:
-    """A black PNG of one bit per pixel."""
-    pixels = zlib.compress(bytes((1 + (width + 7) // 8) * height))
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
 
 
 def _kept(value: Value) -> Value:

@@ -7,9 +7,7 @@ import copy
 import pytest
 from freeze import (
     EXPECTED,
-    Expected,
     differences,
-    differences_of_group,
     folded,
     frozen,
     records,
@@ -43,11 +41,8 @@ FEW = {
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_few_cases_are_as_frozen(group):
     then, cases = frozen(group), GROUPS[group]()
-    found = [
-        each
-        for name in FEW[group]
-        for each in unexpected(differences(group, name, then[name], value_now(cases[name])))
-    ]
+    few = {name: value_now(cases[name]) for name in FEW[group]}
+    found = unexpected(differences({name: then[name] for name in few}, few, group))
     assert not found, told(found)
 
 
@@ -56,65 +51,49 @@ def test_a_few_cases_are_as_frozen(group):
 def test_every_case_is_as_frozen(group):
     """All at once, so that an expected difference that no longer exists is found as well."""
     values = {name: value_now(value) for name, value in GROUPS[group]().items()}
-    found = differences_of_group(group, values)
+    found = list(differences(frozen(group), values, group))
     assert not unexpected(found), told(unexpected(found))
     assert not unused(group, found)
-
-
-def test_expected_differences_name_a_group():
-    assert {entry.group for entry in EXPECTED} <= GROUPS.keys()
 
 
 # --- the comparison itself ----------------------------------------------------------------------
 
 
 def test_a_difference_has_a_place_and_both_values():
-    then = {"stages": {"sam": {"params": 3, "calls": 1}}, "views": [4, 5]}
+    then = {"a page": {"stages": {"sam": {"params": 3, "calls": 1}}, "views": [4, 5]}}
     now = copy.deepcopy(then)
-    now["stages"]["sam"]["params"] = 4
-    now["views"][1] = 7
-    del now["stages"]["sam"]["calls"]
-    found = differences("pages", "a page", then, now)
-    assert [(each.place, each.then, each.now) for each in found] == [
-        ("stages | sam | params", 3, 4),
-        ("stages | sam | calls", 1, None),
-        ("views | 1", 5, 7),
+    now["a page"]["stages"]["sam"] = {"params": 4}
+    now["a page"]["views"][1] = 7
+    found = list(differences(then, now, "pages"))
+    assert found == [
+        ("pages | a page | stages | sam | params", 3, 4),
+        ("pages | a page | stages | sam | calls", 1, None),
+        ("pages | a page | views | 1", 5, 7),
     ]
-    assert str(found[0]).split() == "a page stages | sam | params: then 3 now 4".split()
+    assert told(found[:1]).split() == f"{found[0].place}: then 3 now 4".split()
+    alike = [*differences(*({f"page {n}": {"peak": value} for n in range(5)} for value in (1, 2)))]
+    assert told(alike) == f"{told(alike[:1])}\n      and in 4 more cases"
 
 
-def test_whole_numbers_and_floats_differ():
-    assert differences("pages", "a page", {"peak": 3}, {"peak": 3.0})
-
-
-def test_floats_may_differ_by_the_order_of_operations():
-    assert not differences("pages", "a page", {"part": 0.1 + 0.2}, {"part": 0.3})
-    assert differences("pages", "a page", {"part": 0.3}, {"part": 0.3 * (1 + 1e-8)})
-
-
-def test_a_case_that_raises_differs():
-    found = differences("pages", "a page", {"peak": 3}, value_now(lambda: 1 // 0))
-    assert "ZeroDivisionError" in told(found)
-
-
-def test_alike_differences_of_many_cases_are_told_once():
-    found = [differences("pages", f"page {n}", {"peak": 1}, {"peak": 2})[0] for n in range(5)]
-    assert told(found) == f"{found[0]}\n      and in 4 more cases"
-
-
-def test_what_came_and_what_went_differ():
-    assert len(differences("pages", "a page", {"old": 1}, {"new": 1})) == 2
+def test_what_differs():
+    for then, now, places in (
+        ({"peak": 3}, {"peak": 3.0}, ["peak"]),
+        ({"part": 0.1 + 0.2}, {"part": 0.3}, []),  # by the order of operations
+        ({"part": 0.3}, {"part": 0.3 * (1 + 1e-8)}, ["part"]),
+        ({"old": 1}, {"new": 1}, ["old", "new"]),
+        ([1], [1, 2], [""]),
+    ):
+        assert [each.place for each in differences(then, now)] == places
+    assert "ZeroDivisionError" in told(differences(3, value_now(lambda: 1 // 0)))
 
 
 def test_only_an_entry_for_the_place_excuses_a_difference(monkeypatch):
-    found = differences("pages", "a page / cpu", {"peak": 3, "work": 4}, {"peak": 5, "work": 6})
-    entries = (
-        Expected("pages", "* / cpu", "peak", "scratch goes"),
-        Expected("pages", "* / flash / *", "work", "another case"),
-        Expected("forms", "*", "work", "another group"),
-    )
+    assert {entry.partition(" | ")[0] for entry in EXPECTED} <= GROUPS.keys()
+    entries = ["pages | * / cpu | peak", "pages | * / flash / * | work", "forms | * | work"]
     monkeypatch.setattr("freeze.EXPECTED", entries)
-    assert [each.place for each in unexpected(found)] == ["work"]
+    now = {"a page / cpu": {"peak": 5, "work": 6}}
+    found = [*differences({"a page / cpu": {"peak": 3, "work": 4}}, now, "pages")]
+    assert [each.place for each in unexpected(found)] == ["pages | a page / cpu | work"]
     assert unused("pages", found) == [entries[1]]
 
 
@@ -125,38 +104,23 @@ def kernel(operator="mul", elements=6, calls=1, path="layers.0", **changes):
     )._replace(**changes)  # fmt: skip
 
 
-class TestRecords:
-    def test_one_record_of_two_calls_is_two_records(self):
-        assert records([kernel(calls=2)]) == records([kernel(), kernel()])
+OTHERS = [
+    kernel("add"), kernel(elements=7), kernel(calls=2), kernel(kind="movement"),
+    kernel(dimensions=Rows(2, 3)), kernel(dtype="bfloat16"), kernel(output_dtype="bfloat16"),
+    kernel(work=Work(vector_flops=6, bytes_read=1)), kernel(path="layers.1"),
+]  # fmt: skip
 
-    def test_their_order_does_not_matter(self):
-        two = [kernel(), kernel("add")]
-        assert records(two) == records(two[::-1])
 
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            kernel("add"),
-            kernel(elements=7),
-            kernel(calls=2),
-            kernel(kind="movement"),
-            kernel(dimensions=Rows(2, 3)),
-            kernel(dtype="bfloat16"),
-            kernel(output_dtype="bfloat16"),
-            kernel(work=Work(vector_flops=6, bytes_read=1)),
-            kernel(path="layers.1"),
-        ],
-    )
-    def test_every_part_of_a_record_matters(self, changed):
-        assert records([kernel()]) != records([changed])
-
-    def test_equal_total_work_of_other_records_differs(self):
-        halves = [kernel(elements=3), kernel(elements=3)]
-        whole = [kernel(elements=4), kernel(elements=2)]
-        one, other = (records(each)["layers.*"]["0"] for each in (halves, whole))
-        assert one["vector_flops"] == other["vector_flops"] == 6
-        assert one["operators"] == other["operators"] == "mul*2"
-        assert one != other
+def test_every_part_of_a_record_matters_and_neither_their_order_nor_how_calls_are_divided():
+    assert records([kernel(calls=2)]) == records([kernel(), kernel()])
+    assert records(OTHERS[:2]) == records(OTHERS[1::-1])
+    assert [each for each in OTHERS if records([each]) == records([kernel()])] == []
+    halves = [kernel(elements=3), kernel(elements=3)]
+    whole = [kernel(elements=4), kernel(elements=2)]
+    one, other = (records(each)["layers.*"]["0"] for each in (halves, whole))
+    assert one["vector_flops"] == other["vector_flops"] == 6
+    assert one["operators"] == other["operators"] == "mul*2"
+    assert one != other
 
 
 def test_modules_that_are_alike_are_one_entry():
